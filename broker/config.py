@@ -84,6 +84,12 @@ class BrokerConfig(ConnectionConfig):
     auto_create_topic: bool = True  # autoCreateTopicEnable
     auto_create_group: bool = True  # autoCreateSubscriptionGroup
     default_topic_queues: int = 8  # defaultTopicQueueNums: of the template TBW102
+    max_topics: int = 50_000
+    max_groups: int = 50_000  # subscription groups
+    max_group_topics: int = 200_000  # pairs of a group and a topic in which it has stored offsets
+    max_heartbeat_bytes: int = 1024**2
+    max_client_groups: int = 500  # of producers and consumers on one connection
+    max_client_subscriptions: int = 2_000  # of all groups on one connection
     client_timeout_s: float = 120.0  # a member without a heartbeat for so long is removed
     max_hold_s: float = 60.0  # longest time a pull may ask to be held
     filtered_hold_s: float = 5.0  # a held pull is answered so long after messages that its filter rejected
@@ -142,6 +148,12 @@ class BrokerConfig(ConnectionConfig):
             "transaction_check_interval_s",
             "transaction_check_max",
             "stall_after_s",
+            "max_topics",
+            "max_groups",
+            "max_group_topics",
+            "max_heartbeat_bytes",
+            "max_client_groups",
+            "max_client_subscriptions",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")

@@ -18,7 +18,7 @@ from triomq.broker.network.acceptors import Acceptors, Endpoint
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Requests
-from triomq.broker.network.refusal import Refusals
+from triomq.broker.network.refusal import Refusals, steady_ms
 from triomq.broker.network.sockets import listen
 from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import ServerTls
@@ -60,7 +60,7 @@ class NameServer:
         statistics = BrokerStatistics(0)
         requests = ClientRequests(self.stopping)
         self.context: Final = ConnectionContext(
-            config, statistics, Refusals(statistics, ""), requests, Steps(lambda: None), self._forget
+            config, statistics, Refusals(statistics, "", steady_ms), requests, Steps(lambda: None), self._forget
         )
         settings = NameServerSettings(path, config.order_messages)
         self._tls = tls

@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig, TopicConfig
-from triomq.protocol.errors import ProtocolError, StoreLayoutError
+from triomq.protocol.errors import LimitReachedError, ProtocolError, StoreLayoutError
 from triomq.storage.files.json_table import JsonTable, encode
+
+_SHOWN: Final = 80  # characters of a name in an error
 
 Config = TypeVar("Config", TopicConfig, SubscriptionGroupConfig)
 
@@ -47,6 +49,7 @@ class ConfigTable(SavedTable, Generic[Config]):
     """
 
     _FIELD: str  # of the file
+    _KIND: str  # of its entries
     _CONFIG: type[Config]
 
     def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int], on_change: Callable[[], None]) -> None:
@@ -96,6 +99,19 @@ class ConfigTable(SavedTable, Generic[Config]):
             return False
         self._changed()
         return True
+
+    def _check_room(self, name: str, limit: int, setting: str) -> None:
+        """Check that a name is in the table, or has room in it.
+
+        Raises:
+            LimitReachedError: it would be one too many.
+        """
+        if name not in self._configs and len(self._configs) >= limit:
+            raise LimitReachedError(
+                f"{name[:_SHOWN]}: the broker has {len(self._configs)} {self._KIND} and may have {limit}: "
+                f"delete those that nobody uses, or raise {setting}",
+                setting,
+            )
 
     def _put(self, name: str, config: Config) -> None:
         self._configs[name] = config

@@ -34,7 +34,7 @@ from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext
 from triomq.broker.network.listeners import Listeners
-from triomq.broker.network.refusal import Refusals
+from triomq.broker.network.refusal import Refusals, steady_ms
 from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.processors.acl import AclProcessors
@@ -73,6 +73,7 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.checks import TransactionChecks
 from triomq.broker.transactions.undecided import Undecided
+from triomq.protocol.message_queue import MessageQueue
 from triomq.storage.config import Durability
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
@@ -81,11 +82,6 @@ from triomq.storage.message_store import MessageStore
 def now_ms() -> int:
     """Return the wall clock in milliseconds."""
     return time.time_ns() // 1_000_000
-
-
-def steady_ms() -> int:
-    """Return a clock in milliseconds that is never set."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class Broker:
@@ -123,7 +119,7 @@ class Broker:
         self.accounts: Final = None if config.acl is None else Accounts(config.acl, like_apache=config.acl_like_apache)
         self._guard = None if self.accounts is None else Guard(self.accounts, self.statistics, steady_clock_ms)
         self._clock_ms = clock_ms
-        self._build_pulls()
+        self._build_pulls(steady_clock_ms)
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
         self._build_tables(steady_clock_ms, random)
         self._build_delays()
@@ -135,9 +131,9 @@ class Broker:
         admission = Admission(config.max_connections, lambda: store.max_open_files)
         self.acceptors: Final = Acceptors(self.context, admission, self.stopping, tls)
 
-    def _build_pulls(self) -> None:
+    def _build_pulls(self, steady_clock_ms: Callable[[], int]) -> None:
         config, store = self.config, self.store
-        self.refusals = Refusals(self.statistics, config.region)
+        self.refusals = Refusals(self.statistics, config.region, steady_clock_ms)
         self.pull_hold = PullHold(filtered_hold_s=config.filtered_hold_s)
         self.pulls = PullAnswers(
             store,
@@ -166,7 +162,9 @@ class Broker:
         settings = SubscriptionGroupTable(
             self._json_table("subscriptionGroup"), config, clock_ms=clock_ms, on_change=self._changed.set
         )
-        offsets = ConsumerOffsetTable(self._json_table("consumerOffset"), clock_ms=clock_ms)
+        offsets = ConsumerOffsetTable(
+            self._json_table("consumerOffset"), clock_ms=clock_ms, max_group_topics=config.max_group_topics
+        )
         self.routes = RouteTable(steady_clock_ms)
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
         self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
@@ -176,12 +174,19 @@ class Broker:
             clock_ms=steady_clock_ms, notify=self.client_requests.notify_ids_changed, notifies=settings.notifies_members
         )
         producers = ProducerGroups(clock_ms=clock_ms)
-        locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members)
+        locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members, may_lock=self._may_lock)
         self.groups = Groups(settings, offsets, consumers, producers, locks, self.steps)
 
     def _topics_changed(self) -> None:
         self._changed.set()
         self.registration.topics_changed()
+
+    def _may_lock(self, group: str, queue: MessageQueue) -> bool:
+        """Whether there are this group and this queue; others lock nothing: there is no end of them."""
+        topic, broker_name, queue_id = queue
+        config = self.topics.get(topic)
+        queues = 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
+        return broker_name == self.config.broker_name and 0 <= queue_id < queues and self.groups.is_known(group)
 
     def _json_table(self, name: str) -> JsonTable:
         return JsonTable(self._table_path(name))
@@ -239,7 +244,7 @@ class Broker:
             pulls=PullProcessor(store, topics, groups, self.paged_reads, self.pulls),
             offsets=OffsetProcessors(store, topics, groups),
             queries=QueryProcessors(store, groups, config.max_frame_bytes),
-            clients=ClientProcessors(topics, groups),
+            clients=ClientProcessors(config, topics, groups),
             topics=TopicProcessors(store, topics, groups.offsets, statistics, self.pulls),
             groups=GroupProcessors(groups.settings, groups.offsets, statistics),
             store=StoreProcessors(groups.offsets, self.schedule.offsets, self.retention),

@@ -45,6 +45,7 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     _FIELD = "topicConfigTable"
     _CONFIG = TopicConfig
+    _KIND = "topics"
 
     def __init__(
         self,
@@ -113,11 +114,20 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Add or replace a topic."""
         self._put(config.topic_name, config)
 
+    def check_room(self, topic: str) -> None:
+        """Check that a topic that anybody wants may be created.
+
+        Raises:
+            LimitReachedError: there are too many; the topics that the broker itself needs are created nevertheless.
+        """
+        self._check_room(topic, self._config.max_topics, "max_topics")
+
     def create_by_sending(self, topic: str, template_topic: str, queues: int) -> TopicConfig | None:
         """Create an unknown topic from the template that the sender names; ``None`` if that is not allowed.
 
         Raises:
             IllegalNameError: the name breaks RocketMQ's rules.
+            LimitReachedError: there are too many topics.
         """
         validate_topic(topic)
         template = self._configs.get(template_topic)
@@ -128,12 +138,15 @@ class TopicTable(ConfigTable[TopicConfig]):
             config = _config(topic, 1)
         else:
             return None
+        self.check_room(topic)
         LOGGER.info("topic created by sending topic=%s queues=%d", topic, config.write_queue_nums)
         self.put(config)
         return config
 
     def ensure(self, topic: str, queues: int, sys_flag: int = 0) -> TopicConfig:
         """Return the topic, created readable and writable with ``queues`` queues if it does not exist.
+
+        It is the broker's own, or one of the two of a subscription group, so that their number is limited.
 
         Raises:
             IllegalNameError: it does not exist, and its name breaks RocketMQ's rules.

@@ -8,6 +8,7 @@
     |  `- SubscriptionParseError      a filter expression that cannot be read
     |- IllegalNameError               a topic or group name that RocketMQ rejects
     |- MessageIllegalError            a message above a size limit, rejected before it is sent or stored
+    |- LimitReachedError              a request for more than a limit allows; nothing was done
     |- AccessDeniedError              an account has no right to what it asked for
     |- UnsupportedCompressionError    the package for this compression is not installed
     |- BrokerResponseError            the peer answered with an error code; subclasses for the codes we handle
@@ -61,6 +62,18 @@ class IllegalNameError(TriomqError):
 
 class MessageIllegalError(TriomqError):
     """A message is above a size limit or has fields that exclude each other."""
+
+
+class LimitReachedError(TriomqError):
+    """A request wants more than the setting ``limit`` allows; the text names it.  Brokers count and log these.
+
+    Attributes:
+        limit: the setting.
+    """
+
+    def __init__(self, text: str, limit: str = "") -> None:
+        self.limit = limit
+        super().__init__(text)
 
 
 class AccessDeniedError(TriomqError):

@@ -2,12 +2,16 @@
 
 import logging
 from collections.abc import Hashable
+from typing import Final
+
+_MAX_KEYS: Final = 1000
 
 
 class FailureLog:
     """Remembers which operations fail, so that a lasting failure is logged once.
 
-    It is logged again after a success, or when its cause changes.  Operations that fail independently have keys.
+    It is logged again after a success, or when its cause changes.  Operations that fail independently have keys, of
+    which it remembers a thousand: a peer may choose them.
     """
 
     __slots__ = ("_causes", "_level", "_logger", "_message", "_recovery")
@@ -23,6 +27,8 @@ class FailureLog:
     def failed(self, *args: object, key: Hashable = None, cause: str = "", level: int | None = None) -> None:
         """Log the message with its arguments, unless this failure was logged already."""
         if self._causes.get(key) != cause:
+            if len(self._causes) >= _MAX_KEYS:
+                del self._causes[next(iter(self._causes))]
             self._causes[key] = cause
             self._logger.log(self._level if level is None else level, self._message, *args)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from triomq.broker.saved_table import SavedTable
-from triomq.protocol.errors import StoreLayoutError
+from triomq.protocol.errors import LimitReachedError, StoreLayoutError
 from triomq.storage.files.json_table import JsonTable
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.consumer_offsets")
@@ -19,8 +19,9 @@ _SEPARATOR: Final = "@"
 class ConsumerOffsetTable(SavedTable):
     """``topic@group`` to queue id to the *next* offset to consume."""
 
-    def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int], max_group_topics: int = 200_000) -> None:
         super().__init__(table)
+        self._max_group_topics = max_group_topics
         self._clock_ms = clock_ms
         self._offsets: dict[str, dict[int, int]] = {}
         self._changed_ms: dict[str, dict[int, int]] = {}
@@ -69,6 +70,17 @@ class ConsumerOffsetTable(SavedTable):
     def to_json(self) -> dict[str, object]:
         """Return the table as ``consumerOffset.json`` and response 43 hold it."""
         return {"offsetTable": {key: dict(offsets) for key, offsets in self._offsets.items()}}
+
+    def check_room(self, group: str, topic: str) -> None:
+        """Check that a client's group may store offsets in a topic.
+
+        Raises:
+            LimitReachedError: too many groups have offsets in too many topics.
+        """
+        key = f"{topic}{_SEPARATOR}{group}"
+        if key not in self._offsets and len(self._offsets) >= self._max_group_topics:
+            setting = "max_group_topics"
+            raise LimitReachedError(f"{key}: the broker has offsets of {len(self._offsets)} ({setting})", setting)
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Store an offset, even a lower one: the members of the group decide."""

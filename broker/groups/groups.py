@@ -1,6 +1,7 @@
 """Everything a broker knows of groups."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
@@ -9,7 +10,12 @@ from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import CLOSE_GRACE_S, QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
+from triomq.broker.network.refusal import RefusedError
 from triomq.broker.network.steps import Steps
+from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
+
+MAX_QUEUE_OFFSET: Final = (2**63 - 1) // UNIT_SIZE
+"""Positions in a consume queue have 63 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +35,22 @@ class Groups:
     producers: ProducerGroups
     locks: QueueLocks
     steps: Steps
+
+    def is_known(self, group: str) -> bool:
+        """Whether a group has settings or live members."""
+        return self.settings.get(group) is not None or self.consumers.get(group) is not None
+
+    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Store an offset that a client sent for a queue that exists.
+
+        Raises:
+            RefusedError: no queue can be that long.
+            LimitReachedError: too many groups have offsets in too many topics.
+        """
+        if queue_offset > MAX_QUEUE_OFFSET:
+            raise RefusedError(f"offset {queue_offset} is illegal: queues end at {MAX_QUEUE_OFFSET}")
+        self.offsets.check_room(group, topic)
+        self.offsets.commit(group, topic, queue_id, queue_offset)
 
     def forget(self, connection: Connection, closed_by_peer: bool) -> None:
         """Remove a closed connection from its groups and notify the remaining members."""

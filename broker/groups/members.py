@@ -4,10 +4,11 @@ Source: behaviour.md A.12; ConsumerManager.java, ProducerManager.java.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
+from time import perf_counter
 from typing import Final
 
 from triomq.broker.network.connection import Connection
@@ -18,6 +19,8 @@ from triomq.protocol.filters.filter_types import MessageFilter, parse_filter
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.members")
 
+_MAX_PEERS: Final = 20  # of one client id, in a log line
+_CHECK_S: Final = 0.005  # after so long the groups that are left wait for the next check
 _MAX_FILTERS: Final = 32  # parsed ones that are remembered; each may take some MB
 
 
@@ -31,12 +34,25 @@ class Member:
     subscriptions: list[SubscriptionData] = field(default_factory=list)  # of a consumer: its own
 
 
-@dataclass(slots=True)
 class Subscription:
-    """What a group subscribes to in a topic, with its parsed filter, or the reason why that cannot be read."""
+    """What a group subscribes to in a topic."""
 
-    data: SubscriptionData
-    message_filter: MessageFilter | SubscriptionParseError
+    __slots__ = ("_filter", "_parse", "data")
+
+    def __init__(self, data: SubscriptionData, parse: Callable[[str, str], MessageFilter]) -> None:
+        self.data = data
+        self._parse = parse
+        self._filter: MessageFilter | SubscriptionParseError | None = None
+
+    @property
+    def message_filter(self) -> MessageFilter | SubscriptionParseError:
+        """The filter, or why it cannot be read; parsed when first needed, as a heartbeat may carry many."""
+        if self._filter is None:
+            try:
+                self._filter = self._parse(self.data.sub_string, self.data.expression_type)
+            except SubscriptionParseError as exc:
+                self._filter = exc.with_traceback(None)
+        return self._filter
 
 
 @dataclass(slots=True)
@@ -97,6 +113,11 @@ class ConsumerGroups:
         """Return a group that has members."""
         return self._groups.get(group)
 
+    def of(self, connection: Connection) -> dict[str, list[SubscriptionData]]:
+        """Return the groups that a connection is a member of, and what it subscribes to in each."""
+        names = self._groups_of.get(connection, ())
+        return {name: self._groups[name].members[connection].subscriptions for name in names}
+
     def heartbeat(self, connection: Connection, client_id: str, data: ConsumerData) -> None:
         """Store the heartbeat of a member; notify all members of a change."""
         group = self._groups.get(data.group_name)
@@ -127,14 +148,8 @@ class ConsumerGroups:
                 changed = True
             elif data.sub_version <= known.data.sub_version:
                 continue
-            group.subscriptions[data.topic] = Subscription(data, self._filter_of(data))
+            group.subscriptions[data.topic] = Subscription(data, self.parse_filter)
         return changed
-
-    def _filter_of(self, data: SubscriptionData) -> MessageFilter | SubscriptionParseError:
-        try:
-            return self.parse_filter(data.sub_string, data.expression_type)
-        except SubscriptionParseError as exc:
-            return exc.with_traceback(None)
 
     def _join(self, group: ConsumerGroup, connection: Connection, client_id: str) -> bool:
         member = group.members.get(connection)
@@ -178,9 +193,12 @@ class ConsumerGroups:
         Checking at each change would be quadratic where a thousand members join or leave at once.
         """
         names, self._unchecked = self._unchecked, set()
-        for name in names:
+        ends = perf_counter() + _CHECK_S
+        while names and perf_counter() < ends:
+            name = names.pop()
             if (group := self._groups.get(name)) is not None and not _check(group):
                 self._unchecked.add(name)
+        self._unchecked |= names  # the next call checks them
 
     def notify_members(self, group_name: str) -> None:
         """Notify all members that their group changed, if its settings allow."""
@@ -226,7 +244,7 @@ def _check(group: ConsumerGroup) -> bool:
             peers = [connection.peer for connection, _ in repeated[client_id]]
             LOGGER.warning(
                 "two connections with one client id group=%s client_id=%s peers=%s: queues are assigned wrongly",
-                group.name, client_id, ", ".join(peers),
+                group.name, client_id, ", ".join(peers[:_MAX_PEERS]),
             )  # fmt: skip
     for client_id in set(group.duplicate_ids).difference(duplicate_ids):
         LOGGER.info("client id is unique again group=%s client_id=%s", group.name, client_id)
@@ -260,6 +278,7 @@ class ProducerGroups:
         self._groups: dict[str, dict[Connection, Member]] = {}
         self._groups_of: dict[Connection, set[str]] = {}
         self._by_client_id: dict[str, Connection] = {}
+        self._client_id_of: dict[Connection, str] = {}
 
     def connection_of(self, client_id: str) -> Connection | None:
         """Return the connection of a client with a producer, ``None`` if it is offline."""
@@ -268,6 +287,10 @@ class ProducerGroups:
     def get(self, group: str) -> dict[Connection, Member] | None:
         """Return the members of a group by connection."""
         return self._groups.get(group)
+
+    def of(self, connection: Connection) -> Collection[str]:
+        """Return the groups that a connection is a member of."""
+        return self._groups_of.get(connection, ())
 
     def all(self) -> dict[str, dict[Connection, Member]]:
         """Return all groups with their members."""
@@ -278,6 +301,9 @@ class ProducerGroups:
         if connection.closed:
             return
         now_ms = self._clock_ms()
+        if self._client_id_of.get(connection) != client_id:
+            self._forget_client_id(connection)
+            self._client_id_of[connection] = client_id
         self._by_client_id[client_id] = connection
         self._groups.setdefault(group, {})[connection] = Member(client_id, now_ms, now_ms)
         self._groups_of.setdefault(connection, set()).add(group)
@@ -285,15 +311,19 @@ class ProducerGroups:
     def leave(self, connection: Connection, group: str) -> None:
         """Remove a connection from one group."""
         members = self._groups.get(group)
-        member = None if members is None else members.pop(connection, None)
-        if members is None or member is None:
+        if members is None or members.pop(connection, None) is None:
             return
         groups = self._groups_of.get(connection, set())
         groups.discard(group)
-        if not groups and self._by_client_id.get(member.client_id) is connection:
-            del self._by_client_id[member.client_id]
+        if not groups:
+            self._forget_client_id(connection)
         if not members:
             del self._groups[group]
+
+    def _forget_client_id(self, connection: Connection) -> None:
+        client_id = self._client_id_of.pop(connection, "")
+        if self._by_client_id.get(client_id) is connection:
+            del self._by_client_id[client_id]
 
     def drop_silent(self, timeout_s: float) -> None:
         """Remove the producers whose newest heartbeat is older than ``timeout_s``.

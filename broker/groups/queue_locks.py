@@ -57,11 +57,19 @@ class QueueLocks:
     Args:
         clock_ms: a steady clock: if the wall clock were set forward, all locks would end at once.
         freed: called with a group one of whose queues became free after a client had been refused it.
+        may_lock: whether a group and a queue exist.
     """
 
-    def __init__(self, *, clock_ms: Callable[[], int], freed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        clock_ms: Callable[[], int],
+        freed: Callable[[str], None],
+        may_lock: Callable[[str, MessageQueue], bool] = lambda _group, _queue: True,
+    ) -> None:
         self._clock_ms = clock_ms
         self._freed = freed
+        self._may_lock = may_lock
         self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}
         self._groups_of: dict[Connection, set[str]] = {}
 
@@ -87,6 +95,8 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id != client_id and not self._is_over(lock):
                 lock.refused = True
+                continue
+            if lock is None and not self._may_lock(group, queue):
                 continue
             if lock is None or lock.client_id != client_id:
                 lock = locks[queue] = QueueLock(client_id)

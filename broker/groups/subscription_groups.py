@@ -32,6 +32,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
 
     _FIELD = "subscriptionGroupTable"
     _CONFIG = SubscriptionGroupConfig
+    _KIND = "subscription groups"
 
     def __init__(
         self, table: JsonTable, config: BrokerConfig, *, clock_ms: Callable[[], int], on_change: Callable[[], None]
@@ -54,14 +55,25 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
 
         Raises:
             IllegalNameError: the group would be created and its name breaks the rules.
+            LimitReachedError: likewise, and there are too many.
         """
         config = self._configs.get(group)
         if config is None and (self._config.auto_create_group or group.startswith(_SYSTEM_PREFIX)):
-            validate_group(group)
+            self.check_new(group)
             config = SubscriptionGroupConfig(group_name=group)
             LOGGER.info("subscription group created group=%s", group)
             self.put(config)
         return config
+
+    def check_new(self, group: str) -> None:
+        """Check the name of a group that anybody wants, and that it may be created unless it exists.
+
+        Raises:
+            IllegalNameError: the name breaks the rules.
+            LimitReachedError: there are too many groups.
+        """
+        validate_group(group)
+        self._check_room(group, self._config.max_groups, "max_groups")
 
     def notifies_members(self, group: str) -> bool:
         """Whether the members of a group are notified when it changes."""

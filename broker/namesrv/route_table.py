@@ -32,6 +32,7 @@ LOGGER: Final = logging.getLogger("triomq.broker.namesrv.route_table")
 
 LEASE_MS: Final = 120_000
 MAX_ADDRESSES: Final = 4096
+MAX_NAME: Final = 512  # characters of a broker, a cluster, an address or a topic
 MAX_TOPICS: Final = 1_000_000  # of all brokers together
 _MASTER_ID: Final = 0
 _OWN_ADDRESS: Final = ""  # stands for the address that works for who asks
@@ -106,6 +107,9 @@ class RouteTable:
             RefusedError: the name belongs to this process, or the table is full; nothing has changed.
         """
         name, broker_id, address = header.broker_name, header.broker_id, header.broker_addr
+        names = (name, header.cluster_name, address, header.ha_server_addr, *sent.topic_config_table)
+        if max(map(len, names)) > MAX_NAME:
+            raise RefusedError(f"a name of {max(map(len, names))} characters: the limit is {MAX_NAME}")
         if name == self._own_name and broker_id == _MASTER_ID:
             raise RefusedError(f"the broker name {name} belongs to the broker of this name server: choose another")
         broker = self._brokers.get(name) or _Broker(header.cluster_name)

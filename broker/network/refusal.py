@@ -1,6 +1,8 @@
 """Responses to requests that fail: an error becomes a response code and a remark."""
 
 import logging
+import time
+from collections.abc import Callable
 from typing import Final
 
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -8,6 +10,7 @@ from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     RETRY_AFTER,
     IllegalNameError,
+    LimitReachedError,
     MessageIllegalError,
     StoreClosedError,
     StoreError,
@@ -34,6 +37,25 @@ class RefusedError(TriomqError):
         super().__init__(f"{remark} ({code})")
 
 
+class RareLog:
+    """Logs events that any peer can cause as often as it likes: at most one a minute of each kind."""
+
+    def __init__(self, logger: logging.Logger, message: str, clock_ms: Callable[[], int]) -> None:
+        """Take the message; ``clock_ms`` is a steady clock."""
+        self._logger = logger
+        self._message = message
+        self._clock_ms = clock_ms
+        self._next_ms: dict[str, int] = {}
+
+    def note(self, *args: object, kind: str = "") -> None:
+        """Log the message with its arguments, unless one of this kind was logged within the last minute."""
+        now_ms = self._clock_ms()
+        if now_ms >= self._next_ms.get(kind, now_ms):
+            self._next_ms[kind] = now_ms + _LOG_INTERVAL_MS
+            self._logger.warning(self._message, *args)
+
+
+_LOG_INTERVAL_MS: Final = 60_000
 _MAX_REMARK: Final = 1000
 _SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
@@ -47,11 +69,19 @@ _CODES: Final[tuple[tuple[type[TriomqError], int], ...]] = (
 )
 
 
+def steady_ms() -> int:
+    """Return a clock in milliseconds that is never set."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class Refusals:
     """Makes and counts the responses to failed requests."""
 
-    def __init__(self, statistics: BrokerStatistics, region: str) -> None:
+    def __init__(self, statistics: BrokerStatistics, region: str, clock_ms: Callable[[], int]) -> None:
         self._statistics = statistics
+        self._limits = RareLog(
+            LOGGER, "requests beyond a limit since the start: %d; the last one peer=%s code=%d reason=%.300s", clock_ms
+        )
         self._send_fields: Final = {"MSG_REGION": region, "TRACE_ON": "true"}
 
     def response(self, peer: str, command: RemotingCommand, code: int, remark: str) -> RemotingCommand:
@@ -63,6 +93,9 @@ class Refusals:
 
     def response_to(self, peer: str, command: RemotingCommand, error: Exception) -> RemotingCommand:
         """Return the response to a request that raised ``error``."""
+        if isinstance(error, LimitReachedError):
+            self._statistics.limited_requests += 1
+            self._limits.note(self._statistics.limited_requests, peer, command.code, error, kind=error.limit)
         if isinstance(error, TriomqError):
             response = self.response(peer, command, response_code(error), remark_of(error))
             if isinstance(error, RefusedError) and error.retry_after_ms:

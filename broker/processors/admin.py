@@ -21,7 +21,6 @@ from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType, TopicList
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import StoreError
-from triomq.protocol.names import validate_group
 from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader, GroupRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -50,6 +49,7 @@ class TopicProcessors:
         header = CreateTopicRequestHeader.decode(command.ext_fields)
         topics = self.topics
         topics.check_changeable(header.topic)
+        topics.check_room(header.topic)
         for name, count in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
             _check_range(f"{name} of topic[{header.topic}]", count, MAX_QUEUES)
         _check_range(f"perm of topic[{header.topic}]", header.perm, _ALL_PERMISSIONS)
@@ -125,7 +125,7 @@ class GroupProcessors:
     def update_and_create_subscription_group(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Create a subscription group or replace its configuration."""
         config = SubscriptionGroupConfig.decode(command.body)
-        validate_group(config.group_name)
+        self._settings.check_new(config.group_name)
         _check_range(f"retryQueueNums of group[{config.group_name}]", config.retry_queue_nums, MAX_QUEUES)
         self._settings.put(config)
         LOGGER.info("subscription group set group=%s peer=%s", config.group_name, connection.peer)

@@ -76,6 +76,7 @@ class RuntimeProcessor:
             "triomqDifferentSubscriptions": str(sum(len(group.differences) for group in groups)),
             "triomqStalledQueues": str(self.stalls.count()),
             "triomqDeniedRequests": str(self.statistics.denied_requests),
+            "triomqLimitedRequests": str(self.statistics.limited_requests),
         }
 
     def _traffic(self) -> dict[str, str]:

@@ -7,14 +7,15 @@ AdminBrokerProcessor.java.
 
 from contextlib import suppress
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
+from triomq.broker.groups.heartbeats import MAX_CLIENT_ID, check_client, read_heartbeat
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
     ConsumerIdList,
-    HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
 )
@@ -28,19 +29,21 @@ from triomq.protocol.wire.formats.table import accept
 class ClientProcessors:
     """Serves heartbeats, questions of clients about their groups, and locks of queues."""
 
-    def __init__(self, topics: TopicTable, groups: Groups) -> None:
+    def __init__(self, config: BrokerConfig, topics: TopicTable, groups: Groups) -> None:
+        self._config = config
         self._topics = topics
         self._groups = groups
 
     def heart_beat(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Record the groups of the connection and their subscriptions.
 
-        All group names are checked before any member joins.  A group whose name is too long for a retry topic consumes
-        nevertheless, as in RocketMQ.  A client that announces msgpack headers learns that we read them; others get the
-        answer of Apache's brokers.
+        All limits and names are checked before any member joins.  A group whose name is too long for a retry topic
+        consumes nevertheless, as in RocketMQ.  A client that announces msgpack headers learns that we read them; others
+        get the answer of Apache's brokers.
         """
-        heartbeat = HeartbeatData.decode(command.body)
+        heartbeat = read_heartbeat(command.body, self._config)
         groups = self._groups
+        check_client(connection, heartbeat, groups, self._config)
         configs = [groups.settings.get_or_create(data.group_name) for data in heartbeat.consumer_data_set]
         connection.language = command.language
         connection.version = command.version
@@ -83,6 +86,8 @@ class ClientProcessors:
     def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Lock queues; the answer names those that the client holds now."""
         body = LockBatchRequestBody.decode(command.body)
+        if len(body.client_id) > MAX_CLIENT_ID:
+            raise RefusedError(f"a client id of {len(body.client_id)} characters: the limit is {MAX_CLIENT_ID}")
         granted = self._groups.locks.lock(
             body.consumer_group,
             body.client_id,

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import Address
 from triomq.broker.network.connection import Connection, Processor, Requests
-from triomq.broker.network.refusal import RefusedError
+from triomq.broker.network.refusal import RareLog, RefusedError
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.acl.accounts import AclRules
 from triomq.protocol.acl.verdict import authenticate, check, passes_as_send
@@ -21,7 +21,6 @@ from triomq.protocol.wire.command import RemotingCommand
 LOGGER: Final = logging.getLogger("triomq.broker.processors.guard")
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
-_LOG_INTERVAL_MS: Final = 60_000
 #: Apache's brokers begin the remark with it.
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 
@@ -50,8 +49,9 @@ class Guard:
     def __init__(self, accounts: Accounts, statistics: BrokerStatistics, clock_ms: Callable[[], int]) -> None:
         self._accounts = accounts
         self._statistics = statistics
-        self._clock_ms = clock_ms
-        self._next_log_ms = 0
+        self._log = RareLog(
+            LOGGER, "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s", clock_ms
+        )
 
     def guarded(self, requests: Requests) -> Requests:
         """Return the same requests, each checked first; those that nobody serves need an account and no right."""
@@ -82,16 +82,7 @@ class Guard:
 
     def _note(self, connection: Connection, command: RemotingCommand, error: AccessDeniedError) -> None:
         self._statistics.denied_requests += 1
-        now_ms = self._clock_ms()
-        if now_ms >= self._next_log_ms:
-            self._next_log_ms = now_ms + _LOG_INTERVAL_MS
-            LOGGER.warning(
-                "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s",
-                self._statistics.denied_requests,
-                connection.peer,
-                command.code,
-                error,
-            )
+        self._log.note(self._statistics.denied_requests, connection.peer, command.code, error)
 
 
 def changed_from_loopback(requests: Requests) -> Requests:

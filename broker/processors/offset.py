@@ -10,6 +10,7 @@ from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
 from triomq.broker.topics import TopicTable
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import QueryCorrectionOffsetBody
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.names import validate_group
@@ -71,18 +72,24 @@ class OffsetProcessors:
     def update_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Store the offset that a group commits, even a lower one.
 
-        An unknown topic is refused, as in RocketMQ 5.x: a late commit must not restore the offsets of a deleted topic,
-        which would hide messages of a new topic with its name.  RocketMQ accepts an offset below 0, too, with
-        which some clients say that they have none yet; here nothing is stored then.
+        RocketMQ 4.9 stores whatever it is sent.  An unknown topic is refused, as in 5.x: a late commit must not restore
+        the offsets of a deleted topic, which would hide messages of a new topic with its name.  So is an unknown queue.
+        An unknown group is created if somebody waits for the answer: tools set the offsets of groups that do not
+        consume yet.  Members commit one-way, and announce their group before.  With an offset below 0 some clients say
+        that they have none yet: nothing is stored.
         """
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
-        if self._topics.get(header.topic) is None:
-            raise RefusedError(f"Topic {header.topic} not exist!", ResponseCode.TOPIC_NOT_EXIST)
-        validate_group(header.consumer_group)
-        if header.queue_id < 0:
-            raise RefusedError(f"queueId[{header.queue_id}] is illegal")
+        topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
+        if (config := self._topics.get(topic)) is None:
+            raise RefusedError(f"Topic {topic} not exist!", ResponseCode.TOPIC_NOT_EXIST)
+        validate_group(group)
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        if not 0 <= queue_id < queues and self._store.queues.find(topic, queue_id) is None:  # it may have had more
+            raise RefusedError(f"queueId[{queue_id}] is illegal: topic {topic} has {queues} queues")
+        if not self._groups.is_known(group) and (command.is_oneway or not self._groups.settings.get_or_create(group)):
+            raise RefusedError(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         if header.commit_offset >= 0:
-            self._groups.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            self._groups.commit(group, topic, queue_id, header.commit_offset)
         return command.reply()
 
     def query_correction_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -114,7 +121,8 @@ class OffsetProcessors:
         unknown is an error (behaviour.md C.4, 22).  A known one may have its offsets on other brokers.
         """
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
-        validate_group(header.dest_group)
+        if not self._groups.is_known(header.dest_group):
+            self._groups.settings.check_new(header.dest_group)
         live = None if header.offline else self._groups.consumers.get(header.src_group)
         found = self._groups.offsets.of_group(header.src_group)
         topics = [
@@ -124,9 +132,11 @@ class OffsetProcessors:
         ]
         if not found and self._groups.settings.get(header.src_group) is None:
             raise RefusedError(f"nothing to clone: there is no group {header.src_group}")
+        if topics and not self._groups.is_known(header.dest_group):
+            self._groups.settings.put(SubscriptionGroupConfig(group_name=header.dest_group))
         for topic in topics:
             for queue_id, queue_offset in found[topic].items():
-                self._groups.offsets.commit(header.dest_group, topic, queue_id, queue_offset)
+                self._groups.commit(header.dest_group, topic, queue_id, queue_offset)
         return command.reply()
 
     def search_offset_by_timestamp(

@@ -46,7 +46,7 @@ class PullProcessor:
         store = self.store
         queue = store.queue(header.topic, header.queue_id)
         if header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
-            self.groups.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+            self.groups.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         if command.flag & _ONEWAY:  # nobody waits for an answer
             return None
         pull = Pull(connection, command, header, message_filter, queue, header.queue_offset)

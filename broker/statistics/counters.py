@@ -54,6 +54,7 @@ class BrokerStatistics:
         self.get_bytes = 0
         self.bad_frames = 0  # each closed a connection
         self.denied_requests = 0  # by accounts
+        self.limited_requests = 0  # beyond a limit of a table or body
         self.failed_requests = 0  # answered with an error of a processor
         self.unmatched_responses = 0
         self.stalled_peers = 0  # closed because they did not read

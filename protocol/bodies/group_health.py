@@ -29,6 +29,11 @@ _FLOW_CONTROL_MIB: Final = 100
 
 _ORDERLY: Final = "PROP_CONSUMEORDERLY"
 
+_MAX_DIFFERENCES: Final = 20  # of one group: more of them tell nothing more
+_MAX_PARSED: Final = 40  # expressions that are compared by their meaning, others by their text
+_MAX_PARSED_CHARACTERS: Final = 256
+_MAX_NAMES: Final = 100  # shown for one expression
+
 
 class SubscriptionDifference(NamedTuple):
     """A topic that members subscribe to differently.
@@ -43,10 +48,15 @@ class SubscriptionDifference(NamedTuple):
 
     def __str__(self) -> str:
         wanted = "; ".join(
-            f"{', '.join(names)} {'not at all' if expression is None else repr(expression)}"
+            f"{_listed(names)} {'not at all' if expression is None else repr(expression[:_MAX_PARSED_CHARACTERS])}"
             for expression, names in self.members
         )
         return f"topic {self.topic} is subscribed to differently: {wanted}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def duplicates(client_ids: Iterable[str]) -> tuple[str, ...]:
@@ -57,15 +67,18 @@ def duplicates(client_ids: Iterable[str]) -> tuple[str, ...]:
 def subscription_differences(
     members: Sequence[tuple[str, Iterable[SubscriptionData]]],
 ) -> tuple[SubscriptionDifference, ...]:
-    """Return the topics to which members, given by name, subscribe differently, sorted by topic."""
+    """Return the first topics to which members, given by name, subscribe differently, sorted by topic."""
     wanted = [(name, {data.topic: data for data in subscriptions}) for name, subscriptions in members]
-    found = []
+    known: dict[tuple[str, str], object] = {}
+    found: list[SubscriptionDifference] = []
     for topic in sorted({topic for _, table in wanted for topic in table}):
+        if len(found) == _MAX_DIFFERENCES:
+            break
         names: dict[object, list[str]] = {}
         expressions: dict[object, str | None] = {}
         for name, table in wanted:
             data = table.get(topic)
-            key = None if data is None else _meaning(data)
+            key = None if data is None else _meaning(data, known)
             names.setdefault(key, []).append(name)
             expressions.setdefault(key, None if data is None else data.sub_string)
         if len(names) > 1:
@@ -74,12 +87,15 @@ def subscription_differences(
     return tuple(found)
 
 
-def _meaning(data: SubscriptionData) -> object:
-    """Return a value that is equal for two subscriptions if and only if they select the same messages."""
-    try:
-        return parse_filter(data.sub_string, data.expression_type)
-    except SubscriptionParseError:
-        return data.expression_type, data.sub_string
+def _meaning(data: SubscriptionData, known: dict[tuple[str, str], object]) -> object:
+    """Return a value that is equal for two subscriptions that select the same messages; ``known`` are those so far."""
+    text = data.expression_type, data.sub_string
+    if text not in known and len(known) < _MAX_PARSED and len(data.sub_string) <= _MAX_PARSED_CHARACTERS:
+        try:
+            known[text] = parse_filter(data.sub_string, data.expression_type)
+        except SubscriptionParseError:
+            known[text] = text
+    return known.get(text, text)
 
 
 # --- stalled queues -----------------------------------------------------------------------------------------

@@ -4,21 +4,24 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from triomq.protocol.errors import ConfigError
 
 BURST: Final = 20
 WINDOW_S: Final = 10.0
+STORM_WINDOW_S: Final = 60.0
+MAX_CHARACTERS: Final = 2000  # of a message, and of each of its fields in JSON
+_MAX_TRACEBACK: Final = 20_000
 _FIELD: Final = re.compile(r"(\w+)=%[^a-zA-Z]*[a-zA-Z]|%[^a-zA-Z%]*[a-zA-Z]")
 _ID_CHARACTERS: Final = re.compile(r"[^a-z0-9]+")
 
 
 class RepeatFilter(logging.Filter):
-    """Passes ``burst`` records of one kind per window and counts the others.
+    """Passes ``burst`` records of one kind per window, and one a minute after a window with more; counts the others.
 
     A kind is a logger with its constant text.  What a peer can vary (its port, its bytes) is in the arguments, so a
-    hostile peer cannot create kinds, and the memory is bounded.  The first record of the next window has the count
+    hostile peer cannot create kinds, and memory and log are bounded.  The first record of the next window has the count
     as its attribute ``suppressed``.
     """
 
@@ -29,25 +32,34 @@ class RepeatFilter(logging.Filter):
         self._burst = burst
         self._window_s = window_s
         self._clock_s = clock_s
-        self._kinds: dict[tuple[str, str], list[float]] = {}  # window's end, passed, suppressed
+        self._kinds: dict[tuple[str, str], list[float]] = {}  # window's end, still to pass, suppressed
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Decide whether a record passes; called by logging."""
         now = self._clock_s()
-        kind = self._kinds.setdefault((record.name, str(record.msg)), [now + self._window_s, 0, 0])
+        kind = self._kinds.setdefault((record.name, str(record.msg)), [now + self._window_s, self._burst, 0])
         if now >= kind[0]:
             if kind[2]:
                 record.suppressed = int(kind[2])
-            kind[:] = [now + self._window_s, 0, 0]
-        if kind[1] >= self._burst:
-            kind[2] += 1
-            return False
-        kind[1] += 1
-        return True
+                kind[:] = [now + STORM_WINDOW_S, 1, 0]
+            else:
+                kind[:] = [now + self._window_s, self._burst, 0]
+        kind[1] -= 1
+        kind[2] += kind[1] < 0
+        return kind[1] >= 0
+
+
+def _short(text: str, limit: int = MAX_CHARACTERS) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"
+
+
+def _printable(text: str) -> str:
+    """Return a text from a peer so that it can neither imitate a log line nor control a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class LineFormatter(logging.Formatter):
-    """``2026-01-31T12:00:00.123Z WARNING triomq.broker.server text``: UTC, control characters escaped."""
+    """``2026-01-31T12:00:00.123Z WARNING triomq.broker.server text``: UTC, control characters escaped, not too long."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -58,11 +70,17 @@ class LineFormatter(logging.Formatter):
         return f"{seconds}.{int(record.msecs):03}Z"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        """Return the line; text from a peer must neither imitate a log line nor control a terminal."""
+        """Return the line."""
+        record.message = _short(record.message)
         line = super().formatMessage(record)
         if suppressed := getattr(record, "suppressed", 0):
             line += f" (and {suppressed} more like this)"
-        return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+        return _printable(line)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
+        """Return the traceback, indented: the text of the error may be a peer's."""
+        lines = _short(super().formatException(ei), _MAX_TRACEBACK).split("\n")
+        return "\n".join(f" {_printable(line)}" for line in lines)
 
 
 class JsonFormatter(LineFormatter):
@@ -84,14 +102,18 @@ class JsonFormatter(LineFormatter):
             "level": record.levelname,
             "logger": record.name,
             "event": event,
-            "message": record.getMessage(),
-            **{f"{name}_" if name in _OWN_FIELDS else name: value for name, value in fields},
+            "message": _short(record.getMessage()),
+            **{f"{name}_" if name in _OWN_FIELDS else name: _field(value) for name, value in fields},
         }
         if suppressed := getattr(record, "suppressed", 0):
             line["suppressed"] = suppressed
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode(errors="replace")
+        return orjson.dumps(line).decode(errors="replace")
+
+
+def _field(value: object) -> object:
+    return value if value is None or isinstance(value, int | float) else _short(str(value))
 
 
 _OWN_FIELDS: Final = frozenset(("time", "level", "logger", "event", "message", "suppressed", "traceback"))

@@ -32,13 +32,17 @@ async def ping(address: str, topic: str) -> dict[str, object]:
         while True:
             for _ in range(_PINGS_PER_SEND):
                 began = time.perf_counter()
-                await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, **_END})
-                seen_ms.append((time.perf_counter() - began) * 1000)
+                try:
+                    await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, **_END})
+                finally:  # an answer that did not come before the end counts too
+                    seen_ms.append((time.perf_counter() - began) * 1000)
                 await trio.sleep(INTERVAL_S)
             body = f"honest {len(stored)}"
             if (await wire.put(topic, body.encode())).code == ResponseCode.SUCCESS:
                 stored.append(body)
 
+    await wire.works()
+    print(flush=True)  # ready
     async with wire.stream, trio.open_nursery() as nursery:
         nursery.start_soon(ask_on)
         await trio.to_thread.run_sync(sys.stdin.read)

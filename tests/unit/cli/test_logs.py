@@ -36,10 +36,35 @@ def test_repeated_log_records_are_throttled_and_others_pass() -> None:
     assert repeats.filter(after)
     assert LineFormatter().format(after).endswith(" bad frame peer=x (and 97 more like this)")
     assert json.loads(JsonFormatter().format(after))["suppressed"] == 97
-    clock.now = 20.0
-    later = record("bad frame peer=%s", "y")
-    assert repeats.filter(later)
-    assert LineFormatter().format(later).endswith(" bad frame peer=y")
+
+
+def test_a_storm_of_records_is_one_line_a_minute_until_it_ends() -> None:
+    clock = Clock()
+    repeats = RepeatFilter(burst=3, window_s=10, clock_s=clock)
+    passed = []
+    for second in range(310):
+        clock.now = second
+        passed += [second for _ in range(10 if second < 200 else 0) if repeats.filter(record("x"))]
+    assert passed == [0, 0, 0, 10, 70, 130, 190]
+    assert [repeats.filter(record("x")) for _ in range(2)] == [True, False]  # it has the count of the storm
+    clock.now = 380
+    assert [repeats.filter(record("x")) for _ in range(2)] == [True, False]
+    clock.now = 450
+    assert repeats.filter(record("x"))
+    clock.now = 520
+    assert [repeats.filter(record("x")) for _ in range(4)] == [True, True, True, False]
+
+
+def test_no_text_of_a_peer_makes_a_long_record_or_a_line_of_its_own() -> None:
+    peers = "\n2026 FAKE\x1b" * 100_000
+    error = ValueError(peers)
+    made = logging.LogRecord("triomq.test", logging.ERROR, "", 0, "a=%s", (peers,), (ValueError, error, None))
+    text = LineFormatter().format(made)
+    assert len(text) < 50_000
+    assert text.count("more characters)") == 2
+    assert not [line for line in text.splitlines()[1:] if not line.startswith(" ")]
+    assert "\x1b" not in text
+    assert len(JsonFormatter().format(made)) < 50_000
 
 
 def test_a_line_tells_time_level_and_logger_and_stays_one_line() -> None:

@@ -37,3 +37,9 @@ def test_another_cause_is_logged(log: FailureLog, caplog: pytest.LogCaptureFixtu
         (logging.INFO, "cannot write x"),
         (logging.WARNING, "cannot write y"),
     ]
+
+
+def test_it_forgets_the_oldest_of_very_many_keys(log: FailureLog, caplog: pytest.LogCaptureFixture) -> None:
+    for key in (*range(1001), 1000, 0):
+        log.failed(key, key=key)
+    assert caplog.messages[-2:] == ["cannot write 1000", "cannot write 0"]

@@ -149,6 +149,8 @@ def _add_messages(parser: Parser) -> None:
     add = partial(_add_setting, parser)
     text = "reject sends to unknown topics (autoCreateTopicEnable)"
     add("--no-auto-create-topic", "auto_create_topic", text, const=False)
+    add("--max-topics N", "max_topics", "most topics, retry topics of groups included (50000)")
+    add("--max-groups N", "max_groups", "most subscription groups (50000)")
     text = "longest delay that a message may ask for (timerMaxDelaySec; 3d)"
     add("--timer-max-delay S", "timer_max_delay_s", text)
     text = "time until a producer is asked about an undecided transaction (transactionTimeOut; 6s)"

@@ -95,6 +95,7 @@ def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, st
         "different_subscriptions": _number(runtime, "triomqDifferentSubscriptions"),
         "stalled_queues": _number(runtime, "triomqStalledQueues"),
         "denied_requests": _number(runtime, "triomqDeniedRequests"),
+        "limited_requests": _number(runtime, "triomqLimitedRequests"),
     }
 
 

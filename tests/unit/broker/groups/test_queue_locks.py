@@ -7,11 +7,18 @@ from tests.unit.broker.recording import Clock, Peer
 from triomq.broker.groups.queue_locks import LIFE_MS, LOST_LIFE_MS
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import LockBatchRequestBody, LockBatchResponseBody
-from triomq.protocol.bodies.route import SubscriptionGroupConfig
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
 
 Q0, Q1 = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(2))
+
+
+@pytest.fixture(autouse=True)
+def _topic_and_groups(broker: Broker) -> None:
+    broker.topics.put(TopicConfig("T"))
+    for group in "GH":
+        broker.groups.settings.put(SubscriptionGroupConfig(group))
 
 
 def lock(

@@ -8,7 +8,7 @@ import pytest
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
-from triomq.protocol.errors import IllegalNameError, StoreLayoutError
+from triomq.protocol.errors import IllegalNameError, LimitReachedError, StoreLayoutError
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.json_table import JsonTable
 
@@ -18,8 +18,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "subscriptionGroup.json"
 
 
-def opened(path: Path, *, auto_create: bool = True) -> SubscriptionGroupTable:
-    config = BrokerConfig(store=StoreConfig(root=path.parent), auto_create_group=auto_create)
+def opened(path: Path, *, auto_create: bool = True, max_groups: int = 100) -> SubscriptionGroupTable:
+    config = BrokerConfig(store=StoreConfig(root=path.parent), auto_create_group=auto_create, max_groups=max_groups)
     table = SubscriptionGroupTable(JsonTable(path), config, clock_ms=lambda: 5, on_change=lambda: None)
     table.load()
     return table
@@ -113,3 +113,13 @@ def test_a_file_with_something_else_is_refused_by_name(path: Path, content: obje
     path.write_bytes(orjson.dumps(content))
     with pytest.raises(StoreLayoutError, match=r"subscriptionGroup\.json"):
         opened(path)
+
+
+def test_a_full_table_takes_no_other_group(path: Path) -> None:
+    table = opened(path, max_groups=len(opened(path).names()) + 1)
+    table.get_or_create("G")
+    for create in (table.get_or_create, table.check_new):
+        with pytest.raises(LimitReachedError, match="H: the broker has 8 subscription groups and may have 8: "):
+            create("H")
+        create("G")
+    assert table.get("H") is None

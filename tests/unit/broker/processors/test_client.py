@@ -6,12 +6,14 @@ import orjson
 import pytest
 
 from tests.subscriptions import tag_subscription
-from tests.unit.broker.recording import MakeBroker, Peer
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
     ConsumerData,
     HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
     ProducerData,
     SubscriptionData,
 )
@@ -53,6 +55,7 @@ def test_who_sets_the_wall_clock_loses_no_member_and_no_lock(make_broker: MakeBr
     broker = Broker(first.config, first.store, lambda: now_ms[0])
     broker.load()
     member, other = Peer(broker), Peer(broker, "192.0.2.10:50002")
+    member.put("T")
     heartbeat(member, "c1", "G")
     queue = MessageQueue("T", "broker-a", 0)
     assert broker.groups.locks.lock("G", "c1", member.as_connection, [queue]) == [queue]
@@ -174,6 +177,115 @@ def test_illegal_group_name_rejects_the_whole_heartbeat(peer: Peer, group: str) 
     assert peer.broker.groups.consumers.get("good") is None
     assert peer.broker.groups.producers.get("P") is None
     assert notices(peer) == []
+
+
+LIMITS = {"max_client_groups": 3, "max_client_subscriptions": 5, "max_heartbeat_bytes": 2500}
+
+
+def subscribed(group: str, topics: int, **fields: Any) -> ConsumerData:
+    return ConsumerData(
+        group, subscription_data_set=[SubscriptionData(topic=f"{group}-{n}", **fields) for n in range(topics)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "limit"),
+    [
+        (HeartbeatData("c", [ProducerData("P")], [subscribed("A", 3), subscribed("B", 2)]), None),
+        (HeartbeatData("c" * 1024, [ProducerData("P" * 255)]), None),
+        (
+            HeartbeatData("c", [ProducerData("P"), ProducerData("Q")], [subscribed("A", 0), subscribed("B", 0)]),
+            "groups",
+        ),
+        (HeartbeatData("c", [], [subscribed("A", 6)]), "max_client_subscriptions"),
+        (HeartbeatData("c", [], [ConsumerData(f"G{n}") for n in range(9)]), "max_client_subscriptions"),
+        (HeartbeatData("c", [], [subscribed("A", 1, sub_string="x" * 2500)]), "max_heartbeat_bytes"),
+        (HeartbeatData("c", [], [subscribed("A", 1, tags_set=["x"] * 160)]), "max_heartbeat_bytes"),
+        (HeartbeatData("c" * 1025), "1025 characters in a client id"),
+        (HeartbeatData("c", [ProducerData("P" * 256)]), "256 characters in a group name"),
+        (HeartbeatData("c", [], [subscribed("T" * 256, 1)]), "256 characters in a group name"),
+        (
+            HeartbeatData("c", [], [ConsumerData("A", subscription_data_set=[SubscriptionData("T" * 513)])]),
+            "topic name",
+        ),
+    ],
+)
+def test_a_heartbeat_beyond_a_limit_is_refused_as_a_whole(
+    make_broker: MakeBroker, body: HeartbeatData, limit: str | None
+) -> None:
+    peer = Peer(make_broker(**LIMITS))
+    groups = len(peer.broker.groups.settings.names())
+    response = peer.get(RequestCode.HEART_BEAT, body=body.encode())
+    if limit is None:
+        assert response.code == ResponseCode.SUCCESS
+        return
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert limit in str(response.remark)
+    assert len(peer.broker.groups.settings.names()) == groups
+    assert not peer.broker.groups.producers.all()
+    assert not list(peer.broker.groups.consumers)
+    assert peer.broker.statistics.limited_requests == 1
+
+
+def test_the_limits_of_a_client_hold_for_all_its_heartbeats_together(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker(**LIMITS))
+
+    def announce(*consumers: ConsumerData, producer: str = "") -> int:
+        body = HeartbeatData("c", [ProducerData(producer)] if producer else [], list(consumers))
+        return peer.get(RequestCode.HEART_BEAT, body=body.encode()).code
+
+    assert announce(subscribed("A", 3)) == announce(subscribed("B", 2)) == announce(producer="P")
+    for beyond in (announce(subscribed("C", 0)), announce(subscribed("B", 3)), announce(producer="Q")):
+        assert beyond == ResponseCode.SYSTEM_ERROR
+    long = "x" * 1500
+    assert announce(subscribed("A", 1, sub_string=long)) == ResponseCode.SUCCESS
+    assert announce(subscribed("B", 1, sub_string=long)) == ResponseCode.SYSTEM_ERROR
+    peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "consumerGroup": "A"})
+    assert announce(subscribed("B", 1, sub_string=long)) == ResponseCode.SUCCESS
+
+
+def test_refusals_by_a_limit_are_logged_once_a_minute(
+    make_broker: MakeBroker, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = Peer(make_broker(**LIMITS))
+    for _ in range(5):
+        heartbeat(peer, "c" * 1025)
+        heartbeat(peer, "c", *"ABCD")
+    assert len(caplog.messages) == 2
+    clock.now_ms += 60_000
+    heartbeat(peer, "\n" * 2000)
+    assert len(caplog.messages) == 3
+    assert caplog.messages[-1].startswith("requests beyond a limit since the start: 11; the last one peer=192.0.2.9")
+
+
+def test_a_producer_that_changes_its_id_is_known_by_the_last_one(peer: Peer) -> None:
+    producers = peer.broker.groups.producers
+    for client_id in ("c1", "c2", "c3"):
+        heartbeat(peer, client_id, producers=("P", client_id))
+    found = [client_id for client_id in ("c1", "c2", "c3") if producers.connection_of(client_id) is not None]
+    assert found == ["c3"]
+    producers.forget(peer.as_connection)
+    assert producers.connection_of("c3") is None
+
+
+@pytest.mark.parametrize(
+    ("group", "queue", "is_granted"),
+    [
+        ("G", MessageQueue("T", "broker-a", 3), True),
+        ("G", MessageQueue("T", "broker-a", 4), False),
+        ("G", MessageQueue("T", "broker-a", -1), False),
+        ("G", MessageQueue("T", "broker-b", 0), False),
+        ("G", MessageQueue("U", "broker-a", 0), False),
+        ("H", MessageQueue("T", "broker-a", 0), False),
+    ],
+)
+def test_only_what_exists_is_locked(peer: Peer, group: str, queue: MessageQueue, is_granted: bool) -> None:
+    peer.put("T")
+    heartbeat(peer, "c1", "G")
+    body = LockBatchRequestBody("c1", group, [queue]).encode()
+    answer = LockBatchResponseBody.decode(peer.get(RequestCode.LOCK_BATCH_MQ, body=body).body)
+    assert answer.lock_ok_mq_set == ([queue] if is_granted else [])
+    assert bool(peer.broker.groups.locks._locks) == is_granted
 
 
 def test_who_unregisters_leaves_and_the_others_are_told(peer: Peer, another_peer: Peer) -> None:

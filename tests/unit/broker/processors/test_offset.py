@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
+from tests.commands import make_command
 from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.protocol.bodies.client import ConsumerData
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.bodies.statistics import QueryCorrectionOffsetBody
-from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 
 NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 QUEUE = {"topic": "T", "queueId": 0}
@@ -89,6 +92,8 @@ def test_offsets_survive_a_restart(make_broker: MakeBroker) -> None:
         ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"consumerGroup": "a@b"}, ResponseCode.SYSTEM_ERROR),
         ({"queueId": -1}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": 4}, ResponseCode.SYSTEM_ERROR),
+        ({"commitOffset": (2**63 - 1) // 20 + 1}, ResponseCode.SYSTEM_ERROR),
         ({"commitOffset": 2**63}, ResponseCode.SYSTEM_ERROR),
         ({"commitOffset": "x"}, ResponseCode.SYSTEM_ERROR),
     ],
@@ -97,6 +102,57 @@ def test_a_commit_that_means_nothing_is_refused(peer: Peer, fields: dict[str, An
     peer.put("T")
     assert commit(peer, 0, **fields) == code
     assert peer.broker.groups.offsets.groups() == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_kept"),
+    [
+        ({"consumerGroup": "known"}, True),
+        ({"consumerGroup": "member"}, True),
+        ({"consumerGroup": "nobody"}, False),
+        ({"consumerGroup": "known", "topic": "%RETRY%known"}, False),  # not there yet
+        ({"consumerGroup": "known", "queueId": 3, "commitOffset": (2**63 - 1) // 20}, True),
+        ({"consumerGroup": "known", "topic": "wide", "queueId": 9}, True),
+        ({"consumerGroup": "known", "topic": "shrunk", "queueId": 9}, True),
+        ({"consumerGroup": "known", "topic": "shrunk", "queueId": 8}, False),
+    ],
+)
+def test_a_member_commits_one_way_what_exists(peer: Peer, fields: dict[str, Any], is_kept: bool) -> None:
+    peer.put("T")
+    topics, groups = peer.broker.topics, peer.broker.groups
+    topics.put(TopicConfig("wide", read_queue_nums=10, write_queue_nums=1))
+    topics.put(TopicConfig("shrunk", read_queue_nums=10, write_queue_nums=10))
+    peer.put("shrunk", queue_id=9)
+    topics.put(TopicConfig("shrunk", read_queue_nums=1, write_queue_nums=1))
+    groups.settings.put(SubscriptionGroupConfig("known"))
+    groups.consumers.heartbeat(peer.as_connection, "c", ConsumerData("member"))
+    sent = {**GROUP_QUEUE, "commitOffset": 7, **fields}
+    texts = {name: str(value) for name, value in sent.items()}
+    command = make_command(RequestCode.UPDATE_CONSUMER_OFFSET, 1, CommandFlag.ONEWAY, texts)
+    peer.serve(command)
+    assert peer.broker.statistics.failed_requests == (0 if is_kept else 1)
+    kept = groups.offsets.query(sent["consumerGroup"], sent["topic"], sent["queueId"])
+    assert kept == (sent["commitOffset"] if is_kept else None)
+    assert groups.settings.get("nobody") is None
+
+
+def test_offsets_for_a_new_group_create_it_unless_that_is_not_allowed(make_broker: MakeBroker) -> None:
+    for is_allowed in (False, True):
+        peer = Peer(make_broker(auto_create_group=is_allowed))
+        peer.put("T")
+        code = ResponseCode.SUCCESS if is_allowed else ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert commit(peer, 5) == code
+        assert (peer.broker.groups.settings.get("G") is not None) == is_allowed
+
+
+def test_offsets_are_kept_for_so_many_groups_and_topics(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker(max_group_topics=2))
+    for topic in "TUV":
+        peer.put(topic)
+    assert [commit(peer, 1, topic=topic) for topic in "TUVTU"] == [0, 0, 1, 0, 0]
+    pulled = [peer.pull(topic, 0, sysFlag=5) for topic in "TUV"]
+    assert [response.code for response in pulled if response is not None] == [0, 0, 1]
+    peer.broker.groups.offsets.commit("the broker's own", "T", 0, 1)
 
 
 def test_a_commit_below_zero_keeps_the_offset(peer: Peer) -> None:

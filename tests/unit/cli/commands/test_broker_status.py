@@ -45,6 +45,7 @@ def test_a_broker_is_described_by_what_it_tells() -> None:
         "different_subscriptions": None,
         "stalled_queues": None,
         "denied_requests": None,
+        "limited_requests": None,
     }
 
 

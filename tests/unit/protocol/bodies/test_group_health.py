@@ -31,6 +31,18 @@ def test_ids_that_stand_more_than_once_are_duplicates() -> None:
     assert duplicates([]) == ()
 
 
+def test_differences_of_any_number_are_told_briefly() -> None:
+    topics = [f"T{number:04}" for number in range(1000)]
+    members = [
+        (f"m{name}", [SubscriptionData(topic=topic, sub_string=f"{name} {'x' * 5000}") for topic in topics])
+        for name in range(200)
+    ]
+    found = subscription_differences([*members, *((f"n{name}", []) for name in range(200))])
+    assert [difference.topic for difference in found] == topics[:20]
+    assert " and 100 more not at all" in str(found[0])
+    assert len(str(found[0])) < 200_000
+
+
 def test_a_difference_tells_who_wants_what() -> None:
     members = [("m1", tags("A || B")), ("m3", tags("A")), ("m2", tags("A || B")), ("m4", [])]
     (difference,) = subscription_differences(members)
