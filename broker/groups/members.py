@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from time import perf_counter
 from typing import Final
 
 from triomq.broker.network.connection import Connection
@@ -20,7 +19,7 @@ from triomq.protocol.filters.filter_types import MessageFilter, parse_filter
 LOGGER: Final = logging.getLogger("triomq.broker.groups.members")
 
 _MAX_PEERS: Final = 20  # of one client id, in a log line
-_CHECK_S: Final = 0.005  # after so long the groups that are left wait for the next check
+_MAX_COMPARED: Final = 8192  # characters of expressions; groups beyond them wait for the next check
 _MAX_FILTERS: Final = 32  # parsed ones that are remembered; each may take some MB
 
 
@@ -193,11 +192,14 @@ class ConsumerGroups:
         Checking at each change would be quadratic where a thousand members join or leave at once.
         """
         names, self._unchecked = self._unchecked, set()
-        ends = perf_counter() + _CHECK_S
-        while names and perf_counter() < ends:
+        characters = 0
+        while names and characters < _MAX_COMPARED:
             name = names.pop()
-            if (group := self._groups.get(name)) is not None and not _check(group):
-                self._unchecked.add(name)
+            if (group := self._groups.get(name)) is not None:
+                wanted = (each for member in group.members.values() for each in member.subscriptions)
+                characters += sum(1 + len(each.sub_string) for each in wanted)
+                if not _check(group):
+                    self._unchecked.add(name)
         self._unchecked |= names  # the next call checks them
 
     def notify_members(self, group_name: str) -> None:

@@ -459,8 +459,8 @@ async def test_requests_sent_before_peer_close_are_processed(
         request(RequestCode.UPDATE_CONSUMER_OFFSET, {**offsets, "queueId": queue_id}) for queue_id in range(queues)
     )
     async with running(root) as broker:
+        broker.topics.ensure("T", queues)
         async with connected(broker_port(broker)) as wire:
-            await wire.put("T")
             await wire.send(request(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}))
             await wait_all_tasks_blocked()  # an answer lies there unread: closing now refuses all further ones
             assert await wire.stream.socket.send(frames) == len(frames)

@@ -130,6 +130,8 @@ async def test_connection_bound_locks_are_released_when_member_dies(
         return LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
 
     async with running(root) as broker, connected(broker_port(broker)) as second:
+        broker.topics.ensure(queue.topic, 1)
+        broker.groups.settings.get_or_create(GROUP)
         heartbeat = HeartbeatData("b", [], [ConsumerData(group_name=GROUP)]).encode()
         async with connected(broker_port(broker)) as first:
             assert await lock(first, "a") == [queue]

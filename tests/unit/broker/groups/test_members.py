@@ -289,6 +289,16 @@ def test_differing_members_with_same_client_id_show_addresses(
     ]
 
 
+def test_groups_with_long_expressions_are_compared_one_after_the_other(groups: ConsumerGroups) -> None:
+    for name in ("G1", "G2", "G3"):
+        for member, letter in (("a", "x"), ("b", "y")):
+            subscriptions = [tag_subscription("T", letter * 5000, 1)]
+            groups.heartbeat(peer(member), member, ConsumerData(name, subscription_data_set=subscriptions))
+    for checked in (1, 2, 3, 3):
+        groups.check()
+        assert sum(bool(group.differences) for group in groups) == checked
+
+
 def test_members_are_compared_once_however_many_come_or_go(
     groups: ConsumerGroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
