@@ -2,11 +2,15 @@
 
 import ipaddress
 import socket
-from typing import NamedTuple, Self
+from collections.abc import Iterable
+from typing import NamedTuple, Self, TypeAlias
 
 from triomq.protocol.errors import ConfigError
 
 _MAX_PORT = 65535
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+"""Addresses with the same first bits; a single address has all of them."""
 
 
 class Address(NamedTuple):
@@ -56,6 +60,27 @@ def plain_ip(host: str) -> str:
     """Return the address that a socket reports; an IPv4 address in IPv6 form becomes plain IPv4."""
     host = host.partition("%")[0]  # the scope of a link-local address
     return host[7:] if host.startswith("::ffff:") and "." in host else host
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """Read ``ADDRESS[,ADDRESS/PREFIX...]``.
+
+    Raises:
+        ConfigError: it has another form.
+    """
+    try:
+        return tuple(ipaddress.ip_network(each.strip()) for each in text.split(","))
+    except ValueError as exc:
+        raise ConfigError(f"{text!r} is not ADDRESS[,ADDRESS/PREFIX...]: {exc}") from None
+
+
+def is_in(ip: str, networks: Iterable[Network]) -> bool:
+    """Whether an address, as :func:`plain_ip` returns it, is in one of the networks."""
+    try:
+        address = ipaddress.ip_address(ip)
+    except ValueError:
+        return False
+    return any(address in network for network in networks)
 
 
 def resolve_ip(host: str) -> str | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from triomq.broker.addresses import Address
+from triomq.broker.addresses import Address, Network
 from triomq.protocol.bodies.group_health import STALL_AFTER_S
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.frame import MAX_FRAME_BYTES
@@ -62,6 +62,12 @@ class ConnectionConfig:
     unread_timeout_s: float = 60.0  # ... and is disconnected if it reads nothing for so long
     shutdown_grace_s: float = 1.0
     tls: TlsConfig | None = None
+    insecure: bool = False  # listen beyond loopback although clients do not log in
+    admin_listen: Address | None = None  # where administration is served, and then nowhere else
+    brokers_from: tuple[Network, ...] = ()  # brokers may register from there, beside this machine
+    audit: Path | None = None  # who did what, a JSON object in each line
+    audit_file_bytes: int = 16 * 1024**2  # size above which the next file begins
+    audit_files: int = 10  # full files that are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +80,6 @@ class BrokerConfig(ConnectionConfig):
 
     store: StoreConfig
     listeners: tuple[Listener, ...] = (Listener(),)
-    insecure: bool = False  # listen beyond loopback although clients do not log in
     register: tuple[Address, ...] = ()  # namesrvAddr: name servers that this broker registers with
     acl: Path | None = None  # plain_acl.yml; None: no accounts, everybody may do everything (aclEnable)
     acl_like_apache: bool = False  # check only what RocketMQ checks
@@ -128,13 +133,21 @@ class BrokerConfig(ConnectionConfig):
         """Longest delay of a message with a time of its own."""
         return round(self.timer_max_delay_s * 1000)
 
+    @property
+    def exposure(self) -> str:
+        """What everybody who reaches it may do, for the log; "" if requests need accounts, or loopback."""
+        if self.has_accounts:
+            return ""
+        allowed = "messages" if self.admin_listen else "messages and administration"
+        pairs = [pair for each in self.listeners for pair in ((allowed, each.broker), ("routes", each.namesrv))]
+        return _exposure(*pairs, ("administration", self.admin_listen))
+
     def __post_init__(self) -> None:
         if not self.listeners:
             raise ConfigError("a broker needs at least one listener")
         for listener in self.listeners:
-            for address in (listener.broker, listener.namesrv):
-                if address is not None:
-                    check_exposure(address, insecure=self.insecure or self.has_accounts)
+            for address in filter(None, (listener.broker, listener.namesrv, self.admin_listen)):
+                check_exposure(address, insecure=self.insecure or self.has_accounts)
             if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
                 raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")
         for name in (
@@ -173,11 +186,20 @@ class NameServerConfig(ConnectionConfig):
 
     root: Path  # of its key-value table
     listen: Address = DEFAULT_NAMESRV  # bindAddress, listenPort
-    insecure: bool = False
     order_messages: bool = False  # orderMessageEnable
 
     def __post_init__(self) -> None:
-        check_exposure(self.listen, insecure=self.insecure)
+        for address in filter(None, (self.listen, self.admin_listen)):
+            check_exposure(address, insecure=self.insecure)
+
+    @property
+    def exposure(self) -> str:
+        """What everybody who reaches it may do, for the log; "" if only this machine reaches it."""
+        return _exposure(("routes", self.listen), ("administration", self.admin_listen))
+
+
+def _exposure(*allowed: tuple[str, Address | None]) -> str:
+    return "; ".join(f"{what} at {address}" for what, address in allowed if address and not address.is_loopback)
 
 
 def check_exposure(address: Address, *, insecure: bool) -> None:

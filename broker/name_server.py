@@ -3,13 +3,15 @@
 Source: behaviour.md A.17; NamesrvController.java.
 """
 
+import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Final
 
 import trio
 
 from triomq.broker.addresses import Address
+from triomq.broker.audit import Audit
 from triomq.broker.config import NameServerConfig
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
@@ -22,8 +24,9 @@ from triomq.broker.network.refusal import Refusals, steady_ms
 from triomq.broker.network.sockets import listen
 from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import ServerTls
+from triomq.broker.processors.guard import Guard, Port
 from triomq.broker.processors.namesrv import name_server
-from triomq.broker.services.housekeeping import close_idle, close_silent_brokers
+from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, tell_exposure
 from triomq.broker.services.saving import TableSaving, save_now
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -35,6 +38,10 @@ _SCAN_INTERVAL_S: Final = 10.0
 _SAVE_INTERVAL_S: Final = 5.0
 
 
+def _steady_ms() -> int:
+    return round(trio.current_time() * 1000)
+
+
 class NameServer:
     """A running name server; made by :func:`open_name_server`.
 
@@ -43,16 +50,18 @@ class NameServer:
         routes, key_values: its tables; the second is on disk.
         context: what its connections share.
         stopping: set to stop it.
-        address: where it listens, with the port really used.
+        audit: notes who did what, if that is wanted.
+        address, admin_address: where it listens, with the ports really used.
     """
 
     address: Address
+    admin_address: Address | None = None
 
     def __init__(self, config: NameServerConfig, tls: ServerTls | None = None) -> None:
         """Build the parts; nothing is read or opened."""
         self.config: Final = config
         self.stopping: Final = trio.Event()
-        self.routes: Final = RouteTable(lambda: round(trio.current_time() * 1000))
+        self.routes: Final = RouteTable(_steady_ms)
         changed = Signal()
         path = config.root / "config" / "kvConfig.json"
         self.key_values: Final = KvTable(JsonTable(path), on_change=changed.set)
@@ -64,28 +73,43 @@ class NameServer:
         )
         settings = NameServerSettings(path, config.order_messages)
         self._tls = tls
+        self.audit: Final = None if config.audit is None else Audit(config, lambda: time.time_ns() // 1_000_000)
+        self._guard = Guard(config, self.routes, statistics, _steady_ms, audit=self.audit)
         self._requests = Requests(name_server(self.routes, self.key_values, settings))
 
     def _forget(self, connection: Connection, _closed_by_peer: bool) -> None:
         self.routes.lost(connection)
 
-    def listen(self) -> Endpoint:
-        """Open the listening socket.
+    def listen(self) -> list[Endpoint]:
+        """Open the listening sockets, or none.
 
         Raises:
-            ConfigError: the address cannot be bound.
+            ConfigError: an address cannot be bound.
         """
-        sock = listen(self.config.listen)
-        self.address = Address(self.config.listen.host, sock.getsockname()[1])
-        return Endpoint(sock, self._requests, self.address.port)
+        config, guarded = self.config, self._guard.guarded
+        with ExitStack() as sockets:
+            sock = sockets.enter_context(listen(config.listen))
+            self.address = Address(config.listen.host, sock.getsockname()[1])
+            endpoints = [Endpoint(sock, guarded(self._requests, Port.NAMESRV), self.address.port)]
+            if config.admin_listen is not None:
+                sock = sockets.enter_context(listen(config.admin_listen))
+                self.admin_address = Address(config.admin_listen.host, sock.getsockname()[1])
+                endpoints.append(Endpoint(sock, guarded(self._requests, Port.ADMIN), self.admin_address.port))
+            sockets.pop_all()
+        return endpoints
 
-    async def serve(self, endpoint: Endpoint, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def serve(
+        self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """Serve until :attr:`stopping` is set; started when connections are accepted."""
         acceptors = Acceptors(self.context, Admission(self.config.max_connections), self.stopping, self._tls)
         async with trio.open_nursery() as services:
             services.start_soon(self._saving.run)
             services.start_soon(self._scan)
-            await acceptors.run((endpoint,), lambda: task_status.started())
+            services.start_soon(tell_exposure, self.config.exposure)
+            if self.audit is not None:
+                services.start_soon(self.audit.run)
+            await acceptors.run(endpoints, lambda: task_status.started())
             services.cancel_scope.cancel()
 
     async def _scan(self) -> None:
@@ -100,7 +124,7 @@ async def open_name_server(config: NameServerConfig) -> AsyncGenerator[NameServe
     """Load the table, listen, and serve until the block ends; then the table is on disk.
 
     Raises:
-        ConfigError: the address cannot be bound, or a file of TLS not used.
+        ConfigError: an address cannot be bound, a file of TLS not used, or that of the audit not written.
         StoreLockedError: another name server owns the folder.
         StoreError: the folder or its table cannot be used.
     """
@@ -110,11 +134,15 @@ async def open_name_server(config: NameServerConfig) -> AsyncGenerator[NameServe
     server = NameServer(config, tls)
     try:
         server.key_values.load()
-        endpoint = server.listen()
+        if server.audit is not None:
+            server.audit.open()
+        endpoints = server.listen()
         async with trio.open_nursery() as nursery:
-            await nursery.start(server.serve, endpoint)
+            await nursery.start(server.serve, endpoints)
             yield server
             server.stopping.set()
     finally:
         save_now((server.key_values,))
+        if server.audit is not None:
+            server.audit.close()
         folder.release()

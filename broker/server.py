@@ -16,6 +16,7 @@ import trio
 
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import Address
+from triomq.broker.audit import Audit
 from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule
@@ -61,7 +62,7 @@ from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
-from triomq.broker.services.housekeeping import Housekeeping
+from triomq.broker.services.housekeeping import Housekeeping, tell_exposure
 from triomq.broker.services.index import Indexing
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService
@@ -93,6 +94,7 @@ class Broker:
         routes: the brokers that registered here, and this one.
         groups: consumer and producer groups with offsets, members and locks.
         accounts: who may do what; ``None``: everybody everything.
+        audit: notes who did what, if that is wanted.
         statistics: counters.
         pull_hold, paged_reads: requests that wait for messages, or for the disk.
         group_commit: senders that wait for the disk; ``None`` unless the durability is sync.
@@ -117,17 +119,18 @@ class Broker:
         self.stopping: Final = trio.Event()
         self.statistics: Final = BrokerStatistics(clock_ms())
         self.accounts: Final = None if config.acl is None else Accounts(config.acl, like_apache=config.acl_like_apache)
-        self._guard = None if self.accounts is None else Guard(self.accounts, self.statistics, steady_clock_ms)
+        self.audit: Final = None if config.audit is None else Audit(config, clock_ms)
         self._clock_ms = clock_ms
         self._build_pulls(steady_clock_ms)
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
         self._build_tables(steady_clock_ms, random)
+        self._guard = Guard(config, self.routes, self.statistics, steady_clock_ms, self.accounts, self.audit)
         self._build_delays()
         self._build_transactions(random)
         self._build_services()
         self.processors: Final = self._build_processors()
-        self.ports: Final = tables(self.processors, self.paged_reads, self._guard, is_open=config.insecure)
-        self._listeners: Final = Listeners(config.listeners, self.ports)
+        self.ports: Final = tables(self.processors, self.paged_reads, self._guard)
+        self._listeners: Final = Listeners(config.listeners, self.ports, config.admin_listen)
         admission = Admission(config.max_connections, lambda: store.max_open_files)
         self.acceptors: Final = Acceptors(self.context, admission, self.stopping, tls)
 
@@ -259,12 +262,17 @@ class Broker:
 
     def _build_plain_requests(self) -> PlainRequests:
         parts = self.config, self.store, self.topics, self.undecided, self.statistics, self.group_commit
-        return PlainRequests(*parts) if self._guard is None else GuardedPlainRequests(self._guard.passes, *parts)
+        return PlainRequests(*parts) if self.accounts is None else GuardedPlainRequests(self._guard.passes, *parts)
 
     @property
     def addresses(self) -> dict[str, tuple[Address, Address]]:
         """Broker and name-server address of each listener, with the ports really used."""
         return self._listeners.addresses
+
+    @property
+    def admin_address(self) -> Address | None:
+        """Where administration has a listener of its own, with the port really used."""
+        return self._listeners.admin
 
     @property
     def connections(self) -> set[Connection]:
@@ -277,12 +285,14 @@ class Broker:
         Otherwise the next start could find an old offset again, after new messages have been stored at it.
 
         Raises:
-            ConfigError: the file of accounts is missing or wrong.
+            ConfigError: the file of accounts is missing or wrong, or that of the audit cannot be written.
             StoreLayoutError: a table and its previous generation cannot be read.
         """
         groups = self.groups
         if self.accounts is not None:
             self.accounts.load()
+        if self.audit is not None:
+            self.audit.open()
         self.topics.load()
         self.key_values.load()
         groups.settings.load()
@@ -298,6 +308,8 @@ class Broker:
         """Write the tables that changed, before the broker ends."""
         save_now(self._saved)
         self.scheduled_delivery.save_now()
+        if self.audit is not None:
+            self.audit.close()
 
     async def listen(self) -> list[Endpoint]:
         """Open all listening sockets, or none.
@@ -332,6 +344,9 @@ class Broker:
             services.start_soon(self.transaction_checks.run)
             if self.accounts is not None:
                 services.start_soon(self.accounts.run)
+            if self.audit is not None:
+                services.start_soon(self.audit.run)
+            services.start_soon(tell_exposure, config.exposure)
             if self.group_commit is None:
                 services.start_soon(flush_commit_log, store)
             else:

@@ -18,7 +18,7 @@ _FREE_PORT: Final = ("--listen", "127.0.0.1:0")
 
 @dataclass(kw_only=True)
 class Broker:
-    """A running broker; ``broker`` and ``namesrv`` are ``HOST:PORT``.  Of a name server alone ``broker`` is ""."""
+    """A running broker with its addresses, ``HOST:PORT``.  Of a name server alone ``broker`` is ""."""
 
     broker: str
     namesrv: str
@@ -26,6 +26,7 @@ class Broker:
     pid: int
     log: Path  # its stderr
     process: subprocess.Popen[str] = field(repr=False)
+    admin: str = ""  # where administration has a listener of its own
     stopped: bool = False
 
     def __enter__(self) -> Self:
@@ -105,6 +106,7 @@ def start_broker(
             pid=ready["pid"],
             log=log,
             process=process,
+            admin=ready.get("admin", ""),
         )
     except (ValueError, KeyError, TypeError, AssertionError):
         process.kill()

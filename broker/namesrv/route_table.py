@@ -40,7 +40,9 @@ _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 
 
 class Owner(Protocol):
-    """The connection that carries the registrations of a broker."""
+    """The connection that carries the registrations of a broker; ``peer_ip`` is the other end."""
+
+    peer_ip: str
 
     def close(self, reason: str) -> None:
         """End it."""
@@ -164,6 +166,11 @@ class RouteTable:
         leases = broker.leases.items() if broker is not None else ()
         return next(((i, lease) for i, lease in leases if lease.address == header.broker_addr != _OWN_ADDRESS), None)
 
+    def owner_of(self, header: BrokerRequestHeader) -> Owner | None:
+        """Return who registered an address."""
+        found = self._find(header)
+        return None if found is None else found[1].owner
+
     def lost(self, owner: Owner) -> None:
         """End the leases that a closed connection carried."""
         self._remove_all(lambda lease: lease.owner is owner, "its connection ended")
@@ -204,6 +211,10 @@ class RouteTable:
             for topic, config in broker.topics.items()
         }
         return len(broker.perms)
+
+    def is_registered(self, topic: str) -> bool:
+        """Whether a broker other than that of this process has registered a topic."""
+        return any(topic in broker.topics for name, broker in self._brokers.items() if name != self._own_name)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, perhaps only of one cluster.

@@ -84,7 +84,8 @@ class Acceptors:
                 return
             store_host = encode_host(endpoint.store_ip or local_ip, endpoint.broker_port)
             advertised = advertised_address(endpoint.advertise, local_ip, endpoint.broker_port)
-            connection = Connection(context, sock, peer, advertised, store_host, endpoint.requests)
+            is_local = peer.is_loopback or peer.host == local_ip
+            connection = Connection(context, sock, peer, advertised, store_host, endpoint.requests, is_local=is_local)
             if self.tls is not None:
                 self.tls.guard(connection, sock)
             context.connections.add(connection)

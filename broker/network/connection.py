@@ -97,6 +97,8 @@ class Connection:
         store_host: the same address as a record's storeHost.
         message_id_host: the same address as offset message ids begin with.
         language, version: of the peer's newest heartbeat; version 0 before the first one.
+        is_local: whether the peer is on this machine.
+        logins: the accounts whose first request here has been noted; they decide nothing.
     """
 
     __slots__ = (
@@ -114,8 +116,10 @@ class Connection:
         "advertised",
         "closed",
         "idle_s",
+        "is_local",
         "is_scheduled",
         "language",
+        "logins",
         "message_id_host",
         "peer",
         "peer_host",
@@ -132,6 +136,8 @@ class Connection:
         advertised: str,
         store_host: bytes,
         requests: Requests,
+        *,
+        is_local: bool = False,
     ) -> None:
         self.peer = str(peer)
         self.peer_ip = peer.host
@@ -141,6 +147,8 @@ class Connection:
         self.message_id_host = store_host.hex().upper().encode()
         self.language: int = LanguageCode.OTHER
         self.version = 0
+        self.is_local = is_local
+        self.logins: frozenset[str] = frozenset()
         self.closed = False
         self.is_scheduled = False  # whether it is in ``Steps.unflushed``
         self.idle_s = 0.0  # time since the last read or write, kept by housekeeping

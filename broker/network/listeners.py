@@ -21,6 +21,7 @@ class Ports(NamedTuple):
     broker: Requests
     vip: Requests
     namesrv: Requests
+    admin: Requests
 
 
 class Listeners:
@@ -28,10 +29,12 @@ class Listeners:
 
     Attributes:
         addresses: broker and name-server address of each listener, with the ports really used.
+        admin: likewise where only administration is served; ``None``: there is no such listener.
     """
 
-    def __init__(self, listeners: tuple[Listener, ...], ports: Ports) -> None:
+    def __init__(self, listeners: tuple[Listener, ...], ports: Ports, admin: Address | None = None) -> None:
         self.addresses: Final[dict[str, tuple[Address, Address]]] = {}
+        self.admin = admin
         self._listeners = listeners
         self._ports = ports
         self._store_ips: dict[str, str] = {}
@@ -59,6 +62,10 @@ class Listeners:
         try:
             for listener in self._listeners:
                 self._open_pair(listener, endpoints)
+            if self.admin is not None:  # its routes lead back to it
+                sock = listen(self.admin)
+                self.admin = Address(self.admin.host, sock.getsockname()[1])
+                endpoints.append(Endpoint(sock, self._ports.admin, self.admin.port))
         except BaseException:
             for endpoint in endpoints:
                 endpoint.sock.close()

@@ -1,37 +1,42 @@
-"""Checks every request before anything is done, in a broker with accounts.
+"""Checks every request before anything is done: the account that signed it, and where it may come from.
 
 Rules: a connection remembers no account; one-way requests and codes that nobody serves are checked like all others.
+Where administration has a listener of its own, it is refused elsewhere.  The name server asks nobody for an account:
+its administration is for this machine, and brokers register from there or from the addresses of ``brokers_from``.
 """
 
 import logging
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
 from triomq.broker.accounts import Accounts
-from triomq.broker.addresses import Address
+from triomq.broker.addresses import is_in
+from triomq.broker.audit import Audit
+from triomq.broker.config import ConnectionConfig
+from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.network.refusal import RareLog, RefusedError
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.acl.accounts import AclRules
+from triomq.protocol.acl.accounts import Account
+from triomq.protocol.acl.needs import BROKER_REQUESTS, is_administration
 from triomq.protocol.acl.verdict import authenticate, check, passes_as_send
-from triomq.protocol.codes import RequestCode
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import AccessDeniedError, TriomqError
+from triomq.protocol.requests.topics import BrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.signing import ACCESS_KEY
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.guard")
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 #: Apache's brokers begin the remark with it.
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-
-
-#: What changes the name server: its tables, its settings, and the brokers that it names.
+#: What changes the name server: its tables and its settings.
 _NAMESRV_CHANGES: Final = frozenset(
     (
         RequestCode.PUT_KV_CONFIG,
         RequestCode.DELETE_KV_CONFIG,
-        RequestCode.REGISTER_BROKER,
-        RequestCode.UNREGISTER_BROKER,
         RequestCode.WIPE_WRITE_PERM_OF_BROKER,
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
         RequestCode.DELETE_TOPIC_IN_NAMESRV,
@@ -39,67 +44,176 @@ _NAMESRV_CHANGES: Final = frozenset(
     )
 )
 
-Judge: TypeAlias = Callable[[AclRules, RemotingCommand, str], object]
-"""Raises AccessDeniedError for a request of a host that does not pass."""
+Judge: TypeAlias = Callable[[Connection, RemotingCommand], str | None]
+"""Lets a request pass; returns its account, "" if its address needs none, ``None`` where nobody needs one.
+
+Raises AccessDeniedError or RefusedError if it does not pass.
+"""
+
+
+class Port(Enum):
+    """Kinds of ports."""
+
+    BROKER = auto()
+    NAMESRV = auto()
+    ADMIN = auto()
 
 
 class Guard:
-    """Lets requests pass by the accounts that count at the moment."""
+    """Lets requests pass by the accounts that count at the moment and the addresses that they come from."""
 
-    def __init__(self, accounts: Accounts, statistics: BrokerStatistics, clock_ms: Callable[[], int]) -> None:
-        self._accounts = accounts
+    def __init__(
+        self,
+        config: ConnectionConfig,
+        routes: RouteTable,
+        statistics: BrokerStatistics,
+        clock_ms: Callable[[], int],
+        accounts: Accounts | None = None,
+        audit: Audit | None = None,
+    ) -> None:
+        self._config = config
+        self._routes = routes
         self._statistics = statistics
+        self._accounts = accounts
+        self._audit = audit
         self._log = RareLog(
             LOGGER, "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s", clock_ms
         )
 
-    def guarded(self, requests: Requests) -> Requests:
+    def guarded(self, requests: Requests, port: Port) -> Requests:
         """Return the same requests, each checked first; those that nobody serves need an account and no right."""
-        processors = {code: self._checking(processor) for code, processor in requests.processors.items()}
-        return Requests(processors, requests.next_command, self._checking(requests.unserved, authenticate))
+        processors = {
+            code: self._guarded(code, processor, self._judge(code, port))
+            for code, processor in requests.processors.items()
+        }
+        unserved = requests.unserved
+        if self._accounts is not None and port is not Port.NAMESRV:
+            unserved = self._checking(unserved, self._authenticate)
+        return Requests(processors, requests.next_command, unserved)
 
     def passes(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool:
         """Whether a request with this JSON header passes; if not, its processor tells why."""
+        assert self._accounts is not None
         rules = self._accounts.rules
         try:
-            if fields["code"] == _SEND and passes_as_send(rules, fields["extFields"], body):
+            if (
+                fields["code"] == _SEND
+                and passes_as_send(rules, fields["extFields"], body)
+                and (self._audit is None or fields["extFields"][ACCESS_KEY] in connection.logins)
+            ):
                 return True
-            check(rules, RemotingCommand.from_json(fields, body), connection.peer_ip)
+            command = RemotingCommand.from_json(fields, body)
+            account = self._account(connection, command)
         except (TriomqError, KeyError, ValueError, TypeError):
             return False
+        if self._audit is not None and account is not None:
+            self._audit.login(connection, command, account)
         return True
 
-    def _checking(self, processor: Processor, judge: Judge = check) -> Processor:
+    # --- judges -----------------------------------------------------------------------------------------
+
+    def _judge(self, code: int, port: Port) -> Judge | None:
+        place = self._place(code, port)
+        if self._accounts is None or port is Port.NAMESRV:
+            return place
+        if place is None:
+            return self._account
+
+        def both(connection: Connection, command: RemotingCommand) -> str | None:
+            place(connection, command)
+            return self._account(connection, command)
+
+        return both
+
+    def _place(self, code: int, port: Port) -> Judge | None:
+        """Return what checks where a request comes from; ``None``: it may come from anywhere."""
+        if port is Port.ADMIN:
+            return None
+        if code in BROKER_REQUESTS:
+            return self._from_broker
+        if self._config.admin_listen is not None and is_administration(code):
+            return _administers
+        if code in _NAMESRV_CHANGES and (port is Port.NAMESRV or self._accounts is None):
+            return self._changes_name_server
+        return None
+
+    def _account(self, connection: Connection, command: RemotingCommand) -> str:
+        assert self._accounts is not None
+        return _key(check(self._accounts.rules, command, connection.peer_ip))
+
+    def _authenticate(self, connection: Connection, command: RemotingCommand) -> str:
+        assert self._accounts is not None
+        return _key(authenticate(self._accounts.rules, command, connection.peer_ip))
+
+    def _from_broker(self, connection: Connection, command: RemotingCommand) -> None:
+        if connection.is_local:
+            return
+        if not is_in(connection.peer_ip, self._config.brokers_from):
+            raise _misplaced(command, f"is for brokers, and {connection.peer_ip} is not in --brokers-from")
+        if command.code == RequestCode.UNREGISTER_BROKER:
+            owner = self._routes.owner_of(BrokerRequestHeader.decode(command.ext_fields))
+            if owner is not None and owner.peer_ip != connection.peer_ip:
+                raise _misplaced(command, f"ends a registration from {owner.peer_ip}, which only that address may")
+
+    def _changes_name_server(self, connection: Connection, command: RemotingCommand) -> None:
+        is_idle = command.code == RequestCode.DELETE_TOPIC_IN_NAMESRV and not self._routes.is_registered(
+            command.ext_fields.get("topic", "")
+        )  # tools send it after each topic that they deleted; here there may be nothing left to do
+        if not connection.is_local and not is_idle:
+            raise _misplaced(command, "changes the name server: allowed on its machine, or at its --admin-listen")
+
+    # --- checks -----------------------------------------------------------------------------------------
+
+    def _guarded(self, code: int, processor: Processor, judge: Judge | None) -> Processor:
+        is_noted = self._audit is not None and is_administration(code)
+        if judge is None and not is_noted:
+            return processor
+        return self._checking(processor, judge or _anybody, is_noted=is_noted)
+
+    def _checking(self, processor: Processor, judge: Judge, *, is_noted: bool = False) -> Processor:
+        audit = self._audit
+
         def checking(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
             try:
-                judge(self._accounts.rules, command, connection.peer_ip)
+                account = judge(connection, command)
             except AccessDeniedError as exc:
-                self._note(connection, command, exc)
+                self._denied(connection, command, str(exc), is_known=False)
                 raise RefusedError(f"{_EXCEPTION}{exc}") from None
+            except RefusedError as exc:
+                self._denied(connection, command, exc.remark)
+                raise
+            if audit is not None:
+                if account is not None:
+                    audit.login(connection, command, account)
+                if is_noted:
+                    audit.note("administration", connection, command, account)
             return processor(connection, command)
 
         return checking
 
-    def _note(self, connection: Connection, command: RemotingCommand, error: AccessDeniedError) -> None:
+    def _denied(self, connection: Connection, command: RemotingCommand, reason: str, *, is_known: bool = True) -> None:
+        """Count and log it; a name that is no account is not repeated, as it may be a mistyped secret."""
+        account = command.ext_fields.get(ACCESS_KEY)
+        if self._accounts is None or account not in self._accounts.rules.accounts:
+            reason = reason if is_known or not account else "there is no such account"
+            account = None
         self._statistics.denied_requests += 1
-        self._log.note(self._statistics.denied_requests, connection.peer, command.code, error)
+        if self._audit is not None:
+            self._audit.note("denied", connection, command, account, reason)
+        self._log.note(self._statistics.denied_requests, connection.peer, command.code, reason)
 
 
-def changed_from_loopback(requests: Requests) -> Requests:
-    """Return the requests of a name server's port, those that change it only for peers on this machine."""
+def _key(account: Account | None) -> str:
+    return "" if account is None else account.access_key
 
-    def checking(processor: Processor) -> Processor:
-        def process(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
-            if not Address(connection.peer_ip, 0).is_loopback:
-                raise RefusedError(
-                    f"request {command.code} changes the name server, which is allowed on its machine only"
-                )
-            return processor(connection, command)
 
-        return process
+def _misplaced(command: RemotingCommand, reason: str) -> RefusedError:
+    return RefusedError(f"request {command.code} {reason}", ResponseCode.NO_PERMISSION)
 
-    processors = {
-        code: checking(processor) if code in _NAMESRV_CHANGES else processor
-        for code, processor in requests.processors.items()
-    }
-    return requests._replace(processors=processors)
+
+def _anybody(_connection: Connection, _command: RemotingCommand) -> None:
+    """Let each request pass."""
+
+
+def _administers(_connection: Connection, command: RemotingCommand) -> None:
+    raise _misplaced(command, "is administration, which this server takes only at its --admin-listen")

@@ -14,7 +14,7 @@ from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
-from triomq.broker.processors.guard import Guard, changed_from_loopback
+from triomq.broker.processors.guard import Guard, Port
 from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
@@ -54,14 +54,13 @@ class Processors:
     acl: AclProcessors | None
 
 
-def tables(processors: Processors, paged_reads: PagedReads, guard: Guard | None, *, is_open: bool) -> Ports:
+def tables(processors: Processors, paged_reads: PagedReads, guard: Guard) -> Ports:
     """Return the tables; the VIP port (listen port - 2) serves everything but pulls, as in RocketMQ.
 
     Args:
         processors: what serves the requests.
         paged_reads: runs those that may take several steps.
-        guard: checks all requests but those of the name server's port, if there are accounts.
-        is_open: everybody may change the name server, accounts or not.
+        guard: checks all requests.
     """
     namesrv = processors.namesrv
     acl = {} if processors.acl is None else processors.acl.processors
@@ -74,11 +73,12 @@ def tables(processors: Processors, paged_reads: PagedReads, guard: Guard | None,
     }
     serve_plain_requests = processors.plain_requests.serve
     broker, fast = Requests({**vip, **pulls}, serve_plain_requests), Requests(vip, serve_plain_requests)
-    routes = Requests(namesrv)
-    if guard is not None:
-        broker, fast = guard.guarded(broker), guard.guarded(fast)
-        routes = routes if is_open else changed_from_loopback(routes)
-    return Ports(broker, fast, routes)
+    return Ports(
+        guard.guarded(broker, Port.BROKER),
+        guard.guarded(fast, Port.BROKER),
+        guard.guarded(Requests(namesrv), Port.NAMESRV),
+        guard.guarded(broker, Port.ADMIN),
+    )
 
 
 def _clients(p: Processors, in_steps: Callable[[PagedProcessor], Processor]) -> dict[int, Processor]:

@@ -18,6 +18,7 @@ LOGGER: Final = logging.getLogger("triomq.broker.services.housekeeping")
 
 _INTERVAL_S: Final = 1.0
 _SCAN_INTERVAL_S: Final = 10.0
+_TELL_INTERVAL_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +58,13 @@ class Housekeeping:
             LOGGER.warning("connection closed peer=%s reason=no heartbeat", connection.peer)
             connection.close("no heartbeat")
         self.groups.producers.drop_silent(timeout_s)
+
+
+async def tell_exposure(exposure: str) -> None:
+    """Log at once and every hour what everybody who reaches the server may do, until cancelled; nothing for ""."""
+    while exposure:
+        LOGGER.warning("open to everybody who reaches it, without an account (--insecure): %s", exposure)
+        await trio.sleep(_TELL_INTERVAL_S)
 
 
 def close_idle(context: ConnectionContext, passed_s: float) -> None:

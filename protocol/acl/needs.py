@@ -46,6 +46,10 @@ _APACHE_ADMIN: Final = frozenset(
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
     )
 )
+#: Brokers send these to name servers.
+BROKER_REQUESTS: Final = frozenset(
+    (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.QUERY_DATA_VERSION)
+)
 #: Code to the field that names the topic of a send.
 _SENDS: Final[dict[int, str]] = {
     RequestCode.SEND_MESSAGE: "topic",
@@ -80,6 +84,11 @@ _APACHE_READS: Final = frozenset(
         RequestCode.CONSUMER_SEND_MSG_BACK,
     )
 )
+
+
+def is_administration(code: int) -> bool:
+    """Whether neither clients nor brokers send a request, but tools of administrators."""
+    return not any(code in codes for codes in (_SENDS, _READS, _BY_BODY, _FREE, BROKER_REQUESTS))
 
 
 def needs(command: RemotingCommand) -> Needs:

@@ -23,8 +23,8 @@ _KNOWN_LENGTH: Final = 512  # of all names together; longer ones are not kept
 _BINARY: Final = int(SerializeType.ROCKETMQ)
 
 
-def check(rules: AclRules, command: RemotingCommand, host: str) -> None:
-    """Let a request of ``host``, the address of its peer, pass.
+def check(rules: AclRules, command: RemotingCommand, host: str) -> Account | None:
+    """Let a request of ``host``, the address of its peer, pass; return its account as :func:`authenticate` does.
 
     Raises:
         AccessDeniedError: it may not.
@@ -33,10 +33,11 @@ def check(rules: AclRules, command: RemotingCommand, host: str) -> None:
     needed = needs_like_apache(command) if rules.like_apache else None  # there a white address does not help a bad body
     account = authenticate(rules, command, host)
     if account is None:
-        return
+        return None
     needed = needed or needs(command)
     if needed.rights.get(TRACE_TOPIC) != PUB:  # all may write where their messages went
         check_rights(account, needed, command.code)
+    return account
 
 
 def authenticate(rules: AclRules, command: RemotingCommand, host: str) -> Account | None:

@@ -138,9 +138,9 @@ class Wire:
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncGenerator[Wire]:
+async def connected(port: int, host: str = "127.0.0.1") -> AsyncGenerator[Wire]:
     """Connect to a port of a broker."""
-    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    stream = await trio.open_tcp_stream(host, port)
     async with stream:
         yield Wire(stream)
 

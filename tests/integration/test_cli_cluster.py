@@ -86,7 +86,7 @@ def test_a_broker_that_cannot_start_ends_it_with_an_error(tmp_path: Path) -> Non
     ("words", "text"),
     [
         (("--brokers", "27"), "at most 26"),
-        (("--", "--store", "x"), "--store: triomq cluster sets it"),
+        (("--", "--store", "x"), "--store: it differs from broker to broker"),
         (("--", "status"), "only options of triomq broker"),
         (("--", "--durability", "none"), "triomq broker: argument --durability"),
         (("--listen", "0.0.0.0:0", "--namesrv-listen", "0.0.0.0:0"), "--insecure"),

@@ -100,9 +100,14 @@ def test_store_outlives_the_container(compose: dict[str, Any]) -> None:
 
 
 def test_brokers_of_a_cluster_register_and_publish_their_ports(cluster: dict[str, Any]) -> None:
-    name_server = parse(cluster.pop("namesrv")["command"][1:]).options
+    namesrv = cluster.pop("namesrv")
+    name_server = parse(namesrv["command"][1:]).options
     assert isinstance(name_server, NamesrvOptions)
     assert len(cluster) == 2
+    addresses = [service["networks"]["default"]["ipv4_address"] for service in cluster.values()]
+    assert name_server.brokers_from == ",".join(addresses)
+    assert name_server.admin_listen == "0.0.0.0:9877"
+    assert namesrv["ports"] == ["${TRIOMQ_BIND:-127.0.0.1}:9876:9876", "127.0.0.1:9877:9877"]
     for name, service in cluster.items():
         options = parse(service["command"][1:]).options
         assert isinstance(options, BrokerOptions)
@@ -119,5 +124,6 @@ def test_servers_of_a_cluster_have_stores_and_health_checks_of_their_own(cluster
         _, program, *words = service["healthcheck"]["test"]
         options = parse(words).options
         assert isinstance(options, ClientOptions)
-        listen = service["command"][service["command"].index("--listen") + 1]
+        command = service["command"]
+        listen = command[command.index("--admin-listen" if name == "namesrv" else "--listen") + 1]
         assert (program, options.namesrv) == ("triomq", listen.replace("0.0.0.0", "127.0.0.1"))

@@ -8,16 +8,18 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypedDict, TypeVar, cast
 
 import trio
 
 from triomq import __version__
+from triomq.broker.addresses import Address, Network, parse_networks
 from triomq.broker.config import TlsConfig
 from triomq.cli.arguments.options import Options, ServerOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.process import end_at_next_signal, raise_open_files_limit, settle_garbage_collector, stop_signals
 from triomq.logs import reopen_log_file
+from triomq.protocol.errors import ConfigError
 
 LOGGER: Final = logging.getLogger("triomq.cli.serving")
 
@@ -97,6 +99,32 @@ def tls_config(options: ServerOptions) -> TlsConfig | None:
         client_auth=cast("Literal['none', 'optional', 'require']", client_auth),  # argparse has checked it
         enforcing=options.tls == "enforcing",
     )
+
+
+class GuardSettings(TypedDict):
+    """Settings of both servers: what is open to whom, and what is told of it."""
+
+    insecure: bool
+    admin_listen: Address | None
+    brokers_from: tuple[Network, ...]
+    audit: Path | None
+
+
+def guard_settings(options: ServerOptions) -> GuardSettings:
+    """Convert the options that protect a server to settings.
+
+    Raises:
+        UsageError: one is malformed.
+    """
+    try:
+        return GuardSettings(
+            insecure=options.insecure,
+            admin_listen=Address.parse(options.admin_listen) if options.admin_listen else None,
+            brokers_from=parse_networks(options.brokers_from) if options.brokers_from else (),
+            audit=Path(options.audit).expanduser() if options.audit else None,
+        )
+    except ConfigError as exc:
+        raise UsageError(f"--admin-listen or --brokers-from: {exc}") from None
 
 
 class _Life:

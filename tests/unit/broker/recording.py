@@ -44,6 +44,8 @@ class Peer:
         self.message_id_host = self.store_host.hex().upper().encode()
         self.language: int = LanguageCode.OTHER
         self.version = 0
+        self.is_local = host.startswith("127.")
+        self.logins: frozenset[str] = frozenset()
         self.closed = False
         self.unread_bytes = 0
         self.sent: list[RemotingCommand] = []

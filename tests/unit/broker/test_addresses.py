@@ -2,7 +2,7 @@
 
 import pytest
 
-from triomq.broker.addresses import Address, plain_ip, resolve_ip
+from triomq.broker.addresses import Address, is_in, parse_networks, plain_ip, resolve_ip
 from triomq.protocol.errors import ConfigError
 
 
@@ -74,3 +74,16 @@ def test_a_number_resolves_to_itself() -> None:
 @pytest.mark.parametrize("host", ["no such host", "two..dots", "x" * 64])
 def test_an_unknown_host_resolves_to_nothing(host: str) -> None:
     assert resolve_ip(host) is None
+
+
+def test_networks_hold_their_addresses() -> None:
+    networks = parse_networks("10.0.0.5, 10.1.0.0/16,fd00::/8")
+    inside = ("10.0.0.5", "10.1.255.1", "fd12::1")
+    assert [ip for ip in (*inside, "10.0.0.6", "10.2.0.1", "::1", "", "broker-a") if is_in(ip, networks)] == [*inside]
+    assert not is_in("127.0.0.1", ())
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.5,", "broker-a", "10.0.0.5/8", "10.0.0.*", "10.0.0.5:9876"])
+def test_what_is_no_network_is_refused_with_the_text(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not ADDRESS\[,ADDRESS/PREFIX"):
+        parse_networks(text)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from triomq.broker.addresses import Address
-from triomq.broker.config import BrokerConfig, Listener, default_store_root
+from triomq.broker.config import BrokerConfig, Listener, NameServerConfig, default_store_root
 from triomq.protocol.errors import ConfigError
 from triomq.storage.config import StoreConfig
 
@@ -67,3 +67,29 @@ def test_a_broker_with_accounts_may_listen_beyond_loopback(tmp_path: Path) -> No
     address = Address("0.0.0.0", 0)
     listener = Listener(broker=address, namesrv=address)
     assert not config(tmp_path, listeners=(listener,), acl=tmp_path / "plain_acl.yml").insecure
+
+
+@pytest.mark.parametrize("protection", [{"acl": Path("plain_acl.yml")}, {"insecure": True}])
+def test_an_admin_listener_is_reached_beyond_loopback_as_others_are(tmp_path: Path, protection: dict[str, Any]) -> None:
+    admin = Address("0.0.0.0", 0)
+    with pytest.raises(ConfigError, match="--insecure"):
+        config(tmp_path, admin_listen=admin)
+    with pytest.raises(ConfigError, match="--insecure"):
+        NameServerConfig(root=tmp_path, admin_listen=admin)
+    assert config(tmp_path, admin_listen=admin, **protection).admin_listen
+
+
+def test_what_is_open_to_everybody_is_told(tmp_path: Path) -> None:
+    listener = Listener(broker=Address("0.0.0.0", 10911), namesrv=Address("10.0.0.5", 9876))
+    admin, inside = Address("::", 10912), Address("127.0.0.1", 10912)
+
+    def told(**settings: Any) -> str:
+        return config(tmp_path, listeners=(listener,), insecure=True, **settings).exposure
+
+    assert told() == "messages and administration at 0.0.0.0:10911; routes at 10.0.0.5:9876"
+    assert told(admin_listen=inside) == "messages at 0.0.0.0:10911; routes at 10.0.0.5:9876"
+    assert told(admin_listen=admin).endswith("; routes at 10.0.0.5:9876; administration at [::]:10912")
+    assert told(acl=tmp_path / "plain_acl.yml") == config(tmp_path).exposure == ""
+    assert NameServerConfig(root=tmp_path).exposure == ""
+    name_server = NameServerConfig(root=tmp_path, listen=Address("0.0.0.0", 9876), admin_listen=inside, insecure=True)
+    assert name_server.exposure == "routes at 0.0.0.0:9876"

@@ -99,6 +99,10 @@ def _add_addresses(parser: Parser) -> None:
 def _add_security(parser: Parser) -> None:
     add = partial(add_option, parser)
     add("--insecure", "allow listening beyond loopback without accounts")
+    add("--admin-listen HOST:PORT", "an own address for administration, which is then refused elsewhere (none)")
+    text = "brokers may register with the name server from there (only from this machine)"
+    add("--brokers-from ADDRESS[,ADDRESS/PREFIX...]", text)
+    add("--audit FILE", "write administration, denied requests and logins to this file, one JSON object a line")
     add("--tls-cert FILE", "certificate of the server, with those that signed it (tls.server.certPath)")
     add("--tls-key FILE", "its private key, not encrypted (tls.server.keyPath)")
     text = "connections without TLS are still served (permissive), or refused (enforcing) (tls.server.mode; permissive)"

@@ -40,6 +40,9 @@ class ServerOptions(Options):
     """Options of both servers."""
 
     insecure: bool
+    admin_listen: str | None
+    brokers_from: str | None
+    audit: str | None
     tls: str | None
     tls_cert: str | None
     tls_key: str | None

@@ -15,7 +15,7 @@ from triomq.broker.server import Broker
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.serving import serve_until_signal, tls_config
+from triomq.cli.serving import guard_settings, serve_until_signal, tls_config
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -64,11 +64,11 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
             **store_settings,
         ),
         listeners=listeners,
-        insecure=options.insecure,
         register=_register(options.register),
         acl=Path(options.acl).expanduser() if options.acl else None,
         tls=tls_config(options),
         broker_name=options.broker_name,
+        **guard_settings(options),
         **settings,
     )
 
@@ -163,4 +163,7 @@ def _describe(broker: Broker) -> tuple[dict[str, Any], str]:
         at, name_server = map(str, broker.addresses[listener.name])
         members.setdefault("listeners", {})[listener.name] = {"broker": at, "namesrv": name_server}
         text += f"; listener {listener.name}: broker {at}, name server {name_server}"
+    if broker.admin_address is not None:
+        members["admin"] = str(broker.admin_address)
+        text += f"; administration {broker.admin_address}"
     return members, text

@@ -28,7 +28,7 @@ LOGGER: Final = logging.getLogger("triomq.cli.commands.cluster")
 
 _MAX_BROKERS: Final = 26
 _PORT_DISTANCE: Final = 10
-_OURS: Final = ("listen", "namesrv_listen", "register", "listener", "store", "broker_name")
+_OURS: Final = ("listen", "namesrv_listen", "register", "listener", "store", "broker_name", "admin_listen", "audit")
 _STOP_S: Final = 30.0
 _READY_LINE_BYTES: Final = 64 * 1024
 
@@ -63,9 +63,7 @@ def _check_broker_options(words: tuple[str, ...]) -> None:
         raise UsageError(f"{' '.join(words)}: only options of triomq broker may be behind --")
     for name in _OURS:
         if getattr(given.options, name) != getattr(default, name):
-            raise UsageError(
-                f"--{name.replace('_', '-')}: triomq cluster sets it for each broker; it cannot be behind --"
-            )
+            raise UsageError(f"--{name.replace('_', '-')}: it differs from broker to broker, so it cannot be behind --")
 
 
 class Cluster:

@@ -10,7 +10,7 @@ from triomq.broker.name_server import NameServer, open_name_server
 from triomq.cli.arguments.options import NamesrvOptions
 from triomq.cli.commands.broker import check_host, parse_address
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.serving import serve_until_signal, tls_config
+from triomq.cli.serving import guard_settings, serve_until_signal, tls_config
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.namesrv")
 
@@ -28,9 +28,9 @@ def run(options: NamesrvOptions) -> int:
     config = NameServerConfig(
         root=root,
         listen=listen,
-        insecure=options.insecure,
         tls=tls_config(options),
         order_messages=options.order_messages,
+        **guard_settings(options),
     )
     serve_until_signal(open_name_server(config), _describe, options)
     LOGGER.info("stopped store=%s", root)
@@ -39,4 +39,9 @@ def run(options: NamesrvOptions) -> int:
 
 def _describe(server: NameServer) -> tuple[dict[str, Any], str]:
     address, store = str(server.address), str(server.config.root)
-    return {"namesrv": address, "store": store}, f"name server {address}, store {store}, pid {os.getpid()}"
+    members = {"namesrv": address, "store": store}
+    text = f"name server {address}, store {store}, pid {os.getpid()}"
+    if server.admin_address is not None:
+        members["admin"] = str(server.admin_address)
+        text += f"; administration {server.admin_address}"
+    return members, text

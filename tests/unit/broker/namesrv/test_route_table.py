@@ -20,6 +20,8 @@ OWN = "127.0.0.1:10911"
 class Link:
     """A connection."""
 
+    peer_ip = "10.0.0.1"
+
     def close(self, reason: str) -> None:
         raise AssertionError("the table closes nothing")
 

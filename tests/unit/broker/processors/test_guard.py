@@ -62,8 +62,8 @@ def answer(peer: Peer, requests: Requests, command: RemotingCommand) -> tuple[in
     return response.code, response.remark or ""
 
 
-def test_every_code_of_both_ports_wants_an_account(peer: Peer) -> None:
-    ports = peer.broker.ports
+def test_every_code_of_both_ports_wants_an_account(broker: Broker) -> None:
+    peer, ports = Peer(broker, "127.0.0.1:50003"), broker.ports
     before = peer.broker.statistics.denied_requests
     for requests in (ports.broker, ports.vip):
         codes = [*requests.processors, 999, 54]
@@ -84,23 +84,6 @@ def test_the_name_servers_port_asks_nobody(peer: Peer) -> None:
     command = request(None, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
     code, _ = answer(peer, peer.broker.ports.namesrv, command)
     assert code == ResponseCode.SUCCESS
-
-
-CHANGES = (100, 102, 103, 104)
-
-
-def test_the_name_server_is_changed_on_its_machine_only(broker: Broker, peer: Peer) -> None:
-    local, requests = Peer(broker, "127.0.0.1:50003"), broker.ports.namesrv
-    for code in CHANGES:
-        command = request(None, code, {})
-        assert "allowed on its machine only" in answer(peer, requests, command)[1]
-        assert "allowed on its machine only" not in answer(local, requests, command)[1]
-
-
-def test_an_insecure_name_server_is_changed_by_everybody(make_broker: MakeBroker, path: Path) -> None:
-    peer = Peer(make_broker(acl=path, insecure=True))
-    for code in CHANGES:
-        assert "allowed" not in answer(peer, peer.broker.ports.namesrv, request(None, code, {}))[1]
 
 
 @pytest.mark.parametrize(

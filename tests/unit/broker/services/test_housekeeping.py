@@ -1,8 +1,13 @@
-"""Members that send no heartbeats."""
+"""Members that send no heartbeats; what is open to everybody is said every hour."""
+
+import pytest
+import trio
+from trio.testing import MockClock
 
 from tests.unit.broker.processors.test_client import heartbeat
 from tests.unit.broker.recording import Clock, Peer
 from triomq.broker.server import Broker
+from triomq.broker.services.housekeeping import tell_exposure
 
 
 def test_silent_producers_are_removed(broker: Broker, peer: Peer, another_peer: Peer, clock: Clock) -> None:
@@ -14,3 +19,11 @@ def test_silent_producers_are_removed(broker: Broker, peer: Peer, another_peer: 
     members = broker.groups.producers.get("P")
     assert members is not None
     assert list(members) == [another_peer.as_connection]
+
+
+async def test_what_is_open_is_said_every_hour(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    await tell_exposure("")
+    with trio.move_on_after(2 * 3600 + 1):
+        await tell_exposure("routes at 0.0.0.0:9876")
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["open to everybody who reaches it, without an account (--insecure): routes at 0.0.0.0:9876"] * 3

@@ -1,0 +1,188 @@
+"""Who did what: a file with a JSON object for each request of administration, denied request and login.
+
+Rules: nothing is written but names, of accounts, topics, groups and the like, so that no secret and no message gets in;
+requests never wait for the disk: a thread writes, and what does not fit into the queue is counted and said.
+"""
+
+import json
+import logging
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from typing import Final, Protocol
+
+import trio
+
+from triomq.broker.config import ConnectionConfig
+from triomq.broker.signals import Signal
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.files.file_system import FILE_MODE
+
+LOGGER: Final = logging.getLogger("triomq.broker.audit")
+
+MAX_WAITING: Final = 4096  # lines, of about 300 bytes each
+_MAX_TEXT: Final = 255
+_BODY_BYTES: Final = 4096  # of which names are read
+#: The fields that name what a request acts on, and what they name.
+_FIELDS: Final[Mapping[str, str]] = {
+    "topic": "topic",
+    "b": "topic",
+    "consumerGroup": "group",
+    "group": "group",
+    "groupName": "group",
+    "accessKey": "account",
+    "brokerName": "broker",
+    "namespace": "namespace",
+}
+_SETTING: Final = re.compile(rb"^\s*([A-Za-z.]{1,64})\s*=", re.MULTILINE)
+#: What names something in the body of a request.
+_IN_BODY: Final[Mapping[int, tuple[str, re.Pattern[bytes]]]] = {
+    RequestCode.UPDATE_BROKER_CONFIG: ("settings", _SETTING),
+    RequestCode.UPDATE_NAMESRV_CONFIG: ("settings", _SETTING),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ("group", re.compile(rb'"groupName"\s*:\s*"([\w%|-]{1,255})"')),
+}
+
+
+class Peer(Protocol):
+    """Who sent a request."""
+
+    peer: str
+    logins: frozenset[str]
+
+
+class _File(RotatingFileHandler):
+    """Begins a new file above a size; only its owner can read it, and errors go to the caller."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(
+            self.baseFilename, "a", encoding="ascii", opener=lambda path, flags: os.open(path, flags, FILE_MODE)
+        )
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        stream, self.stream = self.stream, None  # the next record opens it again
+        if stream is not None:  # this is called twice on the way up
+            with suppress(OSError):
+                stream.close()
+        raise  # called while an error is handled
+
+
+class Audit:
+    """Notes who did what; opened before, and closed after, all that it is noted for."""
+
+    def __init__(self, config: ConnectionConfig, clock_ms: Callable[[], int]) -> None:
+        """Write to the file that the settings name; nothing is opened."""
+        self._config = config
+        self._clock_ms = clock_ms
+        self._file: _File | None = None
+        self._waiting: deque[str] = deque()
+        self._wanted = Signal()
+        self._dropped = 0  # lines that did not fit into the queue
+        self._unwritten = 0  # lines that the disk refused; this and the next two are of the thread
+        self._told = 0  # how many lost lines the file tells of
+        self._said = 0  # how many dropped ones the log tells of
+        self._log = FailureLog(LOGGER, "the audit file misses lines: %s")
+
+    @property
+    def lost(self) -> int:
+        """Lines that did not fit into the queue, or that the disk refused, since the start."""
+        return self._dropped + self._unwritten
+
+    def open(self) -> None:
+        """Open the file.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        config = self._config
+        assert config.audit is not None
+        try:
+            self._file = _File(config.audit, maxBytes=config.audit_file_bytes, backupCount=config.audit_files)
+        except OSError as exc:
+            raise ConfigError(f"audit file {config.audit}: {exc.strerror}; choose another one with --audit") from exc
+
+    def login(self, peer: Peer, command: RemotingCommand, account: str) -> None:
+        """Note the first request of an account on a connection; "": of an address that needs none."""
+        if account not in peer.logins:
+            peer.logins |= {account}
+            self.note("login", peer, command, account)
+
+    def note(self, event: str, peer: Peer, command: RemotingCommand, account: str | None, refusal: str = "") -> None:
+        """Note a request, and why it was refused unless it was allowed."""
+        if len(self._waiting) >= MAX_WAITING:
+            self._dropped += 1
+            return
+        try:
+            request = RequestCode(command.code).name
+        except ValueError:
+            request = str(command.code)
+        reason = {"reason": refusal[:_MAX_TEXT]} if refusal else {}
+        line = self._line(
+            event=event,
+            account=account or None,
+            address=peer.peer,
+            request=request,
+            resource=_resource(command),
+            allowed=not refusal,
+            **reason,
+        )
+        self._waiting.append(line)
+        self._wanted.set()
+
+    def _line(self, **fields: object) -> str:
+        time = datetime.fromtimestamp(self._clock_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+        return json.dumps({"time": time, **fields}, separators=(",", ":"))
+
+    async def run(self) -> None:
+        """Write until cancelled; what waits then is written by :meth:`close`."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await trio.to_thread.run_sync(self._write)
+
+    def close(self) -> None:
+        """Write what waits, and close the file."""
+        if self._file is not None:
+            self._write()
+            self._file.close()
+
+    def _write(self) -> None:
+        """Write what waits, in one thread at a time, while the loop may add more."""
+        assert self._file is not None
+        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        lost = self.lost
+        if lost > self._told:
+            lines.append(self._line(event="lost", count=lost - self._told))
+        if self._dropped > self._said:
+            self._said = self._dropped
+            minute = str(self._clock_ms() // 60_000)
+            self._log.failed("requests came faster than they could be written", key="queue", cause=minute)
+        if not lines:
+            return
+        try:
+            self._file.emit(logging.makeLogRecord({"msg": "\n".join(lines)}))
+        except OSError as exc:
+            self._unwritten += len(lines)
+            self._log.failed(exc, cause=str(exc))
+        else:
+            self._log.worked()
+            self._told = lost
+
+
+def _resource(command: RemotingCommand) -> dict[str, str]:
+    """Return what a request acts on, as far as it names that."""
+    found = {
+        label: value[:_MAX_TEXT] for field, label in _FIELDS.items() if (value := command.ext_fields.get(field, ""))
+    }
+    if command.code in _IN_BODY:
+        label, pattern = _IN_BODY[command.code]
+        names = [name.decode() for name in pattern.findall(bytes(command.body[:_BODY_BYTES]))]
+        found[label] = ",".join(names)[:_MAX_TEXT]
+    return found

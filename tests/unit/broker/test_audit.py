@@ -1,0 +1,242 @@
+"""The audit: what it writes, what it never writes, and that nothing waits for it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.commands import make_command
+from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.broker.audit import MAX_WAITING, Audit
+from triomq.broker.config import NameServerConfig
+from triomq.broker.network.connection import Requests
+from triomq.broker.server import Broker
+from triomq.protocol.acl.needs import is_administration
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.signing import Credentials
+
+ACCOUNTS: Final = """
+accounts:
+- {accessKey: operator, secretKey: secret-of-operator, admin: true}
+- {accessKey: sender-1, secretKey: secret-of-sender, topicPerms: [T=PUB]}
+"""
+ADMIN: Final = Credentials("operator", "secret-of-operator")
+SENDER: Final = Credentials("sender-1", "secret-of-sender")
+PLAIN: Final = {
+    "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
+    "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01true", "j": "0", "k": "false", "m": "false", "n": "broker-a",
+}  # fmt: skip
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker, tmp_path: Path) -> Iterator[Broker]:
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(ACCOUNTS)
+    broker = make_broker(acl=accounts, audit=tmp_path / "audit.jsonl")
+    yield broker
+    audit_of(broker).close()
+
+
+def audit_of(broker: Broker) -> Audit:
+    assert broker.audit is not None
+    return broker.audit
+
+
+def written(broker: Broker) -> list[dict[str, Any]]:
+    audit_of(broker)._write()
+    assert broker.config.audit is not None
+    lines = broker.config.audit.read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def serve(peer: Peer, requests: Requests, command: RemotingCommand) -> None:
+    try:
+        requests.processors.get(command.code, requests.unserved)(peer.as_connection, command)
+    except Exception as exc:  # noqa: BLE001  # as a connection does
+        peer.broker.refusals.response_to(peer.peer, command, exc)
+
+
+def request(code: int, account: Credentials, body: bytes = b"", **fields: str) -> RemotingCommand:
+    return make_command(code, 7, 0, account.sign(fields, body), body)
+
+
+def entry(event: str, account: str | None, request: str, resource: dict[str, str], reason: str = "") -> dict[str, Any]:
+    why = {"reason": reason} if reason else {}
+    return {
+        "time": "2026-11-18T11:06:40.000+00:00", "event": event, "account": account, "address": "192.0.2.9:50001",
+        "request": request, "resource": resource, "allowed": not reason, **why,
+    }  # fmt: skip
+
+
+def test_it_tells_who_did_what(peer: Peer) -> None:
+    requests, nobody = peer.broker.ports.broker, Credentials("a-mistyped-secret", "0123456789")
+    serve(peer, requests, request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
+    serve(peer, requests, request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
+    serve(peer, requests, request(25, ADMIN, b"rocketmqHome=$(id)\ntransactionCheckMax=16\nnonsense"))
+    serve(peer, requests, request(200, ADMIN, b'{"groupName":"G","consumeEnable":true}'))
+    serve(peer, requests, request(RequestCode.DELETE_TOPIC_IN_BROKER, SENDER, topic="T"))
+    serve(peer, requests, request(RequestCode.GET_MAX_OFFSET, nobody, topic="T", queueId="0"))
+    serve(peer, requests, request(RequestCode.SEND_MESSAGE, Credentials("sender-1", "wrong-secret"), topic="T"))
+    serve(peer, requests, request(103, SENDER, brokerName="b"))
+    serve(peer, requests, request(999, SENDER))
+    assert written(peer.broker) == [
+        entry("login", "operator", "GET_ALL_TOPIC_CONFIG", {}),
+        entry("administration", "operator", "GET_ALL_TOPIC_CONFIG", {}),
+        entry("administration", "operator", "GET_ALL_TOPIC_CONFIG", {}),
+        entry("administration", "operator", "UPDATE_BROKER_CONFIG", {"settings": "rocketmqHome,transactionCheckMax"}),
+        entry("administration", "operator", "UPDATE_AND_CREATE_SUBSCRIPTIONGROUP", {"group": "G"}),
+        entry(
+            "denied", "sender-1", "DELETE_TOPIC_IN_BROKER", {"topic": "T"},
+            "Need admin permission for request code=215, but accessKey=sender-1 is not",
+        ),
+        entry("denied", None, "GET_MAX_OFFSET", {"topic": "T"}, "there is no such account"),
+        entry(
+            "denied", "sender-1", "SEND_MESSAGE", {"topic": "T"}, "Check signature failed for accessKey=sender-1"
+        ),
+        entry(
+            "denied", "sender-1", "REGISTER_BROKER", {"broker": "b"},
+            "request 103 is for brokers, and 192.0.2.9 is not in --brokers-from",
+        ),
+        entry("login", "sender-1", "999", {}),
+    ]  # fmt: skip
+
+
+def test_a_plain_send_is_a_login_once(peer: Peer) -> None:
+    peer.read(*(request(RequestCode.SEND_MESSAGE_V2, SENDER, b"x", **PLAIN) for _ in range(3)))
+    assert [response.code for response in peer.sent] == [0, 0, 0]
+    assert written(peer.broker) == [entry("login", "sender-1", "SEND_MESSAGE_V2", {"topic": "T"})]
+
+
+def test_without_accounts_it_tells_administration_and_nothing_of_clients(
+    make_broker: MakeBroker, tmp_path: Path
+) -> None:
+    peer = Peer(make_broker(audit=tmp_path / "audit.jsonl"))
+    for code in peer.broker.ports.broker.processors:
+        serve(peer, peer.broker.ports.broker, request(code, SENDER, brokerName="b"))
+    found = written(peer.broker)
+    audit_of(peer.broker).close()
+    assert {each["account"] for each in found} == {None}
+    codes = [RequestCode[each["request"]] for each in found if each["event"] == "administration"]
+    denied = [RequestCode[each["request"]] for each in found if each["event"] == "denied"]
+    expected = [code for code in peer.broker.ports.broker.processors if is_administration(code)]
+    assert sorted([*codes, *(code for code in denied if is_administration(code))]) == sorted(expected)
+    assert len(found) == len(codes) + len(denied)
+
+
+SECRETS: Final = st.text("0123456789abcdefXYZ+/=", min_size=12, max_size=40)
+NAMES: Final = st.sampled_from(("T", "G", "operator", "b"))
+FIELD: Final = st.sampled_from(
+    ("secretKey", "Signature", "SecurityToken", "i", "properties", "value", "key", "x", "clientId", "remark")
+)
+
+
+@given(
+    code=st.one_of(st.sampled_from(RequestCode), st.integers(0, 2**31 - 1)),
+    port=st.sampled_from(("broker", "vip", "namesrv", "admin")),
+    account=st.one_of(st.sampled_from((ADMIN, SENDER)), st.builds(Credentials, SECRETS, SECRETS)),
+    names=st.dictionaries(st.sampled_from(("topic", "b", "group", "consumerGroup", "brokerName")), NAMES),
+    secrets=st.dictionaries(FIELD, SECRETS, min_size=1),
+    body=SECRETS,
+    signs=st.booleans(),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_secret_gets_in(
+    broker: Broker,
+    code: int,
+    port: str,
+    account: Credentials,
+    names: dict[str, str],
+    secrets: dict[str, str],
+    body: str,
+    signs: bool,
+) -> None:
+    peer, requests = Peer(broker), getattr(broker.ports, port)
+    content = f"transactionCheckMax={body}".encode()
+    fields = account.sign({**names, **secrets}, content) if signs else {**names, **secrets}
+    if not signs:
+        fields["AccessKey"] = account.secret_key
+    serve(peer, requests, make_command(code, 7, 0, fields, content))
+    text = json.dumps(written(broker))
+    told = {*secrets.values(), body, account.secret_key, fields.get("Signature", account.secret_key)}
+    assert not [secret for secret in told if secret in text]
+
+
+def small(path: Path, size: int = 1000) -> Audit:
+    config = NameServerConfig(root=path.parent, audit=path, audit_file_bytes=size, audit_files=2)
+    audit = Audit(config, lambda: 1_795_000_000_000)
+    audit.open()
+    return audit
+
+
+def note(audit: Audit, peer: Peer, count: int) -> None:
+    command = request(RequestCode.GET_BROKER_CONFIG, ADMIN)
+    for _ in range(count):
+        audit.note("administration", peer, command, "operator")
+
+
+def test_full_files_are_kept_up_to_a_number_and_only_their_owner_reads_them(peer: Peer, tmp_path: Path) -> None:
+    audit = small(tmp_path / "audit.jsonl")
+    for _ in range(20):
+        note(audit, peer, 3)
+        audit._write()
+    audit.close()
+    files = sorted(tmp_path.glob("audit.jsonl*"))
+    assert [path.name for path in files] == ["audit.jsonl", "audit.jsonl.1", "audit.jsonl.2"]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert all(0 < path.stat().st_size <= 1000 for path in files)
+
+
+def test_an_older_file_is_continued(peer: Peer, tmp_path: Path) -> None:
+    for _ in range(2):
+        audit = small(tmp_path / "audit.jsonl", 100_000)
+        note(audit, peer, 1)
+        audit.close()
+    assert len((tmp_path / "audit.jsonl").read_text().splitlines()) == 2
+
+
+def test_what_does_not_fit_is_counted_and_said(peer: Peer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    audit = small(tmp_path / "audit.jsonl", 10_000_000)
+    note(audit, peer, MAX_WAITING + 5)
+    audit._write()
+    note(audit, peer, 1)
+    audit.close()
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert len(lines) == MAX_WAITING + 2
+    assert lines[MAX_WAITING] == {"time": "2026-11-18T11:06:40.000+00:00", "event": "lost", "count": 5}
+    assert (audit.lost, caplog.text.count("misses lines")) == (5, 1)
+
+
+def test_a_full_disk_costs_lines_and_is_said_once(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    audit = small(Path("/dev/full"))
+    for _ in range(3):
+        note(audit, peer, 2)
+        audit._write()
+    audit.close()
+    assert audit.lost >= 6
+    assert caplog.text.count("No space left on device") == 1
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing/audit: No such file .*--audit"):
+        small(tmp_path / "missing" / "audit")
+
+
+async def test_a_thread_writes_while_the_server_runs(peer: Peer, tmp_path: Path) -> None:
+    audit = small(tmp_path / "audit.jsonl", 100_000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(audit.run)
+        for count in (1, 2):
+            note(audit, peer, 1)
+            while len((tmp_path / "audit.jsonl").read_text().splitlines()) < count:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    note(audit, peer, 1)
+    audit.close()
+    assert len((tmp_path / "audit.jsonl").read_text().splitlines()) == 3
