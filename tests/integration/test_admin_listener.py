@@ -66,10 +66,11 @@ def test_the_tools_work_at_the_listener_of_a_name_server(tmp_path: Path) -> None
     with start_name_server(
         tmp_path, "--store", str(tmp_path / "s"), "--admin-listen", FREE, "--audit", str(audit)
     ) as server:
-        assert ok("topic", "list", namesrv=server.admin) == ""
+        assert ok("topic", "list", "--json", namesrv=server.admin) == ""
         assert b"--admin-listen" in triomq("topic", "list", namesrv=server.namesrv).stderr
     assert [(each["event"], each["request"]) for each in audited(audit)] == [
         ("administration", "GET_ALL_TOPIC_LIST_FROM_NAMESERVER"),
+        ("administration", "GET_BROKER_CLUSTER_INFO"),
         ("denied", "GET_ALL_TOPIC_LIST_FROM_NAMESERVER"),
     ]
 

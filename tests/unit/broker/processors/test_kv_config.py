@@ -4,7 +4,13 @@ import orjson
 import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.broker.server import Broker
 from triomq.protocol.codes import RequestCode, ResponseCode
+
+
+@pytest.fixture
+def peer(broker: Broker) -> Peer:
+    return Peer(broker, "127.0.0.1:50001")  # others may not change it
 
 
 def put(peer: Peer, key: str, value: str) -> None:

@@ -21,7 +21,7 @@ def test_bash_completes_commands_and_options(capsys: pytest.CaptureFixture[str])
     assert complete(script, "triomq", "pr") == ["produce"]
     assert complete(script, "triomq", "group", "res") == ["reset-offset"]
     assert complete(script, "triomq", "produce", "T", "--in") == ["--in-flight"]
-    assert complete(script, "triomq", "broker", "--ad") == ["--advertise"]
+    assert complete(script, "triomq", "broker", "--adv") == ["--advertise"]
     assert complete(script, "triomq", "broker", "status", "--namesr") == ["--namesrv"]
 
 
