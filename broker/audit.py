@@ -29,6 +29,8 @@ from triomq.storage.files.file_system import FILE_MODE
 LOGGER: Final = logging.getLogger("triomq.broker.audit")
 
 MAX_WAITING: Final = 4096  # lines, of about 300 bytes each
+#: In a minute: who sends what is denied must not push all else out of the files that are kept.
+MAX_DENIED: Final = 1000
 _MAX_TEXT: Final = 255
 _BODY_BYTES: Final = 4096  # of which names are read
 #: The fields that name what a request acts on, and what they name.
@@ -84,6 +86,7 @@ class Audit:
         self._file: _File | None = None
         self._waiting: deque[str] = deque()
         self._wanted = Signal()
+        self._denied = (0, 0)  # a minute, and how many were denied in it
         self._dropped = 0  # lines that did not fit into the queue
         self._unwritten = 0  # lines that the disk refused; this and the next two are of the thread
         self._told = 0  # how many lost lines the file tells of
@@ -116,7 +119,7 @@ class Audit:
 
     def note(self, event: str, peer: Peer, command: RemotingCommand, account: str | None, refusal: str = "") -> None:
         """Note a request, and why it was refused unless it was allowed."""
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._waiting) >= MAX_WAITING or (event == "denied" and self._denied_too_often()):
             self._dropped += 1
             return
         try:
@@ -135,6 +138,11 @@ class Audit:
         )
         self._waiting.append(line)
         self._wanted.set()
+
+    def _denied_too_often(self) -> bool:
+        minute = self._clock_ms() // 60_000
+        self._denied = (minute, self._denied[1] + 1 if self._denied[0] == minute else 1)
+        return self._denied[1] > MAX_DENIED
 
     def _line(self, **fields: object) -> str:
         time = datetime.fromtimestamp(self._clock_ms() / 1000, UTC).isoformat(timespec="milliseconds")
@@ -163,7 +171,7 @@ class Audit:
         if self._dropped > self._said:
             self._said = self._dropped
             minute = str(self._clock_ms() // 60_000)
-            self._log.failed("requests came faster than they could be written", key="queue", cause=minute)
+            self._log.failed("more requests than it takes", key="queue", cause=minute)
         if not lines:
             return
         try:

@@ -140,7 +140,7 @@ class BrokerConfig(ConnectionConfig):
             return ""
         allowed = "messages" if self.admin_listen else "messages and administration"
         pairs = [pair for each in self.listeners for pair in ((allowed, each.broker), ("routes", each.namesrv))]
-        return _exposure(*pairs, ("administration", self.admin_listen))
+        return _exposure(self.brokers_from, *pairs, ("administration", self.admin_listen))
 
     def __post_init__(self) -> None:
         if not self.listeners:
@@ -195,11 +195,14 @@ class NameServerConfig(ConnectionConfig):
     @property
     def exposure(self) -> str:
         """What everybody who reaches it may do, for the log; "" if only this machine reaches it."""
-        return _exposure(("routes", self.listen), ("administration", self.admin_listen))
+        return _exposure(self.brokers_from, ("routes", self.listen), ("administration", self.admin_listen))
 
 
-def _exposure(*allowed: tuple[str, Address | None]) -> str:
-    return "; ".join(f"{what} at {address}" for what, address in allowed if address and not address.is_loopback)
+def _exposure(brokers_from: tuple[Network, ...], *allowed: tuple[str, Address | None]) -> str:
+    found = [f"{what} at {address}" for what, address in allowed if address and not address.is_loopback]
+    if found and brokers_from:
+        found.append(f"registration for brokers from {', '.join(map(str, brokers_from))}")
+    return "; ".join(found)
 
 
 def check_exposure(address: Address, *, insecure: bool) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.commands import make_command
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.audit import MAX_WAITING, Audit
+from triomq.broker.audit import MAX_DENIED, MAX_WAITING, Audit
 from triomq.broker.config import NameServerConfig
 from triomq.broker.network.connection import Requests
 from triomq.broker.server import Broker
@@ -211,6 +211,17 @@ def test_what_does_not_fit_is_counted_and_said(peer: Peer, tmp_path: Path, caplo
     assert len(lines) == MAX_WAITING + 2
     assert lines[MAX_WAITING] == {"time": "2026-11-18T11:06:40.000+00:00", "event": "lost", "count": 5}
     assert (audit.lost, caplog.text.count("misses lines")) == (5, 1)
+
+
+def test_denied_requests_do_not_push_out_the_others(peer: Peer, tmp_path: Path) -> None:
+    audit = small(tmp_path / "audit.jsonl", 10_000_000)
+    command = request(RequestCode.GET_MAX_OFFSET, SENDER)
+    for _ in range(MAX_DENIED + 5):
+        audit.note("denied", peer, command, None, "no")
+    note(audit, peer, 1)
+    audit.close()
+    assert len((tmp_path / "audit.jsonl").read_text().splitlines()) == MAX_DENIED + 2
+    assert audit.lost == 5
 
 
 def test_a_full_disk_costs_lines_and_is_said_once(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from triomq.broker.addresses import Address
+from triomq.broker.addresses import Address, parse_networks
 from triomq.broker.config import BrokerConfig, Listener, NameServerConfig, default_store_root
 from triomq.protocol.errors import ConfigError
 from triomq.storage.config import StoreConfig
@@ -89,6 +89,7 @@ def test_what_is_open_to_everybody_is_told(tmp_path: Path) -> None:
     assert told() == "messages and administration at 0.0.0.0:10911; routes at 10.0.0.5:9876"
     assert told(admin_listen=inside) == "messages at 0.0.0.0:10911; routes at 10.0.0.5:9876"
     assert told(admin_listen=admin).endswith("; routes at 10.0.0.5:9876; administration at [::]:10912")
+    assert told(brokers_from=parse_networks("10.0.0.0/24")).endswith("; registration for brokers from 10.0.0.0/24")
     assert told(acl=tmp_path / "plain_acl.yml") == config(tmp_path).exposure == ""
     assert NameServerConfig(root=tmp_path).exposure == ""
     name_server = NameServerConfig(root=tmp_path, listen=Address("0.0.0.0", 9876), admin_listen=inside, insecure=True)
