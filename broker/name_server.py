@@ -20,7 +20,8 @@ from triomq.broker.network.acceptors import Acceptors, Endpoint
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Requests
-from triomq.broker.network.refusal import Refusals, steady_ms
+from triomq.broker.network.memory_budget import MemoryBudget
+from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.sockets import listen
 from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import ServerTls
@@ -67,9 +68,18 @@ class NameServer:
         self.key_values: Final = KvTable(JsonTable(path), on_change=changed.set)
         self._saving = TableSaving((self.key_values,), changed, _SAVE_INTERVAL_S)
         statistics = BrokerStatistics(0)
-        requests = ClientRequests(self.stopping)
+        budget = MemoryBudget(config.memory_budget_bytes, statistics, _steady_ms)
+        admission = Admission(config, statistics, _steady_ms)
+        requests = ClientRequests(self.stopping, budget, config.unread_high_bytes)
         self.context: Final = ConnectionContext(
-            config, statistics, Refusals(statistics, "", steady_ms), requests, Steps(lambda: None), self._forget
+            config,
+            statistics,
+            Steps(lambda: None),
+            budget,
+            Refusals(statistics, "", _steady_ms),
+            requests,
+            admission,
+            self._forget,
         )
         settings = NameServerSettings(path, config.order_messages)
         self._tls = tls
@@ -102,7 +112,7 @@ class NameServer:
         self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serve until :attr:`stopping` is set; started when connections are accepted."""
-        acceptors = Acceptors(self.context, Admission(self.config.max_connections), self.stopping, self._tls)
+        acceptors = Acceptors(self.context, self.stopping, self._tls)
         async with trio.open_nursery() as services:
             services.start_soon(self._saving.run)
             services.start_soon(self._scan)

@@ -35,6 +35,7 @@ from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext
 from triomq.broker.network.listeners import Listeners
+from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.refusal import Refusals, steady_ms
 from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import ServerTls
@@ -96,6 +97,7 @@ class Broker:
         accounts: who may do what; ``None``: everybody everything.
         audit: notes who did what, if that is wanted.
         statistics: counters.
+        budget: counts the memory that peers make the broker hold.
         pull_hold, paged_reads: requests that wait for messages, or for the disk.
         group_commit: senders that wait for the disk; ``None`` unless the durability is sync.
         stalls: queues whose messages are not consumed.
@@ -121,7 +123,8 @@ class Broker:
         self.accounts: Final = None if config.acl is None else Accounts(config.acl, like_apache=config.acl_like_apache)
         self.audit: Final = None if config.audit is None else Audit(config, clock_ms)
         self._clock_ms = clock_ms
-        self._build_pulls(steady_clock_ms)
+        self._steady_ms = steady_clock_ms
+        self._build_pulls()
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
         self._build_tables(steady_clock_ms, random)
         self._guard = Guard(config, self.routes, self.statistics, steady_clock_ms, self.accounts, self.audit)
@@ -131,13 +134,13 @@ class Broker:
         self.processors: Final = self._build_processors()
         self.ports: Final = tables(self.processors, self.paged_reads, self._guard)
         self._listeners: Final = Listeners(config.listeners, self.ports, config.admin_listen)
-        admission = Admission(config.max_connections, lambda: store.max_open_files)
-        self.acceptors: Final = Acceptors(self.context, admission, self.stopping, tls)
+        self.acceptors: Final = Acceptors(self.context, self.stopping, tls)
 
-    def _build_pulls(self, steady_clock_ms: Callable[[], int]) -> None:
+    def _build_pulls(self) -> None:
         config, store = self.config, self.store
-        self.refusals = Refusals(self.statistics, config.region, steady_clock_ms)
-        self.pull_hold = PullHold(filtered_hold_s=config.filtered_hold_s)
+        self.refusals = Refusals(self.statistics, config.region, self._steady_ms)
+        self.budget = MemoryBudget(config.memory_budget_bytes, self.statistics, self._steady_ms)
+        self.pull_hold = PullHold(self.budget, filtered_hold_s=config.filtered_hold_s)
         self.pulls = PullAnswers(
             store,
             self.statistics,
@@ -147,7 +150,7 @@ class Broker:
             unread_high_bytes=config.unread_high_bytes,
         )
         self.steps = Steps(self.pulls.serve_arrivals)
-        self.paged_reads = PagedReads(self.steps, self.refusals, config.unread_high_bytes)
+        self.paged_reads = PagedReads(self.steps, self.refusals, self.budget, config.unread_high_bytes)
         is_sync = config.store.durability is Durability.SYNC
         self.group_commit = GroupCommit(store, self.steps, config.sync_flush_timeout_s) if is_sync else None
 
@@ -172,7 +175,7 @@ class Broker:
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
         self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
         self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets, self.key_values)
-        self.client_requests = ClientRequests(self.stopping)
+        self.client_requests = ClientRequests(self.stopping, self.budget, config.unread_high_bytes)
         consumers = ConsumerGroups(
             clock_ms=steady_clock_ms, notify=self.client_requests.notify_ids_changed, notifies=settings.notifies_members
         )
@@ -224,9 +227,9 @@ class Broker:
 
     def _build_services(self) -> None:
         config, store = self.config, self.store
-        self.context = ConnectionContext(
-            config, self.statistics, self.refusals, self.client_requests, self.steps, self._forget
-        )
+        admission = Admission(config, self.statistics, self._steady_ms, lambda: store.max_open_files)
+        parts = self.steps, self.budget, self.refusals, self.client_requests, admission
+        self.context = ConnectionContext(config, self.statistics, *parts, self._forget)
         self.stalls = StallWatch(config, store, self.topics, self.groups, self.client_requests, self._clock_ms)
         self.housekeeping = Housekeeping(config, self.context, self.groups, self.routes, self.stalls, self._clock_ms)
         self.retention = RetentionService(store, config.retention_delay_s)

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 import trio
 
 from triomq.broker.addresses import Address, plain_ip
-from triomq.broker.network.admission import Admission
 from triomq.broker.network.connection import Connection, ConnectionContext, Requests
 from triomq.broker.network.sockets import accept_loop
 from triomq.broker.network.tls import ServerTls
@@ -37,7 +36,6 @@ class Acceptors:
     """Accepts connections and serves them until ``stopping`` is set."""
 
     context: ConnectionContext
-    admission: Admission
     stopping: trio.Event
     tls: ServerTls | None = None
 
@@ -72,14 +70,13 @@ class Acceptors:
         context = self.context
 
         def accepted(sock: socket.socket) -> None:
-            if not self.admission.admits(len(context.connections)):
-                context.statistics.refused_connections += 1
-                sock.close()
-                return
             try:
                 peer = Address(plain_ip(sock.getpeername()[0]), sock.getpeername()[1])
                 local_ip = plain_ip(sock.getsockname()[0])
             except OSError:  # closed already
+                sock.close()
+                return
+            if not context.admission.admits(peer.host, is_namesrv=endpoint.requests.is_namesrv):
                 sock.close()
                 return
             store_host = encode_host(endpoint.store_ip or local_ip, endpoint.broker_port)

@@ -1,43 +1,79 @@
-"""Limits the number of connections, so that the store always finds file descriptors to flush and map files."""
+"""Limits the number of connections, so that the store always finds file descriptors to flush and map files.
+
+Nobody can take all of them: an address may have some, the name server's ports and the others each leave the other kind
+some, and the last ones are for this machine, so that an administrator still gets in.
+"""
 
 import logging
 import resource
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from triomq.protocol.failure_log import FailureLog
+from triomq.broker.addresses import Address
+from triomq.broker.config import ConnectionConfig
+from triomq.broker.network.refusal import RareLog
+from triomq.broker.statistics.counters import BrokerStatistics
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.admission")
 
 _OTHER_FILES: Final = 64  # listeners, index, files that threads open for a moment
 _MIN_CONNECTIONS: Final = 64
+_LEFT_FOR_OTHER_PORTS: Final = 8  # one in so many
+_LEFT_FOR_LOOPBACK: Final = 32  # one in so many
 
 
 class Admission:
-    """Decides whether one more connection is accepted."""
+    """Decides whether one more connection is accepted, and counts those that are open."""
 
-    def __init__(self, max_connections: int, files_of_store: Callable[[], int] = lambda: 0) -> None:
-        """``files_of_store`` returns how many files the store may open."""
+    def __init__(
+        self,
+        config: ConnectionConfig,
+        statistics: BrokerStatistics,
+        clock_ms: Callable[[], int],
+        files_of_store: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``clock_ms`` is a steady clock; ``files_of_store`` returns how many files the store may open."""
         self._files_of_store = files_of_store
-        self._max_connections = max_connections
-        self._log = FailureLog(
-            LOGGER,
-            "connections are refused for now: %d of at most %d are open (max_connections %d, ulimit -n)",
-            logging.WARNING,
-        )
+        self._config = config
+        self._statistics = statistics
+        self._by_port: Counter[bool] = Counter()  # those of name servers' ports, and the others
+        self._by_address: Counter[str] = Counter()
+        text = "connections refused since the start: %d; the last one from %s: %s"
+        self._log = RareLog(LOGGER, text, clock_ms)
 
-    def admits(self, connections: int) -> bool:
-        """Return whether another connection is accepted beside so many."""
-        limit = self._limit()
-        if connections < limit:
-            self._log.worked()
+    def admits(self, host: str, *, is_namesrv: bool) -> bool:
+        """Return whether another connection of an address is accepted; it counts until :meth:`left`.
+
+        ``is_namesrv`` tells that it comes to a port that serves only a name server's requests.
+        """
+        limit, total, of_address = self._limit(), self._by_port.total(), self._by_address[host]
+        is_local = Address(host, 0).is_loopback
+        others = limit - limit // _LEFT_FOR_LOOPBACK
+        most = limit if is_local else others
+        most_of_address = others if is_local else self._config.max_connections_per_address or limit // 2
+        if total >= most or self._by_port[is_namesrv] >= most - limit // _LEFT_FOR_OTHER_PORTS:
+            reason = f"{total} of at most {limit} are open (max_connections {self._config.max_connections}, ulimit -n)"
+        elif of_address >= most_of_address:
+            reason = f"{of_address} of at most {most_of_address} are open from there (max_connections_per_address)"
+        else:
+            self._by_port[is_namesrv] += 1
+            self._by_address[host] += 1
             return True
-        self._log.failed(connections, limit, self._max_connections)
+        self._statistics.refused_connections += 1
+        self._log.note(self._statistics.refused_connections, host, reason)
         return False
+
+    def left(self, host: str, *, is_namesrv: bool) -> None:
+        """Count a closed connection no more."""
+        self._by_port[is_namesrv] -= 1
+        self._by_address[host] -= 1
+        if not self._by_address[host]:
+            del self._by_address[host]
 
     def _limit(self) -> int:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
-            return self._max_connections
+            return self._config.max_connections
         left = files - self._files_of_store() - _OTHER_FILES
-        return min(self._max_connections, max(left, _MIN_CONNECTIONS))
+        return min(self._config.max_connections, max(left, _MIN_CONNECTIONS))

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import trio
 
+from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.refusal import RefusedError
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.wire.command import RemotingCommand
@@ -26,6 +27,10 @@ _ONEWAY: Final = int(CommandFlag.ONEWAY)
 class Sender(Protocol):
     """A connection that commands can be sent on."""
 
+    @property
+    def unread_bytes(self) -> int:
+        """Of what was sent before."""
+
     def send(self, command: RemotingCommand) -> None:
         """Queue a command."""
 
@@ -34,6 +39,7 @@ class NoAnswer(Enum):
     """Why a request has no answer."""
 
     TIMEOUT = "no answer in time"
+    NO_ROOM = "the answers are too large, or requests not read"
     CLOSED = "the connection ended"
 
 
@@ -49,9 +55,14 @@ class _Pending(NamedTuple):
 class ClientRequests:
     """Sends requests to clients and keeps those that are not answered yet, by opaque."""
 
-    def __init__(self, stopping: trio.Event) -> None:
-        """Notices of group changes end with ``stopping``, because all members leave then."""
+    def __init__(self, stopping: trio.Event, budget: MemoryBudget, unread_high_bytes: int) -> None:
+        """Notices of group changes end with ``stopping``, because all members leave then.
+
+        A client with more unread bytes than ``unread_high_bytes`` gets no further requests.
+        """
         self._stopping = stopping
+        self._budget = budget
+        self._unread_high_bytes = unread_high_bytes
         self._pending: dict[int, _Pending] = {}
         self._opaque = 0
 
@@ -67,8 +78,8 @@ class ClientRequests:
         connection.send(RemotingCommand(code, self._next_opaque(), _ONEWAY, dict(fields), body))
 
     def notify_ids_changed(self, connection: Sender, group: str) -> None:
-        """Ask a member of a consumer group to reassign its queues."""
-        if not self._stopping.is_set():
+        """Ask a member of a consumer group to reassign its queues; one that does not read looks by itself."""
+        if not self._stopping.is_set() and connection.unread_bytes <= self._unread_high_bytes:
             self.send_oneway(connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def ask(
@@ -83,9 +94,10 @@ class ClientRequests:
         """Send a request; ``done`` is called once, with the answer or the reason why there is none.
 
         Raises:
-            RefusedError: too many requests are unanswered.
+            RefusedError: too many requests are unanswered, or the client does not read.
         """
         self._check_room(1)
+        self.check_reads(connection)
         opaque = self._next_opaque()
         self._pending[opaque] = _Pending(connection, done, trio.current_time() + timeout_s)
         connection.send(RemotingCommand(code, opaque, 0, dict(fields), body))
@@ -104,14 +116,35 @@ class ClientRequests:
         """
         self._check_room(len(requests))
         answers: dict[str, RemotingCommand | NoAnswer] = {}
+        reserved = 0
 
         def take(client_id: str, answer: RemotingCommand | NoAnswer) -> None:
+            nonlocal reserved
+            size = answer.content_bytes if isinstance(answer, RemotingCommand) else 0
+            if not self._budget.has_room(size):
+                answer, size = NoAnswer.NO_ROOM, 0
+            reserved += size
+            self._budget.reserved_bytes += size
             answers[client_id] = answer
             if len(answers) == len(requests):
+                self._budget.reserved_bytes -= reserved
                 done(answers)
 
         for client_id, (connection, fields) in requests.items():
-            self.ask(connection, code, fields, b"", timeout_s, partial(take, client_id))
+            try:
+                self.ask(connection, code, fields, b"", timeout_s, partial(take, client_id))
+            except RefusedError:
+                take(client_id, NoAnswer.NO_ROOM)
+
+    def check_reads(self, connection: Sender) -> None:
+        """Check that a client reads, before it is sent more.
+
+        Raises:
+            RefusedError: too much is unread.
+        """
+        if connection.unread_bytes > self._unread_high_bytes:
+            text = f"the receiver has not read {connection.unread_bytes} bytes: try again later"
+            raise RefusedError(text, ResponseCode.SYSTEM_BUSY)
 
     def _check_room(self, count: int) -> None:
         if len(self._pending) + count > LIMIT:

@@ -4,38 +4,35 @@ Rules: the frames of one read are answered by plain functions, without an await 
 also those to other connections, leave with one system call per connection at the end of the step; a peer that does
 not read delays nobody: it gets a task of its own until it does.
 
-The socket is a plain non-blocking one, so an answer can be written in the step that made it, also by a processor that
-serves another connection; only what the kernel does not take at once needs a task.
+How answers are written is in ``writing.py``.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
 from triomq.broker.addresses import Address
-from triomq.broker.config import ConnectionConfig
+from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.refusal import Refusals, remark_of
 from triomq.broker.network.sockets import Wire
-from triomq.broker.network.steps import Steps
-from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.network.writing import Writer, WriterContext
 from triomq.protocol.codes import CommandFlag, LanguageCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import encode_host
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
-from triomq.protocol.wire.write_queue import WriteQueue
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.connection")
 
 _READ_BYTES: Final = 64 * 1024
-_JOIN_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a vector of buffers
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+
 
 #: Answers one request: returns the response, or ``None`` if there is none, or none yet.  Must not await.
 Processor: TypeAlias = "Callable[[Connection, RemotingCommand], RemotingCommand | None]"
@@ -65,10 +62,11 @@ class Requests(NamedTuple):
     processors: Mapping[int, Processor]
     next_command: NextCommand = next_command
     unserved: Processor = refuse_unserved
+    is_namesrv: bool = False  # whether they are only those to name servers
 
 
 @dataclass(slots=True, eq=False)
-class ConnectionContext:
+class ConnectionContext(WriterContext):
     """What all connections of a server share.
 
     Attributes:
@@ -76,21 +74,18 @@ class ConnectionContext:
         connections: those that are open.
     """
 
-    config: ConnectionConfig
-    statistics: BrokerStatistics
     refusals: Refusals
     client_requests: ClientRequests
-    steps: Steps
+    admission: Admission
     forget: "Callable[[Connection, bool], None]"
     reader: ConnectionReader = field(default_factory=ConnectionReader)
     connections: "set[Connection]" = field(default_factory=set)
 
 
-class Connection:
+class Connection(Writer[ConnectionContext]):
     """A peer, the requests it sent, and the answers it has yet to read.
 
     Attributes:
-        peer: the peer's ``host:port``.
         peer_ip: the peer's address without the port.
         peer_host: the peer's address as a record's bornHost.
         advertised: the broker's address for this peer, as routes contain it.
@@ -102,26 +97,16 @@ class Connection:
     """
 
     __slots__ = (
-        "_close_reason",
-        "_context",
-        "_drain_wanted",
+        "_is_namesrv",
         "_next_command",
         "_processors",
-        "_socket",
         "_splitter",
         "_unserved",
-        "_was_reset",
-        "_write_failed",
-        "_writes",
         "advertised",
-        "closed",
-        "idle_s",
         "is_local",
-        "is_scheduled",
         "language",
         "logins",
         "message_id_host",
-        "peer",
         "peer_host",
         "peer_ip",
         "store_host",
@@ -139,7 +124,7 @@ class Connection:
         *,
         is_local: bool = False,
     ) -> None:
-        self.peer = str(peer)
+        super().__init__(context, sock, str(peer))
         self.peer_ip = peer.host
         self.peer_host = encode_host(peer.host, peer.port)
         self.advertised = advertised
@@ -149,39 +134,13 @@ class Connection:
         self.version = 0
         self.is_local = is_local
         self.logins: frozenset[str] = frozenset()
-        self.closed = False
-        self.is_scheduled = False  # whether it is in ``Steps.unflushed``
-        self.idle_s = 0.0  # time since the last read or write, kept by housekeeping
-        self._context = context
-        self._socket = sock
         self._processors = requests.processors
         self._next_command = requests.next_command
         self._unserved = requests.unserved
+        self._is_namesrv = requests.is_namesrv
         self._splitter = FrameSplitter(context.config.max_frame_bytes)
-        self._writes = WriteQueue()
-        self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
-        self._was_reset = False
-        self._close_reason = ""
-        self._write_failed = False  # answers are dropped; what the peer sent before is still served
-
-    def __repr__(self) -> str:
-        state = "closed" if self.closed else "open"
-        return f"<Connection {self.peer} {state} unread={self._writes.pending_bytes} bytes>"
-
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes of answers that the kernel has not taken yet."""
-        return self._writes.pending_bytes
 
     # --- reading ----------------------------------------------------------------------------------------
-
-    def fileno(self) -> int:
-        """Return the file descriptor of the socket; -1 after it was closed."""
-        return self._socket.fileno()
-
-    def use_socket(self, sock: Wire) -> None:
-        """Read and write through something else on the same socket."""
-        self._socket = sock
 
     def read(self) -> None:
         """Receive what the peer sent and answer it, in one step; every failure ends this connection only."""
@@ -195,6 +154,9 @@ class Connection:
                 return
             self.idle_s = 0.0
             frames, error = self._splitter.split(data)
+            pending = self._splitter.pending_bytes
+            if pending or self._received_bytes:
+                self._count_held(pending)
             unserved = iter(frames)
             if self._serve_frames(unserved, error):
                 self._context.reader.remove(self)
@@ -224,11 +186,15 @@ class Connection:
 
     async def _serve_slowly(self, frames: Iterator[bytes], error: ProtocolError | None) -> None:
         """Serve a peer as fast as it reads its answers, until all its frames are served; then read it again."""
+        rest = list(frames)
+        frames = iter(rest)
+        self._count_held(self._splitter.pending_bytes + sum(map(len, rest)))
         try:
             while not self.closed and (self._has_too_much_unread() or self._serve_frames(frames, error)):
                 if self._drain_wanted is not None:
                     await self._drain_wanted.wait()
             if not self.closed:
+                self._count_held(self._splitter.pending_bytes)
                 self._context.reader.add(self)
         except Exception as exc:  # noqa: BLE001  # boundary, as in read()
             self._fail(exc)
@@ -272,8 +238,6 @@ class Connection:
         if response is not None and not command.flag & _ONEWAY:
             self.send(response)
 
-    # --- writing ----------------------------------------------------------------------------------------
-
     def send(self, command: RemotingCommand) -> None:
         """Queue a command; it is written at the end of this step (:meth:`Steps.end`).
 
@@ -290,84 +254,15 @@ class Connection:
             frame = command.reply(ResponseCode.SYSTEM_ERROR, remark=remark).encode()
         self.send_frame(frame)
 
-    def send_frame(self, frame: bytes) -> None:
-        """Queue a whole frame."""
-        if self.closed or self._write_failed:
-            return
-        self._writes.put(frame)
-        if not self.is_scheduled:
-            self.is_scheduled = True
-            self._context.steps.unflushed.append(self)
+    def give_up(self) -> None:
+        """Drop at once all that is held for the peer, for the budget's sake; it is closed in a step of its own."""
+        self._stop_writing(ConnectionError("memory budget is used up"))
+        self._splitter.clear()
+        self._context.reader.remove(self)
+        self._context.steps.nursery.start_soon(self._close_given_up)
 
-    def send_chunks(self, head: bytes, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
-        """Queue the buffers of a whole frame; those after ``head`` have ``size_bytes``."""
-        if size_bytes <= _JOIN_BYTES:
-            self.send_frame(b"".join((head, *chunks)))
-            return
-        self.send_frame(head)
-        if not (self.closed or self._write_failed):
-            for chunk in chunks:
-                self._writes.put(chunk)
-
-    def flush(self) -> None:
-        """Write what the kernel takes now; a task writes the rest when the peer reads."""
-        self.is_scheduled = False
-        if self.closed or self._write_failed or self._drain_wanted is not None:
-            return
-        try:
-            self._write_some()
-        except BlockingIOError:
-            pass
-        except OSError as exc:
-            self._stop_writing(exc)
-            return
-        if self._writes and not self.closed:
-            self._drain_wanted = trio.Event()
-            self._context.steps.nursery.start_soon(self._drain)
-
-    def _write_some(self) -> None:
-        writes = self._writes
-        self.idle_s = 0.0
-        if writes.pending_bytes <= _JOIN_BYTES:
-            writes.written(self._socket.send(b"".join(writes.chunks())))
-        else:
-            writes.written(self._socket.sendmsg(writes.chunks()))
-
-    async def _drain(self) -> None:
-        """Write the rest as fast as the peer reads; close the connection if it reads nothing for too long."""
-        drained = self._drain_wanted
-        try:
-            while self._writes and not self.closed:
-                with trio.move_on_after(self._context.config.unread_timeout_s) as waiting:
-                    await trio.lowlevel.wait_writable(self._socket)
-                if waiting.cancelled_caught:
-                    self._context.statistics.stalled_peers += 1
-                    LOGGER.warning(
-                        "connection closed peer=%s reason=does not read unread=%d", self.peer, self.unread_bytes
-                    )
-                    self.close("peer does not read")
-                    return
-                try:
-                    self._write_some()
-                except BlockingIOError:
-                    continue
-        except (OSError, trio.ClosedResourceError) as exc:
-            self._stop_writing(exc)
-        finally:
-            self._drain_wanted = None
-            if drained is not None:
-                drained.set()
-
-    def _stop_writing(self, error: Exception) -> None:
-        """Drop all answers; the reader serves what the peer sent before it closed, then ends the connection.
-
-        A client may send its last offsets and close at once: the answer to one of them, or to a held pull, then fails
-        while other offsets are still unread.
-        """
-        self._write_failed = True
-        self._was_reset = isinstance(error, ConnectionResetError)  # the next read would look like a plain end
-        self._writes.clear()
-        self._close_reason = f"write failed: {error}"
+    async def _close_given_up(self) -> None:
+        self._end("memory budget is used up")
 
     # --- closing ----------------------------------------------------------------------------------------
 
@@ -382,11 +277,14 @@ class Connection:
             return
         self.closed = True
         self._writes.clear()
+        self._splitter.clear()
+        self._count_held(0)
         context = self._context
         context.reader.remove(self)
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         context.connections.discard(self)
+        context.admission.left(self.peer_ip, is_namesrv=self._is_namesrv)
         level = logging.INFO if self.version else logging.DEBUG  # a probe sends no heartbeat
         LOGGER.log(level, "connection closed peer=%s reason=%s", self.peer, reason or self._close_reason or "closed")
         context.forget(self, closed_by_peer)

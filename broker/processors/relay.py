@@ -109,6 +109,7 @@ class RelayProcessors:
 
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         self.client_requests.ask_all(members, code, _STATUS_TIMEOUT_S, done)
+        command.strip()
         return None
 
     def get_consumer_running_info(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
@@ -141,7 +142,11 @@ class RelayProcessors:
 
         def done(answer: RemotingCommand | NoAnswer) -> None:
             if isinstance(answer, RemotingCommand):
-                reply = command.reply(answer.code, answer.ext_fields, answer.body, answer.remark)
+                try:
+                    self.client_requests.check_reads(connection)
+                    reply = command.reply(answer.code, answer.ext_fields, answer.body, answer.remark)
+                except RefusedError as exc:
+                    reply = self.refusals.response_to(connection.peer, command, exc)
             elif answer is NoAnswer.TIMEOUT:
                 remark = f"consumer <{group}> <{client_id}> Timeout: no answer within {_TIMEOUT_S:.0f} s"
                 reply = self.refusals.response(connection.peer, command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
@@ -152,6 +157,7 @@ class RelayProcessors:
 
         member = self._member(group, client_id)
         self.client_requests.ask(member, command.code, fields, body, _TIMEOUT_S, done)
+        command.strip()
 
     def _member(self, group: str, client_id: str) -> Connection:
         member = self.groups.consumers.connection_of(group, client_id)

@@ -66,14 +66,11 @@ class ReplyProcessors:
         if requester is None:
             raise RefusedError(f"push reply message fail, channel of <{client_id}> not found.")
 
-        if requester.unread_bytes > self.sends.config.unread_high_bytes:
-            remark = f"push reply message fail, <{client_id}> has not read {requester.unread_bytes} bytes"
-            raise RefusedError(remark, ResponseCode.SYSTEM_BUSY)
-
         fields = self._push_header(connection, header).encode()
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         done = partial(self._answer, connection, command, stored, client_id)
         self.client_requests.ask(requester, code, fields, command.body, _TIMEOUT_S, done)
+        command.strip()
 
     def _answer(
         self,

@@ -76,7 +76,7 @@ def tables(processors: Processors, paged_reads: PagedReads, guard: Guard) -> Por
     return Ports(
         guard.guarded(broker, Port.BROKER),
         guard.guarded(fast, Port.BROKER),
-        guard.guarded(Requests(namesrv), Port.NAMESRV),
+        guard.guarded(Requests(namesrv, is_namesrv=True), Port.NAMESRV),
         guard.guarded(broker, Port.ADMIN),
     )
 

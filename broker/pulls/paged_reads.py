@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import trio
 
 from triomq.broker.network.connection import Connection, Processor
+from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.refusal import Refusals, RefusedError
 from triomq.broker.network.steps import Steps
 from triomq.broker.paged_read import run_paged_read
@@ -22,7 +23,7 @@ from triomq.storage.reading.cold_read import ColdRange, PagedRead
 LOGGER: Final = logging.getLogger("triomq.broker.pulls.paged_reads")
 
 _THREADS: Final = 4
-_MAX_WAITING: Final = 10_000
+_WAITING_BYTES: Final = 8 * 1024  # memory of a request that waits, besides its content
 _MAX_STEPS: Final = 3  # of a long read, 1 ms each, before other requests are served
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
@@ -38,12 +39,13 @@ class PagedReads:
         served: how many there were.
     """
 
-    def __init__(self, steps: Steps, refusals: Refusals, unread_high_bytes: int) -> None:
+    def __init__(self, steps: Steps, refusals: Refusals, budget: MemoryBudget, unread_high_bytes: int) -> None:
         """A peer with more unread answers than ``unread_high_bytes`` gets no further ones."""
         self.waiting = 0
         self.served = 0
         self._steps = steps
         self._refusals = refusals
+        self._budget = budget
         self._unread_high_bytes = unread_high_bytes
         self._limiter = trio.CapacityLimiter(_THREADS)
 
@@ -89,10 +91,12 @@ class PagedReads:
         Raises:
             RefusedError: too many requests wait already.
         """
-        if self.waiting >= _MAX_WAITING:
+        size = _WAITING_BYTES + command.content_bytes
+        if not self._budget.has_room(size):
             raise RefusedError(f"{self.waiting} requests wait for the disk: try again later", ResponseCode.SYSTEM_BUSY)
+        self._budget.reserved_bytes += size
         self.waiting += 1
-        self._steps.nursery.start_soon(self._finish, connection, command, read, ranges, check)
+        self._steps.nursery.start_soon(self._finish, connection, command, read, ranges, check, size)
 
     async def _finish(
         self,
@@ -101,6 +105,7 @@ class PagedReads:
         read: PagedRead[Answer],
         ranges: Sequence[ColdRange],
         check: Callable[[], None],
+        reserved_bytes: int,
     ) -> None:
         def check_step() -> None:
             if connection.closed:
@@ -116,6 +121,7 @@ class PagedReads:
                 LOGGER.error("old messages cannot be read code=%d error=%s", command.code, exc)
             response = self._refusals.response_to(connection.peer, command, exc)
         finally:
+            self._budget.reserved_bytes -= reserved_bytes
             self.waiting -= 1
             self.served += 1
         if response is not None and not command.flag & _ONEWAY:

@@ -17,6 +17,7 @@ from typing import Final
 import trio
 
 from triomq.broker.network.connection import Connection
+from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.protocol.filters.filter_types import MessageFilter
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -24,6 +25,8 @@ from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
 _SWEEP_INTERVAL_S: Final = 0.1
 _SPARE: Final = 256  # answered pulls that may remain in the heap
+_PULL_BYTES: Final = 1024  # memory of a held pull
+_FILTER_BYTES: Final = 16  # ... and of its filter, for each character
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +41,7 @@ class Pull:
     queue_offset: int  # where to read next
     began: float = field(default_factory=perf_counter)  # s; when it came, or the messages that a held pull waits for
     deadline: float = 0.0  # trio's clock; of a held pull
+    held_bytes: int = _PULL_BYTES
     is_done: bool = False
     is_watched: bool = False  # whether its deadline is in the heap
 
@@ -50,22 +54,25 @@ class PullHold:
         arrived: queues with held pulls that got messages.
     """
 
-    def __init__(self, *, filtered_hold_s: float, limit: int = 1_000_000) -> None:
+    def __init__(self, budget: MemoryBudget, *, filtered_hold_s: float) -> None:
         self._by_queue: dict[ConsumeQueue, dict[Pull, None]] = {}  # in the order of their requests
         self.arrived: Final[set[ConsumeQueue]] = set()
         self._deadlines: list[tuple[float, int, Pull]] = []
         self._tie = itertools.count()  # pulls do not compare
         self._filtered_hold_s = filtered_hold_s
-        self._limit = limit
+        self._budget = budget
         self._has_pulls = trio.Event()
         self.held = 0
 
     def is_full(self) -> bool:
         """Whether no more pulls may wait."""
-        return self.held >= self._limit
+        return not self._budget.has_room(_PULL_BYTES)
 
     def hold(self, pull: Pull) -> None:
-        """Make a pull wait."""
+        """Make a pull wait; its request keeps only what the answer needs."""
+        pull.held_bytes += _FILTER_BYTES * len(pull.header.subscription or "")
+        pull.header.subscription = pull.header.expression_type = None
+        pull.command.strip()
         self._wait(pull)
         self._watch(pull)
 
@@ -77,6 +84,7 @@ class PullHold:
         else:
             waiting[pull] = None
         self.held += 1
+        self._budget.reserved_bytes += pull.held_bytes
 
     def _watch(self, pull: Pull) -> None:
         if len(self._deadlines) > 2 * self.held + _SPARE:
@@ -138,6 +146,7 @@ class PullHold:
             return False
         pull.is_done = True
         self.held -= 1
+        self._budget.reserved_bytes -= pull.held_bytes
         return not pull.connection.closed
 
     def forget_queue(self, queue: ConsumeQueue) -> list[Pull]:

@@ -58,6 +58,7 @@ class BrokerStatistics:
         self.failed_requests = 0  # answered with an error of a processor
         self.unmatched_responses = 0
         self.stalled_peers = 0  # closed because they did not read
+        self.given_up_peers = 0  # closed because of the memory they held
         self.refused_connections = 0
         self.idle_closed = 0
         self.put_by_topic: dict[str, int] = {}

@@ -87,6 +87,16 @@ class RemotingCommand:
         """Whether the sender expects no answer, not even an error."""
         return bool(self.flag & _ONEWAY)
 
+    @property
+    def content_bytes(self) -> int:
+        """About what :meth:`strip` frees."""
+        return len(self.body) + sum(len(name) + len(value) for name, value in self.ext_fields.items())
+
+    def strip(self) -> None:
+        """Forget what only a processor needs; :meth:`reply` still works."""
+        self.ext_fields = {}
+        self.body = b""
+
     def reply(
         self,
         code: int = ResponseCode.SUCCESS,

@@ -57,6 +57,10 @@ class FrameSplitter:
         self._needed = LENGTH_BYTES
         return begin
 
+    def clear(self) -> None:
+        """Forget the bytes of an incomplete frame: the connection is closed."""
+        self._buffer.clear()
+
     def split(self, data: bytes | bytearray | memoryview) -> tuple[list[bytes], ProtocolError | None]:
         """Add received bytes; return all frames they complete, without their length fields, and the error.
 

@@ -11,14 +11,25 @@ from typing import Final
 MAX_CHUNKS: Final = 256
 
 
-class WriteQueue:
-    """Buffers in order, and their number of bytes."""
+#: Memory of a waiting buffer besides its bytes.
+_OVERHEAD_BYTES: Final = 64
 
-    __slots__ = ("_chunks", "pending_bytes")
+
+class WriteQueue:
+    """Buffers in order.
+
+    Attributes:
+        pending_bytes: what is left to write.
+        held_bytes: memory of the buffers; views are of mapped files, which the kernel can drop.
+    """
+
+    __slots__ = ("_chunks", "_written", "held_bytes", "pending_bytes")
 
     def __init__(self) -> None:
         self._chunks: deque[bytes | memoryview] = deque()
+        self._written = 0  # bytes of the first buffer
         self.pending_bytes = 0
+        self.held_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
@@ -28,28 +39,32 @@ class WriteQueue:
         if chunk:
             self._chunks.append(chunk)
             self.pending_bytes += len(chunk)
+            if type(chunk) is bytes:
+                self.held_bytes += len(chunk) + _OVERHEAD_BYTES
 
     def chunks(self) -> list[bytes | memoryview]:
         """Return the first buffers, at most :data:`MAX_CHUNKS`."""
-        return list(islice(self._chunks, MAX_CHUNKS))
+        chunks = list(islice(self._chunks, MAX_CHUNKS))
+        if self._written:
+            chunks[0] = memoryview(chunks[0])[self._written :]
+        return chunks
 
     def written(self, count: int) -> None:
         """Drop the first ``count`` bytes: the socket took them."""
-        self.pending_bytes -= count
-        chunks = self._chunks
-        if not self.pending_bytes:
-            chunks.clear()
+        left = self.pending_bytes - count
+        if not left:
+            self.clear()
             return
-        while count:
-            first = chunks[0]
-            length = len(first)
-            if count < length:
-                chunks[0] = memoryview(first)[count:]
-                return
-            chunks.popleft()
+        self.pending_bytes = left
+        chunks = self._chunks
+        count += self._written
+        while count >= (length := len(chunks[0])):
+            if type(chunks.popleft()) is bytes:
+                self.held_bytes -= length + _OVERHEAD_BYTES
             count -= length
+        self._written = count
 
     def clear(self) -> None:
-        """Drop everything: the connection is closed."""
+        """Drop everything: all is written, or the connection closed."""
         self._chunks.clear()
-        self.pending_bytes = 0
+        self.pending_bytes = self.held_bytes = self._written = 0

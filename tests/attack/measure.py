@@ -126,7 +126,6 @@ async def _measure(attack: Attack, target: Target) -> Row:
     try:
         assert honest.stdout is not None
         await trio.to_thread.run_sync(honest.stdout.readline)
-        await trio.sleep(0.5)
 
         async def watch() -> None:
             nonlocal peak

@@ -29,6 +29,8 @@ async def ping(address: str, topic: str) -> dict[str, object]:
     stored: list[str] = []
 
     async def ask_on() -> None:
+        await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, **_END})
+        print(flush=True)  # the attack may begin
         while True:
             for _ in range(_PINGS_PER_SEND):
                 began = time.perf_counter()

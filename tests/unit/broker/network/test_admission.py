@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from tests.unit.broker.recording import MakeBroker
+from tests.unit.broker.recording import Clock, MakeBroker
 from triomq.broker.server import Broker
 from triomq.storage.files.mapping_pool import MIN_MAPPED_FILES
 
@@ -13,12 +13,10 @@ def limit_open_files(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
 
 
-def admitted(broker: Broker, tries: int, already: int = 0) -> int:
+def admitted(broker: Broker, tries: int, host: str = "127.0.0.1", *, is_namesrv: bool = False) -> int:
     """Try so many connections, and return how many are accepted."""
-    count = already
-    for _ in range(tries):
-        count += broker.acceptors.admission.admits(count)
-    return count - already
+    admission = broker.context.admission
+    return sum(admission.admits(host, is_namesrv=is_namesrv) for _ in range(tries))
 
 
 @pytest.mark.parametrize(("limit", "connections"), [(512, 192), (256, 128), (128, 64)])
@@ -31,9 +29,9 @@ def test_connections_leave_enough_file_descriptors_for_store(
 ) -> None:
     limit_open_files(monkeypatch, limit)
     broker = make_broker()
-    assert admitted(broker, 300) == connections
+    assert admitted(broker, 300) + admitted(broker, 300, "127.0.0.2", is_namesrv=True) == connections
     (record,) = caplog.records
-    assert f"{connections} of at most {connections}" in record.getMessage()
+    assert f"of at most {connections}" in record.getMessage()
     assert "ulimit -n" in record.getMessage()
 
 
@@ -42,7 +40,7 @@ def test_files_of_the_commit_log_count(broker: Broker, monkeypatch: pytest.Monke
     for _ in range(3):
         log.files.create_next(0)
     limit_open_files(monkeypatch, broker.store.queues.pool.limit + 64 + 100)
-    assert admitted(broker, 200) == 94
+    assert admitted(broker, 200) + admitted(broker, 200, "127.0.0.2", is_namesrv=True) == 94
 
 
 def test_where_many_files_may_be_open_only_the_setting_counts(
@@ -54,13 +52,35 @@ def test_where_many_files_may_be_open_only_the_setting_counts(
     assert admitted(make_broker(max_connections=7), 10) == 7
 
 
-def test_a_refusal_is_told_again_after_somebody_was_admitted(
-    make_broker: MakeBroker, caplog: pytest.LogCaptureFixture
+def test_no_address_and_no_kind_of_port_takes_all(
+    make_broker: MakeBroker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = make_broker(max_connections=2)
-    assert admitted(broker, 4) == 2
-    assert admitted(broker, 4) == 2
+    broker = make_broker(max_connections=320)
+    remote = [f"192.0.2.{number}" for number in range(4)]
+    assert [admitted(broker, 300, host) for host in remote] == [160, 110, 0, 0]  # the rest is for other ports, and here
+    assert admitted(broker, 300, remote[2], is_namesrv=True) == 40
+    assert admitted(broker, 300, "127.0.0.2") == 10
+    assert admitted(broker, 300, "127.0.0.1") == 0
+    broker.context.admission.left(remote[0], is_namesrv=False)
+    assert admitted(broker, 2, "127.0.0.1") == 1
+    assert broker.statistics.refused_connections > 1000
+    assert len(caplog.records) == 1
+    clock.now_ms += 60_000
+    admitted(broker, 1)
     assert len(caplog.records) == 2
+
+
+def test_on_one_machine_an_address_leaves_some(make_broker: MakeBroker) -> None:
+    broker = make_broker(max_connections=320)
+    assert admitted(broker, 300, "127.0.0.2") == 280
+    assert admitted(broker, 300, "127.0.0.2", is_namesrv=True) == 30
+    assert admitted(broker, 300, "127.0.0.1", is_namesrv=True) == 10
+
+
+def test_connections_of_an_address_may_be_fewer(make_broker: MakeBroker) -> None:
+    broker = make_broker(max_connections_per_address=3)
+    assert admitted(broker, 5, "192.0.2.1") == 3
+    assert admitted(broker, 5) == 5
 
 
 def test_where_few_files_may_be_open_few_are_mapped(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,3 +188,38 @@ async def test_too_many_requests_under_way_are_refused(
     member(peer)
     assert another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO) is None
     assert another_peer.get(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO).code == ResponseCode.SYSTEM_BUSY
+
+
+async def test_who_does_not_read_is_neither_asked_nor_told(peer: Peer, another_peer: Peer) -> None:
+    too_much = peer.broker.config.unread_high_bytes + 1
+    member(peer)
+    assert another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO) is None
+    another_peer.unread_bytes = too_much
+    assert answer(peer, body=bytes(1000))
+    (response,) = another_peer.sent
+    assert (response.code, response.body) == (ResponseCode.SYSTEM_BUSY, b"")
+    asked = len(peer.sent)
+    peer.unread_bytes = too_much
+    assert another_peer.get(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO).code == ResponseCode.SYSTEM_BUSY
+    status = another_peer.get(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+    assert GetConsumerStatusBody.decode(status.body).consumer_table == {}
+    heartbeat(another_peer, "c2", "G")
+    assert len(peer.sent) == asked
+    peer.unread_bytes = 0
+    heartbeat(Peer(peer.broker, "192.0.2.11:50003"), "c3", "G")
+    assert len(peer.sent) > asked
+
+
+async def test_answers_of_many_members_take_no_more_than_the_budget(peer: Peer, another_peer: Peer) -> None:
+    budget = peer.broker.budget
+    member(peer, "c1")
+    member(another_peer, "c2")
+    asker = Peer(peer.broker, "192.0.2.11:50003")
+    asker.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
+    assert answer(peer, body=GetConsumerStatusBody({queue(0): 7}).encode())
+    taken = budget.reserved_bytes
+    assert 0 < taken < 1000
+    budget.reserved_bytes = budget.limit_bytes // 2
+    assert answer(another_peer, body=GetConsumerStatusBody({queue(0): 8}).encode())
+    assert set(GetConsumerStatusBody.decode(asker.sent[-1].body).consumer_table) == {"c1"}
+    assert budget.reserved_bytes == budget.limit_bytes // 2 - taken

@@ -10,7 +10,6 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
-from triomq.broker.pulls import paged_reads
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData
 from triomq.protocol.bodies.route import TopicConfig
@@ -292,10 +291,8 @@ async def test_a_connection_that_ended_meanwhile_gets_nothing(broker: Broker, di
     assert peer.sent == []
 
 
-async def test_too_many_waiting_pulls_are_told_to_come_again(
-    broker: Broker, disk: Disk, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(paged_reads, "_MAX_WAITING", 3)
+async def test_too_many_waiting_pulls_are_told_to_come_again(broker: Broker, disk: Disk, peer: Peer) -> None:
+    before = broker.budget.reserved_bytes = broker.budget.limit_bytes // 2 - 3 * 9000
     async with trio.open_nursery() as broker.steps.nursery:
         for _ in range(3):
             assert peer.pull("T", 0) is None
@@ -304,6 +301,7 @@ async def test_too_many_waiting_pulls_are_told_to_come_again(
         assert refused.code == ResponseCode.SYSTEM_BUSY
         disk.may_read.set()
     assert len(received(peer)) == 30
+    assert broker.budget.reserved_bytes == before
 
 
 async def test_pulls_at_the_end_never_ask_the_disk(make_broker: MakeBroker, disk: Disk) -> None:

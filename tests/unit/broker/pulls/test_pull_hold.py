@@ -8,7 +8,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triomq.broker.network.connection import Connection
+from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.pulls.pull_hold import Pull, PullHold
+from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.filters.expressions import EVERYTHING
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -45,7 +47,7 @@ def arrive(at: ConsumeQueue) -> None:
 
 @pytest.fixture
 def hold() -> PullHold:
-    return PullHold(filtered_hold_s=5.0)
+    return PullHold(MemoryBudget(1024**3, BrokerStatistics(0), lambda: 0), filtered_hold_s=5.0)
 
 
 async def test_only_pulls_of_a_queue_with_an_arrival_are_ready(hold: PullHold) -> None:
@@ -165,16 +167,32 @@ async def test_the_pulls_of_a_deleted_queue_are_handed_out_once(hold: PullHold) 
     assert len(hold.take_expired(11)) == 1
 
 
-async def test_no_more_than_the_limit_may_wait() -> None:
-    hold = PullHold(filtered_hold_s=5.0, limit=2)
+async def test_no_more_than_half_of_the_budget_may_wait() -> None:
+    budget = MemoryBudget(5000, BrokerStatistics(0), lambda: 0)
+    hold = PullHold(budget, filtered_hold_s=5.0)
     of = queue()
     hold.hold(pull(of))
     assert not hold.is_full()
-    hold.hold(pull(of))
+    again = pull(of)
+    hold.hold(again)
     assert hold.is_full()
     arrive(of)
     hold.take_ready()
     assert not hold.is_full()
+    hold.hold_again(again, 0)
+    assert budget.reserved_bytes
+    hold.take_expired(1e9)
+    assert budget.reserved_bytes == 0
+
+
+async def test_a_held_pull_keeps_only_what_its_answer_needs(hold: PullHold) -> None:
+    held = pull(queue())
+    held.command = RemotingCommand(11, 7, 0, {"subscription": "x" * 1000}, bytes(1000))
+    held.header.subscription = "x" * 1000
+    hold.hold(held)
+    assert held.command.content_bytes == 0
+    assert held.command.reply().opaque == 7
+    assert held.held_bytes > 16_000  # its filter
 
 
 async def test_answered_pulls_do_not_pile_up(hold: PullHold) -> None:

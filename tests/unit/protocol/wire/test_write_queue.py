@@ -141,6 +141,8 @@ class WriteQueueModel(RuleBasedStateMachine):
         assert self.expected.startswith(offered)
         assert offered == self.expected or len(chunks) == MAX_CHUNKS
         assert all(len(chunk) for chunk in chunks)
+        owned = [len(chunk) for chunk in self.queue._chunks if isinstance(chunk, bytes)]
+        assert sum(owned) <= self.queue.held_bytes <= sum(owned) + 100 * len(owned)
 
 
 TestWriteQueueModel = WriteQueueModel.TestCase

@@ -1,0 +1,195 @@
+"""The writing half of a connection, and the memory that its peer makes the broker hold.
+
+An answer is written in the step that made it, also by a processor that serves another connection; only what the kernel
+does not take at once needs a task.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from triomq.broker.config import ConnectionConfig
+from triomq.broker.network.memory_budget import MemoryBudget
+from triomq.broker.network.sockets import Wire
+from triomq.broker.network.steps import Steps
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.wire.write_queue import WriteQueue
+
+LOGGER: Final = logging.getLogger("triomq.broker.network.writing")
+
+_JOIN_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a vector of buffers
+
+
+@dataclass(slots=True, eq=False)
+class WriterContext:
+    """What all writers of a server share."""
+
+    config: ConnectionConfig
+    statistics: BrokerStatistics
+    steps: Steps
+    budget: MemoryBudget
+
+
+_Context = TypeVar("_Context", bound=WriterContext)
+
+
+class Writer(Generic[_Context]):
+    """Answers that a peer has yet to read.
+
+    Attributes:
+        peer: the peer's ``host:port``.
+        closed: whether the connection is closed.
+        held_bytes: memory that the peer makes the broker hold, kept by the budget.
+        idle_s: time since the last read or write, kept by housekeeping.
+        is_scheduled: whether it is in ``Steps.unflushed``.
+    """
+
+    __slots__ = (
+        "_close_reason",
+        "_context",
+        "_drain_wanted",
+        "_received_bytes",
+        "_socket",
+        "_was_reset",
+        "_write_failed",
+        "_writes",
+        "closed",
+        "held_bytes",
+        "idle_s",
+        "is_scheduled",
+        "peer",
+    )
+
+    def __init__(self, context: _Context, sock: Wire, peer: str) -> None:
+        self.peer = peer
+        self.closed = False
+        self.held_bytes = 0
+        self.idle_s = 0.0
+        self.is_scheduled = False
+        self._context = context
+        self._socket = sock
+        self._writes = WriteQueue()
+        self._received_bytes = 0  # of what cannot be served yet
+        self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
+        self._was_reset = False
+        self._close_reason = ""
+        self._write_failed = False  # answers are dropped; what the peer sent before is still served
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<{type(self).__name__} {self.peer} {state} unread={self._writes.pending_bytes} bytes>"
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of answers that the kernel has not taken yet."""
+        return self._writes.pending_bytes
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the socket; -1 after it was closed."""
+        return self._socket.fileno()
+
+    def use_socket(self, sock: Wire) -> None:
+        """Read and write through something else on the same socket."""
+        self._socket = sock
+
+    def send_frame(self, frame: bytes) -> None:
+        """Queue a whole frame."""
+        if self.closed or self._write_failed:
+            return
+        self._writes.put(frame)
+        if len(frame) > _JOIN_BYTES:  # at once, so that the budget knows of it
+            self.flush()
+        elif not self.is_scheduled:
+            self.is_scheduled = True
+            self._context.steps.unflushed.append(self)
+
+    def send_chunks(self, head: bytes, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
+        """Queue the buffers of a whole frame; those after ``head`` have ``size_bytes``."""
+        if size_bytes <= _JOIN_BYTES:
+            self.send_frame(b"".join((head, *chunks)))
+            return
+        self.send_frame(head)
+        if not (self.closed or self._write_failed):
+            for chunk in chunks:
+                self._writes.put(chunk)
+
+    def flush(self) -> None:
+        """Write what the kernel takes now; a task writes the rest when the peer reads."""
+        self.is_scheduled = False
+        if self.closed or self._write_failed:
+            return
+        if self._drain_wanted is None:
+            try:
+                self._write_some()
+            except BlockingIOError:
+                pass
+            except OSError as exc:
+                self._stop_writing(exc)
+                return
+            if not self._writes:
+                return
+            self._drain_wanted = trio.Event()
+            self._context.steps.nursery.start_soon(self._drain)
+        self._count_held()
+
+    def _write_some(self) -> None:
+        writes = self._writes
+        self.idle_s = 0.0
+        if writes.pending_bytes <= _JOIN_BYTES:
+            writes.written(self._socket.send(b"".join(writes.chunks())))
+        else:
+            writes.written(self._socket.sendmsg(writes.chunks()))
+
+    async def _drain(self) -> None:
+        """Write the rest as fast as the peer reads; close the connection if it reads nothing for too long."""
+        drained = self._drain_wanted
+        try:
+            while self._writes and not self.closed:
+                with trio.move_on_after(self._context.config.unread_timeout_s) as waiting:
+                    await trio.lowlevel.wait_writable(self._socket)
+                if waiting.cancelled_caught:
+                    self._context.statistics.stalled_peers += 1
+                    LOGGER.warning(
+                        "connection closed peer=%s reason=does not read unread=%d", self.peer, self.unread_bytes
+                    )
+                    self.close("peer does not read")
+                    return
+                try:
+                    self._write_some()
+                except BlockingIOError:
+                    continue
+                self._count_held()
+        except (OSError, trio.ClosedResourceError) as exc:
+            self._stop_writing(exc)
+        finally:
+            self._drain_wanted = None
+            if drained is not None:
+                drained.set()
+
+    def _stop_writing(self, error: Exception) -> None:
+        """Drop all answers; the reader serves what the peer sent before it closed, then ends the connection.
+
+        A client may send its last offsets and close at once: the answer to one of them, or to a held pull, then fails
+        while other offsets are still unread.
+        """
+        self._write_failed = True
+        self._was_reset = isinstance(error, ConnectionResetError)  # the next read would look like a plain end
+        self._writes.clear()
+        self._close_reason = f"write failed: {error}"
+
+    def _count_held(self, received_bytes: int | None = None) -> None:
+        """Tell the budget what is held, if given with what is received and not served."""
+        if received_bytes is not None:
+            self._received_bytes = received_bytes
+        self._context.budget.hold(self, 0 if self.closed else self._writes.held_bytes + self._received_bytes)
+
+    def close(self, reason: str = "", *, closed_by_peer: bool = False) -> None:
+        """Close the connection."""
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """Drop at once all that is held for the peer, and close the connection soon."""
+        raise NotImplementedError

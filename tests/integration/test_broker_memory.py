@@ -1,0 +1,44 @@
+"""Peers that make a broker hold a lot, over real sockets."""
+
+import contextlib
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.integration.broker_wire import Wire, broker_port, connected, request, running, until
+from triomq.protocol.codes import RequestCode
+
+BUDGET = 4 * 1024**2
+BEGUN = (5_000_000).to_bytes(4) + bytes(1_500_000)
+TOPICS = request(RequestCode.GET_ALL_TOPIC_CONFIG) * 10_000
+
+
+@pytest.mark.parametrize("data", [BEGUN, TOPICS], ids=["unfinished", "unread"])
+async def test_who_leaves_most_unfinished_or_unread_is_closed(
+    tmp_path: Path, mock_clock: MockClock, data: bytes
+) -> None:
+    async with running(tmp_path, memory_budget_bytes=BUDGET, unread_high_bytes=2 * 1024**2) as broker:
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            wires = [await stack.enter_async_context(connected(broker_port(broker))) for _ in range(7)]
+            honest, slow, *bad = wires
+            await honest.put()
+            await slow.send(BEGUN[:10_000])
+            for wire in bad:
+                nursery.start_soon(send, wire, data)
+            while broker.statistics.given_up_peers < 3:
+                assert broker.budget.held_bytes <= BUDGET
+                assert await honest.works()
+            await until(lambda: len(broker.connections) <= len(wires) - 3)
+            assert sum(each.held_bytes for each in broker.connections) == broker.budget.held_bytes
+            assert any(each.held_bytes == 10_000 for each in broker.connections)
+            assert await honest.works()
+            nursery.cancel_scope.cancel()
+    assert broker.budget.held_bytes == broker.budget.reserved_bytes == 0
+
+
+async def send(wire: Wire, data: bytes) -> None:
+    with contextlib.suppress(trio.BrokenResourceError):
+        await wire.send(data)
