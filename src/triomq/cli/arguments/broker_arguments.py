@@ -112,6 +112,9 @@ def _add_security(parser: Parser) -> None:
         "whether clients with TLS must show one (tls.server.need.client.auth; require with --tls-client-ca, else none)"
     )
     add("--tls-client-auth none|optional|require", text)
+    text = "memory for what peers do not read or finish, and for requests that wait (128MiB)"
+    add("--memory-budget SIZE", text, 128 * 1024**2)
+    add("--max-connections-per-address N", "connections of one address beyond this machine (half of all)", 0)
 
 
 def _add_store(parser: Parser) -> None:

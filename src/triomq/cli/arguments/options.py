@@ -48,6 +48,8 @@ class ServerOptions(Options):
     tls_key: str | None
     tls_client_ca: str | None
     tls_client_auth: str | None
+    memory_budget: int
+    max_connections_per_address: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

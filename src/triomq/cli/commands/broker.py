@@ -67,6 +67,8 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         register=_register(options.register),
         acl=Path(options.acl).expanduser() if options.acl else None,
         tls=tls_config(options),
+        memory_budget_bytes=options.memory_budget,
+        max_connections_per_address=options.max_connections_per_address,
         broker_name=options.broker_name,
         **guard_settings(options),
         **settings,

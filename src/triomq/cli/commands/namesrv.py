@@ -29,6 +29,8 @@ def run(options: NamesrvOptions) -> int:
         root=root,
         listen=listen,
         tls=tls_config(options),
+        memory_budget_bytes=options.memory_budget,
+        max_connections_per_address=options.max_connections_per_address,
         order_messages=options.order_messages,
         **guard_settings(options),
     )

@@ -29,6 +29,7 @@ def test_the_command_line_reaches_the_settings() -> None:
         *("--disk-max-used-ratio", "50", "--disk-clean-ratio", "60", "--disk-full-ratio", "70"),
         *("--delay-levels", "10s 1m", "--timer-max-delay", "2d", "--stall-after", "5m"),
         *("--no-index", "--index-slots", "50", "--index-units", "150"),
+        *("--memory-budget", "64MiB", "--max-connections-per-address", "100"),
     )
     (listener,) = made.listeners
     assert (listener.broker, listener.namesrv) == (Address("127.0.0.1", 1), Address("::1", 0))
@@ -41,6 +42,7 @@ def test_the_command_line_reaches_the_settings() -> None:
     assert ratios == (50, 60, 70)
     assert (made.store.delay_levels.delays_ms, made.timer_max_delay_s) == ((10_000, 60_000), 172_800)
     assert made.stall_after_s == 300
+    assert (made.memory_budget_bytes, made.max_connections_per_address) == (64 * 1024**2, 100)
     assert (made.store.index, made.store.index_slots, made.store.index_units) == (False, 50, 150)
 
 
