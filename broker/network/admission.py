@@ -48,20 +48,24 @@ class Admission:
         ``is_namesrv`` tells that it comes to a port that serves only a name server's requests.
         """
         limit, total, of_address = self._limit(), self._by_port.total(), self._by_address[host]
-        is_local = Address(host, 0).is_loopback
         others = limit - limit // _LEFT_FOR_LOOPBACK
-        most = limit if is_local else others
-        most_of_address = others if is_local else self._config.max_connections_per_address or limit // 2
-        if total >= most or self._by_port[is_namesrv] >= most - limit // _LEFT_FOR_OTHER_PORTS:
+        left_for_port = limit // _LEFT_FOR_OTHER_PORTS
+        if Address(host, 0).is_loopback:
+            most, most_of_address = limit, others - left_for_port
+        else:
+            most, most_of_address = others, self._config.max_connections_per_address or max(limit // 2, 1)
+        kind = "all"
+        if total >= most or self._by_port[is_namesrv] >= most - left_for_port:
             reason = f"{total} of at most {limit} are open (max_connections {self._config.max_connections}, ulimit -n)"
         elif of_address >= most_of_address:
+            kind = "address"
             reason = f"{of_address} of at most {most_of_address} are open from there (max_connections_per_address)"
         else:
             self._by_port[is_namesrv] += 1
             self._by_address[host] += 1
             return True
         self._statistics.refused_connections += 1
-        self._log.note(self._statistics.refused_connections, host, reason)
+        self._log.note(self._statistics.refused_connections, host, reason, kind=kind)
         return False
 
     def left(self, host: str, *, is_namesrv: bool) -> None:

@@ -1,7 +1,9 @@
 """Attacks on memory and connections: what peers do not read or finish, what waits for them, and all connections."""
 
+import resource
+import socket
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from typing import Final
 
@@ -18,6 +20,7 @@ _TOPIC: Final = "LARGE"
 _MIB: Final = 1024**2
 _BROKEN: Final = (trio.BrokenResourceError, trio.ClosedResourceError, AssertionError)  # the broker had enough
 _MANY_PEERS: Final = 3000
+_FEW_FILES: Final = 1000
 
 
 def _heartbeat(client_id: str) -> bytes:
@@ -128,16 +131,18 @@ async def _hold_many_pulls(target: Target) -> None:
                 nursery.cancel_scope.cancel()
 
 
+async def _limit_files(target: Target) -> None:
+    resource.prlimit(target.broker.pid, resource.RLIMIT_NOFILE, (_FEW_FILES, _FEW_FILES))
+
+
 async def _take_all_connections(target: Target) -> None:
     """One address connects until it is refused; then an administrator of this machine connects to both ports."""
-    async with AsyncExitStack() as stack:
-        for _ in range(20_000):
-            try:
-                stream = await trio.open_tcp_stream("127.0.0.1", target.port, local_address="127.0.0.2")
-            except OSError:
-                break
-            await stack.enter_async_context(stream)
-        await trio.sleep(1)  # those that the broker has closed are not counted
+    with ExitStack() as stack:
+        for _ in range(_FEW_FILES):
+            sock = stack.enter_context(socket.socket())
+            sock.bind(("127.0.0.2", 0))
+            sock.connect(("127.0.0.1", target.port))
+        await trio.sleep(1)
         async with target.connect() as wire:
             assert (await wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).code == ResponseCode.SUCCESS
         stream = await trio.open_tcp_stream("127.0.0.1", target.namesrv_port)
@@ -163,5 +168,5 @@ ATTACKS: Final = (
         name="small-unfinished-frames",
         run=partial(_hold, peers=_MANY_PEERS, data=_unfinished(16_000_000, 200_000)),
     ),
-    Attack(name="all-connections", run=_take_all_connections),
+    Attack(name="all-connections", run=_take_all_connections, prepare=_limit_files),
 )
