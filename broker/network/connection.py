@@ -156,7 +156,7 @@ class Connection(Writer[ConnectionContext]):
             frames, error = self._splitter.split(data)
             pending = self._splitter.pending_bytes
             if pending or self._received_bytes:
-                self._count_held(pending)
+                self.count_held(pending)
             unserved = iter(frames)
             if self._serve_frames(unserved, error):
                 self._context.reader.remove(self)
@@ -188,13 +188,13 @@ class Connection(Writer[ConnectionContext]):
         """Serve a peer as fast as it reads its answers, until all its frames are served; then read it again."""
         rest = list(frames)
         frames = iter(rest)
-        self._count_held(self._splitter.pending_bytes + sum(map(len, rest)))
+        self.count_held(self._splitter.pending_bytes + sum(map(len, rest)))
         try:
             while not self.closed and (self._has_too_much_unread() or self._serve_frames(frames, error)):
                 if self._drain_wanted is not None:
                     await self._drain_wanted.wait()
             if not self.closed:
-                self._count_held(self._splitter.pending_bytes)
+                self.count_held(self._splitter.pending_bytes)
                 self._context.reader.add(self)
         except Exception as exc:  # noqa: BLE001  # boundary, as in read()
             self._fail(exc)
@@ -278,7 +278,7 @@ class Connection(Writer[ConnectionContext]):
         self.closed = True
         self._writes.clear()
         self._splitter.clear()
-        self._count_held(0)
+        self.count_held(0)
         context = self._context
         context.reader.remove(self)
         trio.lowlevel.notify_closing(self._socket)

@@ -24,6 +24,7 @@ LOGGER: Final = logging.getLogger("triomq.broker.network.tls")
 
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _TICK_S: Final = 1.0
+_HANDSHAKE_BYTES: Final = 48 * 1024  # memory that one takes, besides what was received
 _STEPS_PER_TURN: Final = 4  # of handshakes: a storm of them must not delay the other connections
 #: An alert, protocol_version: what a peer without TLS gets; a frame cannot begin so.
 _USE_TLS: Final = bytes.fromhex("15 0303 0002 02 46")
@@ -37,6 +38,7 @@ class _Connection(Protocol):
 
     def use_socket(self, sock: Wire) -> None: ...
     def close(self, reason: str) -> None: ...
+    def count_held(self, received_bytes: int) -> None: ...
 
 
 class ServerTls:
@@ -149,12 +151,13 @@ class _FirstRead:
 class _ServerTlsSocket(TlsSocket):
     """The socket of a connection that speaks TLS."""
 
-    __slots__ = ("_tls", "connection")
+    __slots__ = ("_received_bytes", "_tls", "connection")
 
     def __init__(self, tls: ServerTls, connection: _Connection, sock: socket.socket) -> None:
         super().__init__(sock, TlsSession(tls.context, is_server=True))
         self.connection = connection
         self._tls = tls
+        self._received_bytes = 0
         tls.started(self)
 
     def recv(self, size: int) -> bytes:
@@ -172,8 +175,13 @@ class _ServerTlsSocket(TlsSocket):
             return data
         try:
             session.receive(data)
-            if not session.is_established and session.shake_hands():
-                self._tls.ended(self)
+            if not session.is_established:
+                self._received_bytes += len(data)
+                held_bytes = _HANDSHAKE_BYTES + self._received_bytes
+                if session.shake_hands():
+                    self._tls.ended(self)
+                    held_bytes = 0
+                self.connection.count_held(held_bytes)
             plain = session.read() if session.is_established else b""
         except ssl.SSLError as exc:
             self._push()

@@ -133,7 +133,7 @@ class Writer(Generic[_Context]):
                 return
             self._drain_wanted = trio.Event()
             self._context.steps.nursery.start_soon(self._drain)
-        self._count_held()
+        self.count_held()
 
     def _write_some(self) -> None:
         writes = self._writes
@@ -161,7 +161,7 @@ class Writer(Generic[_Context]):
                     self._write_some()
                 except BlockingIOError:
                     continue
-                self._count_held()
+                self.count_held()
         except (OSError, trio.ClosedResourceError) as exc:
             self._stop_writing(exc)
         finally:
@@ -180,7 +180,7 @@ class Writer(Generic[_Context]):
         self._writes.clear()
         self._close_reason = f"write failed: {error}"
 
-    def _count_held(self, received_bytes: int | None = None) -> None:
+    def count_held(self, received_bytes: int | None = None) -> None:
         """Tell the budget what is held, if given with what is received and not served."""
         if received_bytes is not None:
             self._received_bytes = received_bytes

@@ -75,6 +75,38 @@ async def _serve(
             nursery.cancel_scope.cancel()
 
 
+class NetworkSettings(TypedDict):
+    """Settings of both servers: what is open to whom, what is told of it, and what peers may take."""
+
+    insecure: bool
+    admin_listen: Address | None
+    brokers_from: tuple[Network, ...]
+    audit: Path | None
+    tls: TlsConfig | None
+    memory_budget_bytes: int
+    max_connections_per_address: int
+
+
+def network_settings(options: ServerOptions) -> NetworkSettings:
+    """Convert the options that protect a server to settings.
+
+    Raises:
+        UsageError: one is malformed, or options of TLS contradict each other.
+    """
+    try:
+        return NetworkSettings(
+            insecure=options.insecure,
+            admin_listen=Address.parse(options.admin_listen) if options.admin_listen else None,
+            brokers_from=parse_networks(options.brokers_from) if options.brokers_from else (),
+            audit=Path(options.audit).expanduser() if options.audit else None,
+            tls=tls_config(options),
+            memory_budget_bytes=options.memory_budget,
+            max_connections_per_address=options.max_connections_per_address,
+        )
+    except ConfigError as exc:
+        raise UsageError(f"--admin-listen or --brokers-from: {exc}") from None
+
+
 def tls_config(options: ServerOptions) -> TlsConfig | None:
     """Convert the options of TLS to settings.
 
@@ -99,32 +131,6 @@ def tls_config(options: ServerOptions) -> TlsConfig | None:
         client_auth=cast("Literal['none', 'optional', 'require']", client_auth),  # argparse has checked it
         enforcing=options.tls == "enforcing",
     )
-
-
-class GuardSettings(TypedDict):
-    """Settings of both servers: what is open to whom, and what is told of it."""
-
-    insecure: bool
-    admin_listen: Address | None
-    brokers_from: tuple[Network, ...]
-    audit: Path | None
-
-
-def guard_settings(options: ServerOptions) -> GuardSettings:
-    """Convert the options that protect a server to settings.
-
-    Raises:
-        UsageError: one is malformed.
-    """
-    try:
-        return GuardSettings(
-            insecure=options.insecure,
-            admin_listen=Address.parse(options.admin_listen) if options.admin_listen else None,
-            brokers_from=parse_networks(options.brokers_from) if options.brokers_from else (),
-            audit=Path(options.audit).expanduser() if options.audit else None,
-        )
-    except ConfigError as exc:
-        raise UsageError(f"--admin-listen or --brokers-from: {exc}") from None
 
 
 class _Life:

@@ -15,7 +15,7 @@ from triomq.broker.server import Broker
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.serving import guard_settings, serve_until_signal, tls_config
+from triomq.cli.serving import network_settings, serve_until_signal
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -66,11 +66,8 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         listeners=listeners,
         register=_register(options.register),
         acl=Path(options.acl).expanduser() if options.acl else None,
-        tls=tls_config(options),
-        memory_budget_bytes=options.memory_budget,
-        max_connections_per_address=options.max_connections_per_address,
+        **network_settings(options),
         broker_name=options.broker_name,
-        **guard_settings(options),
         **settings,
     )
 

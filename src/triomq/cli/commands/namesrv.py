@@ -10,7 +10,7 @@ from triomq.broker.name_server import NameServer, open_name_server
 from triomq.cli.arguments.options import NamesrvOptions
 from triomq.cli.commands.broker import check_host, parse_address
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.serving import guard_settings, serve_until_signal, tls_config
+from triomq.cli.serving import network_settings, serve_until_signal
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.namesrv")
 
@@ -28,11 +28,8 @@ def run(options: NamesrvOptions) -> int:
     config = NameServerConfig(
         root=root,
         listen=listen,
-        tls=tls_config(options),
-        memory_budget_bytes=options.memory_budget,
-        max_connections_per_address=options.max_connections_per_address,
+        **network_settings(options),
         order_messages=options.order_messages,
-        **guard_settings(options),
     )
     serve_until_signal(open_name_server(config), _describe, options)
     LOGGER.info("stopped store=%s", root)
