@@ -1,50 +1,48 @@
-"""Runs paged reads: reads of the store that may have to wait for the disk."""
+"""Runs paged reads: work on the store that takes several steps, some of which may have to wait for the disk."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import trio
 
+from triomq.protocol.bodies.json_body import json_pieces
 from triomq.protocol.errors import StoreError
 from triomq.storage.reading.cold_read import ColdRange, PagedRead, read_ranges
 
 Found = TypeVar("Found")
 
 
-async def run_paged_read(
-    read: PagedRead[Found],
-    ranges: Sequence[ColdRange] | None = None,
-    *,
-    limiter: trio.CapacityLimiter | None = None,
-    check: Callable[[], None] | None = None,
-) -> Found:
-    """Run a paged read to its end; what it must read is read in a worker thread.
+def encode(value: object) -> PagedRead[bytes]:
+    """Return the JSON of a value, with bodies anywhere in it, of any length."""
+    pieces = []
+    for piece in json_pieces(value):
+        pieces.append(piece)
+        yield ()
+    return b"".join(pieces)
 
-    Args:
-        read: the ``StoreError`` of a failed read is thrown into it.
-        ranges: what a paged read that has begun yielded last; ``None``: it has not begun.
-        limiter: of the worker threads.
-        check: called before each step after the first; what it raises ends the read.
+
+async def run_paged_read(read: PagedRead[Found]) -> Found:
+    """Run a paged read of the broker itself to its end; what it must read is read in a worker thread.
+
+    The ``StoreError`` of a failed read is thrown into it.
     """
     try:
-        if ranges is None:
-            ranges = next(read)
+        ranges = next(read)
         while True:
-            error = await _read(ranges, limiter)
-            if check is not None:
-                check()
+            error = await load(ranges)
+            if not ranges:
+                await trio.lowlevel.checkpoint()
             ranges = next(read) if error is None else read.throw(error)
     except StopIteration as done:
         found: Found = done.value
         return found
 
 
-async def _read(ranges: Sequence[ColdRange], limiter: trio.CapacityLimiter | None) -> StoreError | None:
-    if not ranges:
-        await trio.lowlevel.checkpoint()
-        return None
-    try:
-        await trio.to_thread.run_sync(read_ranges, ranges, limiter=limiter)
-    except StoreError as exc:
-        return exc
+async def load(ranges: Sequence[ColdRange], limiter: trio.CapacityLimiter | None = None) -> StoreError | None:
+    """Read what a paged read needs in memory, in a worker thread; return the error that is to be thrown into it."""
+    if ranges:
+        try:
+            await trio.to_thread.run_sync(read_ranges, ranges, limiter=limiter)
+        except StoreError as exc:
+            return exc
     return None

@@ -80,6 +80,10 @@ class ConfigTable(SavedTable, Generic[Config]):
         configs = {name: config.to_json() for name, config in self._configs.items()}
         return {"dataVersion": self.data_version.to_json(), self._FIELD: configs}
 
+    def copy(self) -> dict[str, Any]:
+        """Return what ``to_json`` returns, with configurations as bodies."""
+        return {"dataVersion": self.data_version, self._FIELD: dict(self._configs)}
+
     @property
     def configs(self) -> Mapping[str, Config]:
         """All configurations by name; it changes with the table."""

@@ -25,6 +25,7 @@ from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
+from triomq.broker.groups.notices import GroupNotices
 from triomq.broker.groups.queue_locks import QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.namesrv.kv_table import KvTable
@@ -94,6 +95,7 @@ class Broker:
         store, topics, key_values, schedule, timer, undecided: what is on disk.
         routes: the brokers that registered here, and this one.
         groups: consumer and producer groups with offsets, members and locks.
+        notices: tells members that their group changed.
         accounts: who may do what; ``None``: everybody everything.
         audit: notes who did what, if that is wanted.
         statistics: counters.
@@ -132,7 +134,7 @@ class Broker:
         self._build_transactions(random)
         self._build_services()
         self.processors: Final = self._build_processors()
-        self.ports: Final = tables(self.processors, self.paged_reads, self._guard)
+        self.ports: Final = tables(self.processors, self.paged_reads, config.max_body_bytes, self._guard)
         self._listeners: Final = Listeners(config.listeners, self.ports, config.admin_listen)
         self.acceptors: Final = Acceptors(self.context, self.stopping, tls)
 
@@ -176,8 +178,9 @@ class Broker:
         self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
         self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets, self.key_values)
         self.client_requests = ClientRequests(self.stopping, self.budget, config.unread_high_bytes)
+        self.notices = GroupNotices(self.steps, self.client_requests.notify_ids_changed)
         consumers = ConsumerGroups(
-            clock_ms=steady_clock_ms, notify=self.client_requests.notify_ids_changed, notifies=settings.notifies_members
+            clock_ms=steady_clock_ms, notify=self.notices.add, notifies=settings.notifies_members
         )
         producers = ProducerGroups(clock_ms=clock_ms)
         locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members, may_lock=self._may_lock)
@@ -338,6 +341,7 @@ class Broker:
         config, store = self.config, self.store
         async with trio.open_nursery() as services:  # 3. end last
             services.start_soon(self.pulls.run, self.steps)
+            services.start_soon(self.notices.run)
             services.start_soon(self.housekeeping.run)
             services.start_soon(self.table_saving.run)
             services.start_soon(self.retention.run)

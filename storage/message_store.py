@@ -26,7 +26,7 @@ from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import DiskSpace, FileSystem, translated
 from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
 from triomq.storage.index.message_index import MessageIndex
-from triomq.storage.reading.cold_read import ColdReads
+from triomq.storage.reading.cold_read import ColdReads, PagedRead, finish
 from triomq.storage.reading.store_reader import StoreReader
 from triomq.storage.recovery.recovery import Recovery, RecoveryReport
 from triomq.storage.refusal import Refusal
@@ -271,9 +271,18 @@ class MessageStore:
         return disk
 
     def delete_topic(self, topic: str) -> int:
+        """Delete the queues of ``topic`` in one step; see ``deletion``.
+
+        Raises:
+            StoreError: a file cannot be deleted.
+        """
+        return finish(self.deletion(topic))
+
+    def deletion(self, topic: str) -> PagedRead[int]:
         """Delete the queues of ``topic`` and return how many had messages.  New queues of the topic start at 0.
 
-        The records stay in the commit log until they expire, but no restart brings them back.
+        The records stay in the commit log until they expire, but no restart brings them back.  The topic takes no
+        messages until all is deleted.
 
         Raises:
             StoreError: a file cannot be deleted.  If the queues are already empty, the topic takes no messages until
@@ -283,7 +292,7 @@ class MessageStore:
         if any(queue.files.files for queue in self.queues.of_topic(topic)):
             self._deleted.add(topic, self.commit_log.max_offset)
         self._dispatcher.forget(topic)
-        return self.queues.destroy_topic(topic)
+        return (yield from self.queues.destroy_topic(topic))
 
     def deleted_end(self, topic: str) -> int:
         """Return the physical offset from which on records of ``topic`` count; 0 if it was not deleted lately."""

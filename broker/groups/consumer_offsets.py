@@ -4,8 +4,8 @@ Source: behaviour.md A.13; ConsumerOffsetManager.java, store.md 6.4.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import Final, TypeAlias, TypeVar
 
 from triomq.broker.saved_table import SavedTable
 from triomq.protocol.errors import LimitReachedError, StoreLayoutError
@@ -14,6 +14,10 @@ from triomq.storage.files.json_table import JsonTable
 LOGGER: Final = logging.getLogger("triomq.broker.groups.consumer_offsets")
 
 _SEPARATOR: Final = "@"
+_KEYS_AT_ONCE: Final = 256
+
+Found = TypeVar("Found")
+_Slowly: TypeAlias = Generator[tuple[()], None, Found]
 
 
 class ConsumerOffsetTable(SavedTable):
@@ -102,37 +106,58 @@ class ConsumerOffsetTable(SavedTable):
         """Return when the offset last changed, ms; 0 if it has not since the start."""
         return self._changed_ms.get(f"{topic}{_SEPARATOR}{group}", {}).get(queue_id, 0)
 
-    def of_group(self, group: str) -> dict[str, dict[int, int]]:
-        """Return a group's offsets: topic to queue id to offset."""
-        suffix = _SEPARATOR + group
-        return {key[: -len(suffix)]: dict(offsets) for key, offsets in self._offsets.items() if key.endswith(suffix)}
+    # --- the whole table: there may be very many offsets, so these yield between parts of the work ------------
 
-    def groups(self) -> dict[str, list[str]]:
+    def of_group(self, group: str) -> _Slowly[dict[str, dict[int, int]]]:
+        """Return a group's offsets: topic to queue id to offset."""
+        found = yield from self._copy(lambda key: key.endswith(_SEPARATOR + group))
+        return {key.partition(_SEPARATOR)[0]: offsets for key, offsets in found.items()}
+
+    def of_topic(self, topic: str) -> _Slowly[dict[str, dict[int, int]]]:
+        """Return the offsets in a topic: group to queue id to offset."""
+        found = yield from self._copy(lambda key: key.startswith(topic + _SEPARATOR))
+        return {key.partition(_SEPARATOR)[2]: offsets for key, offsets in found.items()}
+
+    def groups(self) -> _Slowly[dict[str, list[str]]]:
         """Return the topics where each group has stored offsets."""
         found: dict[str, list[str]] = {}
-        for key in self._offsets:
+        for key in list(self._offsets):
             topic, _, group = key.partition(_SEPARATOR)
             found.setdefault(group, []).append(topic)
+            yield ()
         return found
 
-    def of_topic(self, topic: str) -> dict[str, dict[int, int]]:
-        """Return the offsets in a topic: group to queue id to offset."""
-        prefix = topic + _SEPARATOR
-        return {key[len(prefix) :]: dict(offsets) for key, offsets in self._offsets.items() if key.startswith(prefix)}
+    def copy(self) -> _Slowly[dict[str, object]]:
+        """Return what ``to_json`` returns."""
+        return {"offsetTable": (yield from self._copy(lambda _: True))}
 
-    def delete_group(self, group: str) -> None:
+    def delete_group(self, group: str) -> _Slowly[None]:
         """Forget all offsets of a group."""
-        suffix = _SEPARATOR + group
-        for key in [key for key in self._offsets if key.endswith(suffix)]:
-            self._delete(key)
+        yield from self._delete(lambda key: key.endswith(_SEPARATOR + group))
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, topic: str) -> _Slowly[None]:
         """Forget all offsets in a deleted topic: the queues of a new one with its name begin at 0."""
-        prefix = topic + _SEPARATOR
-        for key in [key for key in self._offsets if key.startswith(prefix)]:
-            self._delete(key)
+        yield from self._delete(lambda key: key.startswith(topic + _SEPARATOR))
 
-    def _delete(self, key: str) -> None:
-        del self._offsets[key]
-        self._changed_ms.pop(key, None)
-        self.is_dirty = True
+    def _keys(self, matches: Callable[[str], bool]) -> _Slowly[list[str]]:
+        found: list[str] = []
+        keys = list(self._offsets)
+        for begin in range(0, len(keys), _KEYS_AT_ONCE):
+            found += filter(matches, keys[begin : begin + _KEYS_AT_ONCE])
+            yield ()
+        return found
+
+    def _copy(self, matches: Callable[[str], bool]) -> _Slowly[dict[str, dict[int, int]]]:
+        found: dict[str, dict[int, int]] = {}
+        for key in (yield from self._keys(matches)):
+            if (offsets := self._offsets.get(key)) is not None:  # it may have been deleted meanwhile
+                found[key] = dict(offsets)
+            yield ()
+        return found
+
+    def _delete(self, matches: Callable[[str], bool]) -> _Slowly[None]:
+        for key in (yield from self._keys(matches)):
+            self._offsets.pop(key, None)
+            self._changed_ms.pop(key, None)
+            self.is_dirty = True
+            yield ()

@@ -86,7 +86,7 @@ class ConsumerGroups:
 
     Args:
         clock_ms: a steady clock: if the wall clock were set forward, all members would be silent for too long.
-        notify: notifies a member that its group has changed.
+        notify: takes a group that has changed, to notify its members.
         notifies: whether the settings of a group allow such notices.
     """
 
@@ -94,7 +94,7 @@ class ConsumerGroups:
         self,
         *,
         clock_ms: Callable[[], int],
-        notify: Callable[[Connection, str], None],
+        notify: Callable[[ConsumerGroup], None],
         notifies: Callable[[str], bool],
     ) -> None:
         self._clock_ms = clock_ms
@@ -184,7 +184,7 @@ class ConsumerGroups:
         """Remove a closed connection from its groups; the others are notified whatever the settings, as in RocketMQ."""
         for group_name in list(self._groups_of.pop(connection, ())):
             if self._remove(connection, group_name):
-                self._notify_all(self._groups[group_name])
+                self._notify(self._groups[group_name])
 
     def check(self) -> None:
         """Look for conflicting members in the groups that have changed.
@@ -206,7 +206,7 @@ class ConsumerGroups:
         """Notify all members that their group changed, if its settings allow."""
         group = self._groups.get(group_name)
         if group is not None and self._notifies(group_name):
-            self._notify_all(group)
+            self._notify(group)
 
     def connection_of(self, group_name: str, client_id: str) -> Connection | None:
         """Return a live connection of a client in a group."""
@@ -223,10 +223,6 @@ class ConsumerGroups:
             for connection, member in group.members.items()
             if member.last_heartbeat_ms < limit
         }
-
-    def _notify_all(self, group: ConsumerGroup) -> None:
-        for connection in group.members:
-            self._notify(connection, group.name)
 
 
 def _check(group: ConsumerGroup) -> bool:

@@ -165,37 +165,47 @@ class Connection(Writer[ConnectionContext]):
             self._fail(exc)
 
     def _serve_frames(self, frames: Iterator[bytes], error: ProtocolError | None) -> bool:
-        """Answer frames; return whether it stopped early because the peer does not read the answers.
+        """Answer frames; return whether it stopped early: the peer does not read the answers, or a step was not enough.
 
         Raises:
             ProtocolError: a frame cannot be read, or ``error`` followed them; those before it have been answered.
         """
+        steps = self._context.steps
+        clock, ends = steps.clock, steps.begin()
         try:
             while (command := self._next_command(self, frames)) is not None:
                 self.serve(command)
                 if self._writes.pending_bytes > self._context.config.unread_high_bytes:
-                    self._context.steps.end()
+                    steps.end()
                     if self._has_too_much_unread():
                         return True
+                if clock() > ends:
+                    steps.end()
+                    return True
         except ProtocolError as exc:
             error = exc
-        self._context.steps.end()
+        steps.end()
         if error is not None:
             raise error
         return False
 
     async def _serve_slowly(self, frames: Iterator[bytes], error: ProtocolError | None) -> None:
-        """Serve a peer as fast as it reads its answers, until all its frames are served; then read it again."""
+        """Serve a peer by turns, and as fast as it reads its answers, until all is served; then read it again."""
+        turns = self._context.steps.turns
         rest = list(frames)
         frames = iter(rest)
         self.count_held(self._splitter.pending_bytes + sum(map(len, rest)))
         try:
-            while not self.closed and (self._has_too_much_unread() or self._serve_frames(frames, error)):
-                if self._drain_wanted is not None:
+            while True:
+                if self._drain_wanted is not None and self._has_too_much_unread():
                     await self._drain_wanted.wait()
-            if not self.closed:
-                self.count_held(self._splitter.pending_bytes)
-                self._context.reader.add(self)
+                async with turns:
+                    if self.closed:
+                        return
+                    if not self._has_too_much_unread() and not self._serve_frames(frames, error):
+                        self.count_held(self._splitter.pending_bytes)
+                        self._context.reader.add(self)
+                        return
         except Exception as exc:  # noqa: BLE001  # boundary, as in read()
             self._fail(exc)
 

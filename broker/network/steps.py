@@ -1,12 +1,18 @@
-"""Steps of the event loop: all answers of a step leave together at its end.
+"""Steps of the event loop: nobody's work holds the others up, and all answers of a step leave together at its end.
 
 A step is what one task does between two awaits.  Whoever answers a request in a step ends it with :meth:`Steps.end`.
+What a peer wants beyond one step goes on in a task of its own, by turns: one such task works at a time, so that all
+sockets are looked at between two of its steps, however many long requests there are.
 """
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Final, Protocol
 
 import trio
+
+#: What one peer may take of the loop at a time; a step ends with the next pause after it.
+STEP_S: Final = 0.002
 
 
 class _Flushable(Protocol):
@@ -14,21 +20,29 @@ class _Flushable(Protocol):
 
 
 class Steps:
-    """Ends steps.
+    """Begins and ends steps.
 
     Attributes:
         unflushed: connections with queued answers.
+        turns: held by the task that works on what takes several steps, during each of them.
+        clock: steady, seconds.
         nursery: runs the tasks that individual connections need; set while the broker serves.
     """
 
-    __slots__ = ("_serve_arrivals", "nursery", "unflushed")
+    __slots__ = ("_serve_arrivals", "clock", "nursery", "turns", "unflushed")
 
     nursery: trio.Nursery
 
     def __init__(self, serve_arrivals: Callable[[], None]) -> None:
         """``serve_arrivals`` answers the held pulls whose messages arrived in the step."""
         self._serve_arrivals = serve_arrivals
+        self.clock: Callable[[], float] = perf_counter
+        self.turns: Final = trio.Lock()  # a fair one
         self.unflushed: Final[list[_Flushable]] = []
+
+    def begin(self) -> float:
+        """Return when a step that begins now should be over, by ``clock``."""
+        return self.clock() + STEP_S
 
     def end(self) -> None:
         """Answer the pulls whose messages arrived in this step, then write everything that is queued anywhere."""

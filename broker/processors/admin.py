@@ -13,6 +13,7 @@ from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
+from triomq.broker.paged_read import encode
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -25,6 +26,7 @@ from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import PagedRead
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.admin")
 
@@ -72,7 +74,7 @@ class TopicProcessors:
         )  # fmt: skip
         return command.reply()
 
-    def delete_topic(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def delete_topic(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Delete a topic with its queues and offsets; pulls that wait for its messages are answered.
 
         Unlike in RocketMQ the offsets are deleted too: in a new topic of this name they would hide the first messages.
@@ -81,22 +83,22 @@ class TopicProcessors:
         self.topics.check_changeable(topic)
         queues = self.store.queues.of_topic(topic)
         try:
-            self.store.delete_topic(topic)  # first, because the disk may refuse it
+            yield from self.store.deletion(topic)  # first, because the disk may refuse it
         except StoreError:
             if not any(queue.max_offset for queue in queues):  # files remain, but no messages
-                self.offsets.delete_topic(topic)
+                yield from self.offsets.delete_topic(topic)
             raise
         self.topics.delete(topic)
-        self.offsets.delete_topic(topic)
+        yield from self.offsets.delete_topic(topic)
         self.statistics.forget_topic(topic)
         for queue in queues:
             self.pulls.forget_queue(queue, f"topic[{topic}] not exist, apply first please!")
         LOGGER.info("topic deleted topic=%s peer=%s", topic, connection.peer)
         return command.reply()
 
-    def get_all_topic_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def get_all_topic_config(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with all topics."""
-        return command.reply(body=fastjson.dumps(self.topics.to_json()))
+        return command.reply(body=(yield from encode(self.topics.copy())))
 
     def get_topic_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with one topic's configuration, as 5.x tools request it."""
@@ -131,9 +133,11 @@ class GroupProcessors:
         LOGGER.info("subscription group set group=%s peer=%s", config.group_name, connection.peer)
         return command.reply()
 
-    def get_all_subscription_group_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def get_all_subscription_group_config(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> PagedRead[RemotingCommand]:
         """Answer with all subscription groups."""
-        return command.reply(body=fastjson.dumps(self._settings.to_json()))
+        return command.reply(body=(yield from encode(self._settings.copy())))
 
     def get_subscription_group_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with one group's configuration, as 5.x tools request it."""
@@ -143,13 +147,13 @@ class GroupProcessors:
             raise RefusedError(f"No group in this broker. group: {group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return command.reply(body=config.encode())
 
-    def delete_subscription_group(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def delete_subscription_group(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Delete a subscription group, and its offsets if requested; a live member creates it again."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         self._settings.delete(header.group_name)
         self._statistics.forget_group(header.group_name)
         if header.remove_offset or header.clean_offset:
-            self._offsets.delete_group(header.group_name)
+            yield from self._offsets.delete_group(header.group_name)
         LOGGER.info("subscription group deleted group=%s peer=%s", header.group_name, connection.peer)
         return command.reply()
 
@@ -164,9 +168,10 @@ class StoreProcessors:
         self._delay_offsets = delay_offsets
         self._retention = retention
 
-    def get_all_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def get_all_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with all stored offsets, as slaves copy them."""
-        return command.reply(body=fastjson.dumps(self._offsets.to_json()))
+        table = yield from self._offsets.copy()
+        return command.reply(body=(yield from encode(table)))
 
     def get_all_delay_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the progress of all delay levels, as slaves copy it."""

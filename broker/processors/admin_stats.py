@@ -12,6 +12,7 @@ from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import Member
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
+from triomq.broker.paged_read import encode
 from triomq.broker.services.stalls import StallWatch
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
@@ -70,7 +71,8 @@ class StatisticsProcessors:
                 max_offset=max_offset,
                 last_update_timestamp=(yield from self._store_time(topic, queue_id, max_offset - 1)),
             )
-        return command.reply(body=TopicStatsTable(table).encode())
+            yield ()
+        return command.reply(body=(yield from encode(TopicStatsTable(table))))
 
     def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> PagedRead[int]:
         """Return when a message was stored, ms; 0 if it does not exist."""
@@ -82,9 +84,9 @@ class StatisticsProcessors:
         """Answer with the progress of a group in each read queue of a topic, or of all topics where it has offsets."""
         header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
         group = header.consumer_group
-        topics = [header.topic] if header.topic else list(self.groups.offsets.of_group(group))
+        topics = [header.topic] if header.topic else list((yield from self.groups.offsets.of_group(group)))
         stats = yield from self._consume_stats(group, topics)
-        return command.reply(body=stats.encode())
+        return command.reply(body=(yield from encode(stats)))
 
     def _consume_stats(self, group: str, topics: Iterable[str]) -> PagedRead[ConsumeStats]:
         stats = ConsumeStats()
@@ -95,6 +97,7 @@ class StatisticsProcessors:
             for queue_id in range(config.read_queue_nums):
                 queue = MessageQueue(topic, self.config.broker_name, queue_id)
                 stats.offset_table[queue] = yield from self._offset_wrapper(group, queue)
+                yield ()
             stats.consume_tps += self.statistics.group_rate(group, topic)
         return stats
 
@@ -102,7 +105,7 @@ class StatisticsProcessors:
         """Answer with the progress of all groups, in all topics or in those whose order is global."""
         is_order = GetBrokerConsumeStatsRequestHeader.decode(command.ext_fields).is_order
         body = ConsumeStatsList(broker_addr=connection.advertised)
-        for group, topics in self.groups.offsets.groups().items():
+        for group, topics in (yield from self.groups.offsets.groups()).items():
             wanted = [topic for topic in topics if not is_order or ((of := self.topics.get(topic)) and of.order)]
             stats = yield from self._consume_stats(group, wanted)
             if stats.offset_table:
@@ -110,7 +113,8 @@ class StatisticsProcessors:
                 body.total_diff += sum(
                     each.broker_offset - each.consumer_offset for each in stats.offset_table.values()
                 )
-        return command.reply(body=body.encode())
+            yield ()
+        return command.reply(body=(yield from encode(body)))
 
     def _offset_wrapper(self, group: str, queue: MessageQueue) -> PagedRead[OffsetWrapper]:
         topic, _, queue_id = queue
@@ -129,11 +133,13 @@ class StatisticsProcessors:
         live = self.groups.consumers.get(group)
         return live is None or not live.subscriptions or topic in live.subscriptions
 
-    def query_topic_consume_by_who(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def query_topic_consume_by_who(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> PagedRead[RemotingCommand]:
         """Answer with the groups that subscribe to a topic now or have offsets in it."""
         topic = TopicRequestHeader.decode(command.ext_fields).topic
         groups = {group.name for group in self.groups.consumers if topic in group.subscriptions}
-        groups.update(self.groups.offsets.of_topic(topic))
+        groups.update((yield from self.groups.offsets.of_topic(topic)))
         return command.reply(body=GroupList(sorted(groups)).encode())
 
     def query_consume_time_span(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
@@ -144,8 +150,9 @@ class StatisticsProcessors:
             raise RefusedError(f"topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         spans = []
         for queue_id in range(config.write_queue_nums):
-            spans.append((yield from self._time_span(header.group, header.topic, queue_id)))  # noqa: PERF401  # it yields
-        return command.reply(body=QueryConsumeTimeSpanBody(spans).encode())
+            spans.append((yield from self._time_span(header.group, header.topic, queue_id)))
+            yield ()
+        return command.reply(body=(yield from encode(QueryConsumeTimeSpanBody(spans))))
 
     def _time_span(self, group: str, topic: str, queue_id: int) -> PagedRead[QueueTimeSpan]:
         reader = self.store.reader

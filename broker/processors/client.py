@@ -5,13 +5,16 @@ Source: behaviour.md A.12, A.14, wire.md 5.13; ClientManageProcessor.java, Consu
 AdminBrokerProcessor.java.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Final
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.heartbeats import MAX_CLIENT_ID, check_client, read_heartbeat
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
+from triomq.broker.paged_read import encode
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
@@ -20,10 +23,14 @@ from triomq.protocol.bodies.client import (
     LockBatchResponseBody,
 )
 from triomq.protocol.errors import IllegalNameError
+from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import retry_topic
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.table import accept
+from triomq.storage.reading.cold_read import PagedRead
+
+_QUEUES_AT_ONCE: Final = 256
 
 
 class ClientProcessors:
@@ -83,22 +90,34 @@ class ClientProcessors:
             self._groups.consumers.parse_filter(subscription.sub_string, subscription.expression_type)
         return command.reply()
 
-    def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Lock queues; the answer names those that the client holds now."""
         body = LockBatchRequestBody.decode(command.body)
         if len(body.client_id) > MAX_CLIENT_ID:
             raise RefusedError(f"a client id of {len(body.client_id)} characters: the limit is {MAX_CLIENT_ID}")
-        granted = self._groups.locks.lock(
-            body.consumer_group,
-            body.client_id,
-            connection,
-            body.mq_set,
-            ends_with_connection=bool(body.ends_with_connection),
-        )
-        return command.reply(body=LockBatchResponseBody(granted).encode())
+        granted: list[MessageQueue] = []
+        for queues in _parts(body.mq_set):
+            yield ()
+            if connection.closed:  # its locks have been freed
+                break
+            granted += self._groups.locks.lock(
+                body.consumer_group,
+                body.client_id,
+                connection,
+                queues,
+                ends_with_connection=bool(body.ends_with_connection),
+            )
+        return command.reply(body=(yield from encode(LockBatchResponseBody(granted))))
 
-    def unlock_batch_mq(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def unlock_batch_mq(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Free those of the queues that the client holds."""
         body = LockBatchRequestBody.decode(command.body)
-        self._groups.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        for queues in _parts(body.mq_set):
+            yield ()
+            self._groups.locks.unlock(body.consumer_group, body.client_id, queues)
         return command.reply()
+
+
+def _parts(queues: list[MessageQueue]) -> Iterator[list[MessageQueue]]:
+    for begin in range(0, len(queues), _QUEUES_AT_ONCE):
+        yield queues[begin : begin + _QUEUES_AT_ONCE]

@@ -9,6 +9,7 @@ from typing import Final
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
+from triomq.broker.paged_read import encode
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import QueryCorrectionOffsetBody
@@ -92,14 +93,14 @@ class OffsetProcessors:
             self._groups.commit(group, topic, queue_id, header.commit_offset)
         return command.reply()
 
-    def query_correction_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def query_correction_offset(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with the lowest offset of all groups but some in each queue of a topic, which no message precedes.
 
         It is the largest number where the group to compare is behind all others.  RocketMQ 4.9 mixes up topic and
         group, and loses the offsets of the groups that are left out.
         """
         header = QueryCorrectionOffsetHeader.decode(command.ext_fields)
-        groups = self._groups.offsets.of_topic(header.topic)
+        groups = yield from self._groups.offsets.of_topic(header.topic)
         left_out = set((header.filter_groups or "").split(","))
         lowest: dict[int, int] = {}
         for group, offsets in groups.items():
@@ -108,12 +109,14 @@ class OffsetProcessors:
             for queue_id, queue_offset in offsets.items():
                 if queue_offset >= self._store.reader.min_offset_in_queue(header.topic, queue_id):
                     lowest[queue_id] = min(queue_offset, lowest.get(queue_id, queue_offset))
+                yield ()
         for queue_id, queue_offset in groups.get(header.compare_group or "", {}).items():
             if queue_id in lowest and lowest[queue_id] > queue_offset:
                 lowest[queue_id] = _BEHIND
-        return command.reply(body=QueryCorrectionOffsetBody(lowest).encode())
+            yield ()
+        return command.reply(body=(yield from encode(QueryCorrectionOffsetBody(lowest))))
 
-    def clone_group_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def clone_group_offset(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Copy the offsets of one group to another, in one topic or in all topics.
 
         Topics that a live source group no longer subscribes to are skipped, unless the request says that it is offline.
@@ -124,7 +127,7 @@ class OffsetProcessors:
         if not self._groups.is_known(header.dest_group):
             self._groups.settings.check_new(header.dest_group)
         live = None if header.offline else self._groups.consumers.get(header.src_group)
-        found = self._groups.offsets.of_group(header.src_group)
+        found = yield from self._groups.offsets.of_group(header.src_group)
         topics = [
             topic
             for topic in ([header.topic] if header.topic else found)
@@ -137,6 +140,7 @@ class OffsetProcessors:
         for topic in topics:
             for queue_id, queue_offset in found[topic].items():
                 self._groups.commit(header.dest_group, topic, queue_id, queue_offset)
+                yield ()
         return command.reply()
 
     def search_offset_by_timestamp(

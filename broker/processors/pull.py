@@ -4,12 +4,13 @@ Source: behaviour.md A.9, A.10; PullMessageProcessor.java.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
-from triomq.broker.pulls.paged_reads import PagedReads
+from triomq.broker.pulls.paged_reads import PagedReads, check_open
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import Pull
 from triomq.broker.topics import TopicTable
@@ -54,7 +55,8 @@ class PullProcessor:
         place = queue, header.queue_offset, *scan
         cold = store.cold_reads
         if ranges := cold.find(*place):
-            self.paged_reads.wait(connection, command, self._when_read(cold.rest(*place), pull), ranges)
+            reading = self._when_read(cold.rest(*place), pull)
+            self.paged_reads.wait(connection, command, reading, ranges, partial(check_open, connection))
         else:
             self.answers.answer(pull)
         return None

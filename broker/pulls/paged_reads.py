@@ -6,7 +6,7 @@ Rules: the disk is read in a few worker threads, and nobody else waits; if too m
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import trio
 
@@ -14,7 +14,7 @@ from triomq.broker.network.connection import Connection, Processor
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.refusal import Refusals, RefusedError
 from triomq.broker.network.steps import Steps
-from triomq.broker.paged_read import run_paged_read
+from triomq.broker.paged_read import load
 from triomq.protocol.codes import CommandFlag, ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.wire.command import RemotingCommand
@@ -24,11 +24,25 @@ LOGGER: Final = logging.getLogger("triomq.broker.pulls.paged_reads")
 
 _THREADS: Final = 4
 _WAITING_BYTES: Final = 8 * 1024  # memory of a request that waits, besides its content
-_MAX_STEPS: Final = 3  # of a long read, 1 ms each, before other requests are served
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 Answer = RemotingCommand | None
+Found = TypeVar("Found")
 PagedProcessor: TypeAlias = Callable[[Connection, RemotingCommand], PagedRead[Answer]]
+
+
+def check_open(connection: Connection) -> None:
+    """Check that somebody waits for an answer.
+
+    Raises:
+        trio.ClosedResourceError: the peer has left.
+    """
+    if connection.closed:
+        raise trio.ClosedResourceError
+
+
+def _check_nothing() -> None:
+    """Let the read continue."""
 
 
 class PagedReads:
@@ -50,30 +64,33 @@ class PagedReads:
         self._limiter = trio.CapacityLimiter(_THREADS)
 
     def processor(self, process: PagedProcessor) -> Processor:
-        """Make a processor of a method that returns a paged read."""
+        """Make a processor of a method that returns a paged read, which runs to its end whatever the peer does."""
 
         def processor(connection: Connection, command: RemotingCommand) -> Answer:
-            return self.answer(connection, command, process(connection, command))
+            return self._answer(connection, command, process(connection, command), _check_nothing)
 
         return processor
 
-    def answer(self, connection: Connection, command: RemotingCommand, read: PagedRead[Answer]) -> Answer:
-        """Return the result of a paged read that needs no disk and little time; else ``None``: it is sent later.
+    def question(self, process: PagedProcessor) -> Processor:
+        """Make a processor of a method that changes nothing: it is not called, or not ended, if nobody would know."""
 
-        Raises:
-            TriomqError: what the paged read raises.
-            RefusedError: too many requests wait already.
-        """
-        ranges: Sequence[ColdRange] = ()
-        for _ in range(_MAX_STEPS):
-            try:
-                ranges = next(read)
-            except StopIteration as done:
-                response: Answer = done.value
-                return response
-            if ranges:
-                break
-        self.wait(connection, command, read, ranges, partial(self._check_unread, connection))
+        def processor(connection: Connection, command: RemotingCommand) -> Answer:
+            if command.flag & _ONEWAY:
+                return None
+            return self._answer(connection, command, process(connection, command), partial(self._check, connection))
+
+        return processor
+
+    def _answer(
+        self, connection: Connection, command: RemotingCommand, read: PagedRead[Answer], check: Callable[[], None]
+    ) -> Answer:
+        """Return the result of a paged read that needs no disk and little time; else ``None``: it is sent later."""
+        try:
+            ranges = _advance(read, self._steps)
+        except StopIteration as done:
+            response: Answer = done.value
+            return response
+        self.wait(connection, command, read, ranges, check)
         return None
 
     def wait(
@@ -82,11 +99,11 @@ class PagedReads:
         command: RemotingCommand,
         read: PagedRead[Answer],
         ranges: Sequence[ColdRange],
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], None],
     ) -> None:
         """Continue a paged read when ``ranges`` are in memory, and send its result.
 
-        ``check`` is called before each step; what it raises is the answer.
+        ``check`` is called before each step; what it raises is the answer, if the connection is still open.
 
         Raises:
             RefusedError: too many requests wait already.
@@ -107,13 +124,8 @@ class PagedReads:
         check: Callable[[], None],
         reserved_bytes: int,
     ) -> None:
-        def check_step() -> None:
-            if connection.closed:
-                raise trio.ClosedResourceError
-            check()
-
         try:
-            response = await run_paged_read(read, ranges, limiter=self._limiter, check=check_step)
+            response = await _run_by_turns(read, self._steps, ranges, self._limiter, check)
         except trio.ClosedResourceError:
             return
         except Exception as exc:  # noqa: BLE001  # boundary, as in Connection
@@ -128,13 +140,50 @@ class PagedReads:
             connection.send(response)
         self._steps.end()
 
-    def _check_unread(self, connection: Connection) -> None:
+    def _check(self, connection: Connection) -> None:
         """Refuse to continue for a peer that does not read: other answers may be as long, and there may be many.
 
         Raises:
+            trio.ClosedResourceError: the peer has left.
             RefusedError: too much is unread.
         """
+        check_open(connection)
         if connection.unread_bytes > self._unread_high_bytes:
             raise RefusedError(
                 f"{connection.unread_bytes} bytes of answers are unread: try again later", ResponseCode.SYSTEM_BUSY
             )
+
+
+def _advance(read: PagedRead[Found], steps: Steps, error: StoreError | None = None) -> Sequence[ColdRange]:
+    """Continue a paged read until it needs something in memory, or a step is over: then no ranges are returned.
+
+    Raises:
+        StopIteration: it has ended, with this value.
+    """
+    clock, ends = steps.clock, steps.begin()
+    ranges = next(read) if error is None else read.throw(error)
+    while not ranges and clock() < ends:
+        ranges = next(read)
+    return ranges
+
+
+async def _run_by_turns(
+    read: PagedRead[Found],
+    steps: Steps,
+    ranges: Sequence[ColdRange],
+    limiter: trio.CapacityLimiter,
+    check: Callable[[], None],
+) -> Found:
+    """Run a paged read that has yielded ``ranges`` to its end, by turns with those of other peers.
+
+    ``check`` is called before each step; what it raises ends the read.
+    """
+    try:
+        while True:
+            error = await load(ranges, limiter)
+            async with steps.turns:
+                check()
+                ranges = _advance(read, steps, error)
+    except StopIteration as done:
+        found: Found = done.value
+        return found

@@ -76,16 +76,30 @@ class PullAnswers:
     def serve_arrivals(self) -> None:
         """Answer the held pulls whose messages arrived in this step."""
         if self.hold.arrived:
-            for pull in self.hold.take_ready():
-                self._serve_held(pull, is_expired=False)
+            self._serve_ready()
+
+    def _serve_ready(self) -> None:
+        for pull in self.hold.take_ready():
+            self._serve_held(pull, is_expired=False)
 
     async def run(self, steps: Steps) -> None:
-        """Answer held pulls at their deadline until cancelled; sleeps while no pull is held."""
+        """Answer held pulls at their deadline until cancelled, and those that are too many for one step."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._serve_rest, steps)
+            while True:
+                await self.hold.wait_sweep()
+                while self.hold.is_due(now := trio.current_time()):
+                    async with steps.turns:
+                        for pull in self.hold.take_expired(now):
+                            self._serve_held(pull, is_expired=True)
+                        steps.end()
+
+    async def _serve_rest(self, steps: Steps) -> None:
         while True:
-            await self.hold.wait_sweep()
-            for pull in self.hold.take_expired(trio.current_time()):
-                self._serve_held(pull, is_expired=True)
-            steps.end()
+            await self.hold.wait_ready()
+            async with steps.turns:
+                self._serve_ready()
+                steps.end()
 
     def _serve_held(self, pull: Pull, *, is_expired: bool) -> None:
         """Answer a held pull, or keep it if its filter rejects the new messages.

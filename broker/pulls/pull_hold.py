@@ -10,7 +10,10 @@ Source: behaviour.md A.10; PullRequestHoldService.java.
 
 import heapq
 import itertools
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from time import perf_counter
 from typing import Final
 
@@ -24,6 +27,7 @@ from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
 _SWEEP_INTERVAL_S: Final = 0.1
+AT_ONCE: Final = 128  # held pulls that are answered in one step: 1 ms
 _SPARE: Final = 256  # answered pulls that may remain in the heap
 _PULL_BYTES: Final = 1024  # memory of a held pull
 _FILTER_BYTES: Final = 16  # ... and of its filter, for each character
@@ -62,6 +66,8 @@ class PullHold:
         self._filtered_hold_s = filtered_hold_s
         self._budget = budget
         self._has_pulls = trio.Event()
+        self._ready: deque[Iterator[Pull]] = deque()  # of queues that got messages
+        self._has_ready = trio.Event()
         self.held = 0
 
     def is_full(self) -> bool:
@@ -100,14 +106,31 @@ class PullHold:
         self._deadlines = [entry for entry in self._deadlines if not entry[2].is_done]
         heapq.heapify(self._deadlines)
 
-    def take_ready(self) -> list[Pull]:
-        """Return the pulls whose queues got messages since the last call; each must be answered or held again."""
-        ready: list[Pull] = []
+    def take_ready(self, most: int = AT_ONCE) -> list[Pull]:
+        """Return pulls whose queues got messages, ``most`` of them, the rest by later calls (:meth:`wait_ready`).
+
+        Each must be answered or held again.
+        """
         for queue in self.arrived:
-            ready += self._by_queue.pop(queue, ())
+            self._ready.appendleft(iter(self._by_queue.pop(queue, ())))  # a few of each queue before many of one
             queue.on_arrival = None
         self.arrived.clear()
+        ready: list[Pull] = []
+        while self._ready and most > 0:
+            part = list(islice(self._ready[0], most))
+            if not part:
+                self._ready.popleft()
+            most -= len(part)
+            ready += part
+        if self._ready:
+            self._has_ready.set()
         return [pull for pull in ready if self._take(pull)]
+
+    async def wait_ready(self) -> None:
+        """Return when pulls are left that :meth:`take_ready` returns."""
+        while not self._ready:
+            self._has_ready = trio.Event()
+            await self._has_ready.wait()
 
     def hold_again(self, pull: Pull, queue_offset: int) -> None:
         """Hold a pull whose filter rejected the new messages; it is answered soon anyway.
@@ -125,18 +148,23 @@ class PullHold:
         if not pull.is_watched:
             self._watch(pull)
 
-    def take_expired(self, now: float) -> list[Pull]:
-        """Return the pulls whose deadline has passed; each must be answered."""
+    def is_due(self, now: float) -> bool:
+        """Whether the deadline of a pull has passed."""
+        return bool(self._deadlines) and self._deadlines[0][0] <= now
+
+    def take_expired(self, now: float, most: int = AT_ONCE) -> list[Pull]:
+        """Return pulls whose deadline has passed, ``most`` of them; each must be answered."""
         expired: list[Pull] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
+        while self.is_due(now) and len(expired) < most:
             _, _, pull = heapq.heappop(self._deadlines)
             if pull.is_done:
                 continue
-            waiting = self._by_queue[pull.queue]
-            del waiting[pull]
-            if not waiting:
-                del self._by_queue[pull.queue]
-                pull.queue.on_arrival = None
+            waiting = self._by_queue.get(pull.queue)
+            if waiting is not None and pull in waiting:  # else it is ready besides
+                del waiting[pull]
+                if not waiting:
+                    del self._by_queue[pull.queue]
+                    pull.queue.on_arrival = None
             if self._take(pull):
                 expired.append(pull)
         return expired

@@ -190,7 +190,7 @@ def dumps(value: Any, *, quoted_ids: bool = False) -> bytes:
 
 def _irregular(value: Any, quoted_ids: bool) -> bytes:
     if isinstance(value, dict):
-        members = (_written_key(key, quoted_ids) + b":" + _irregular(value[key], quoted_ids) for key in value)
+        members = (written_key(key, quoted_ids) + b":" + _irregular(value[key], quoted_ids) for key in value)
         return b"{" + b",".join(members) + b"}"
     if isinstance(value, MessageQueue):
         return orjson.dumps(queue_to_json(value))
@@ -199,7 +199,8 @@ def _irregular(value: Any, quoted_ids: bool) -> bytes:
     return orjson.dumps(value)
 
 
-def _written_key(key: Any, quoted_ids: bool) -> bytes:
+def written_key(key: Any, quoted_ids: bool = False) -> bytes:
+    """Return a key as ``dumps`` writes it."""
     if isinstance(key, MessageQueue):
         return orjson.dumps(queue_to_json(key))
     written = orjson.dumps(key)

@@ -11,9 +11,10 @@ Source: wire.md 9.1.
 import contextlib
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from enum import Enum
+from itertools import islice
 from typing import (
     Annotated,
     Any,
@@ -28,13 +29,14 @@ from typing import (
     get_type_hints,
 )
 
-from triomq.protocol.bodies.fastjson import dumps, loads, queue_to_json
+from triomq.protocol.bodies.fastjson import dumps, loads, queue_to_json, written_key
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.headers import Wire as Wire
 from triomq.protocol.wire.headers import camel_case, parse_integer
 
 _Convert: TypeAlias = Callable[[Any], Any]
+_PIECE: Final = 64  # members of an object or list that are written at once
 _INT64_LIMIT: Final = 2**63
 _INT64: Final = range(-_INT64_LIMIT, _INT64_LIMIT)
 
@@ -98,9 +100,44 @@ class JsonBody:
                 written[wire_name] = value if write is None else write(value)
         return written
 
+    def shallow(self) -> dict[str, Any]:
+        """Return the members as ``to_json`` does, but containers and bodies as they are."""
+        members: dict[str, Any] = {}
+        for name, wire_name, _, write in _members(type(self)):
+            value = getattr(self, name)
+            if value is not None:
+                members[wire_name] = value if write is None or _is_nested(value) else write(value)
+        return members
+
     def encode(self, *, quoted_ids: bool = False) -> bytes:
         """Return compact JSON; with ``quoted_ids`` number keys are text, as in standard JSON."""
         return dumps(self.to_json(), quoted_ids=quoted_ids)
+
+
+def json_pieces(value: Any) -> Iterator[bytes]:
+    """Yield the JSON of a value, with bodies anywhere in it, in pieces: each takes little time, however long it is."""
+    if isinstance(value, JsonBody):
+        value = value.shallow()
+    if not _is_nested(value):
+        yield dumps(value)
+        return
+    is_dict = isinstance(value, dict)
+    before, end = (b"{", b"}") if is_dict else (b"[", b"]")
+    items = iter(value.items() if is_dict else value)
+    while part := list(islice(items, _PIECE)):
+        if not any(map(_is_nested, (item for _, item in part) if is_dict else part)):
+            yield before + dumps(dict(part) if is_dict else part)[1:-1]
+            before = b","
+            continue
+        for item in part:
+            yield before + written_key(item[0]) + b":" if is_dict else before
+            yield from json_pieces(item[1] if is_dict else item)
+            before = b","
+    yield end if before == b"," else before + end
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, dict | list | JsonBody)
 
 
 _TABLES: Final[dict[type[JsonBody], tuple[_Member, ...]]] = {}

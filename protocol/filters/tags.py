@@ -11,6 +11,8 @@ from triomq.protocol.errors import SubscriptionParseError
 from triomq.protocol.java import BLANKS, tags_code
 
 SUBSCRIBE_ALL: Final = "*"
+MAX_TAGS: Final = 4096  # of one expression, some ms; RocketMQ has no limit
+MAX_CHARACTERS: Final = 100_000  # as of a SQL expression
 _SEPARATOR: Final = "||"
 _PLAIN_TAG: Final = re.compile(r"(?:[^\x00-\x20&|]|&(?!&))+")  # R&D is a tag
 
@@ -37,10 +39,16 @@ class TagFilter:
         """Read an expression as Apache's broker does; ``None``, an empty one and ``*`` mean everything.
 
         Raises:
-            SubscriptionParseError: it has only empty parts, as in ``||``.
+            SubscriptionParseError: it has only empty parts, as in ``||``, or is too long.
         """
         if not expression or expression == SUBSCRIBE_ALL:
             return cls(SUBSCRIBE_ALL, ())
+        count = expression.count(_SEPARATOR) + 1
+        if count > MAX_TAGS or len(expression) > MAX_CHARACTERS:
+            raise SubscriptionParseError(
+                f"tag expression: {count} tags in {len(expression)} characters are too many, the limits are {MAX_TAGS} "
+                f"and {MAX_CHARACTERS}"
+            )
         tags = dict.fromkeys(tag for part in expression.split(_SEPARATOR) if (tag := part.strip(BLANKS)))
         if not tags:
             raise SubscriptionParseError(f"tag expression {expression[:80]!r}: it contains no tag")

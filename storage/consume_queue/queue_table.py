@@ -1,7 +1,7 @@
 """All consume queues of a store, by topic and queue id."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -109,8 +109,10 @@ class QueueTable:
         for topic, queue_id, directory, files in layouts:
             self._add(topic, queue_id, directory).files.load(files)
 
-    def destroy_topic(self, topic: str) -> int:
+    def destroy_topic(self, topic: str) -> Generator[tuple[()], None, int]:
         """Delete the files of all queues of ``topic``, also on the disk, and return how many queues had some.
+
+        Yields after each queue.  Until all are deleted they take no messages.
 
         Raises:
             StoreError: something cannot be deleted.  The queues are empty, but take no messages until a later call
@@ -119,12 +121,16 @@ class QueueTable:
         queues = self.of_topic(topic)
         destroyed = 0
         refusal: StoreError | None = None
+        failed = {queue for queue in queues if queue.refusal is not None}
         for queue in queues:
-            destroyed += bool(queue.files.files) or queue.refusal is not None
+            queue.refusal = queue.refusal or StoreError("its queues are being deleted")
+        for queue in queues:
+            destroyed += bool(queue.files.files) or queue in failed
             try:
                 queue.destroy()
             except StoreError as exc:
                 refusal = refusal or exc
+            yield ()
         try:
             self.remove_if_empty(topic)
             if destroyed:
@@ -138,9 +144,12 @@ class QueueTable:
             queue.refusal = refusal
         if refusal is not None:
             raise refusal
+        left = self._topics.get(topic, {})
         for queue in queues:
             self._deleted[topic, queue.queue_id] = queue
-        self._topics.pop(topic, None)
+            left.pop(queue.queue_id, None)
+        if not left:
+            self._topics.pop(topic, None)
         return destroyed
 
     def remove_preallocated_files(self) -> None:

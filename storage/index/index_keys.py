@@ -27,6 +27,7 @@ _ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 _COMMIT: Final = int(MessageSysFlag.TRANSACTION_COMMIT)
 _UNUSUAL_BITS: Final = HOST_V6_BITS | _ROLLBACK  # hosts that are IPv6, or part of a transaction but a commit
 _MAX_TOPICS: Final = 10_000  # remembered at a time
+_MAX_KEYS: Final = 2048  # of one read, 2 ms; RocketMQ indexes all keys of a message, 16,000 and more
 
 
 class IndexBatch:
@@ -34,6 +35,7 @@ class IndexBatch:
 
     Attributes:
         end: where the next read starts.
+        skip: keys of the record at ``end`` that this read, or one before it, has read; 0 for most.
         last_record: physical offset of the last record that was read, one without keys too; -1 without any.
         offsets: of each key the physical offset of its record.
         timestamps: likewise the store time, ms.
@@ -41,7 +43,7 @@ class IndexBatch:
         damage: why a place that was passed holds no record, "" if all do.
     """
 
-    __slots__ = ("damage", "end", "keys", "last_record", "offsets", "shares", "timestamps")
+    __slots__ = ("damage", "end", "is_full", "keys", "last_record", "offsets", "shares", "skip", "timestamps")
 
     def __init__(self, begin: int) -> None:
         self.end = begin
@@ -51,10 +53,8 @@ class IndexBatch:
         self.keys: list[bytes] = []
         self.shares: list[int] = []
         self.damage = ""
-
-    def drop_first(self, count: int) -> None:
-        """Leave out keys that an index file has already."""
-        del self.offsets[:count], self.timestamps[:count], self.keys[:count], self.shares[:count]
+        self.skip = 0
+        self.is_full = False
 
 
 class KeyReader:
@@ -66,11 +66,12 @@ class KeyReader:
         self._log = log
         self._shares_of: dict[bytes, tuple[int, ...]] = {}  # by topic, as records hold it, with its length
 
-    def read(self, begin: int, end: int, max_records: int, stop: int | None = None) -> IndexBatch:
+    def read(self, begin: int, end: int, max_records: int, stop: int | None = None, skip: int = 0) -> IndexBatch:
         """Return the keys of up to ``max_records`` records of one file, from ``begin`` on and before ``end``.
 
         A place without a record is passed over, up to the next record that proves itself.  A record that begins before
-        ``stop`` is the last one if it ends there or after.
+        ``stop`` is the last one if it ends there or after.  ``skip`` keys of the first record are left out; a read of
+        many keys ends within a record.
         """
         batch = IndexBatch(begin)
         file = self._log.files.file_at(begin)
@@ -80,9 +81,12 @@ class KeyReader:
         stop_at = limit if stop is None else min(stop - file.start, limit)
         at = begin - file.start
         left = max_records
-        while left > 0 and at < stop_at:
+        batch.skip = skip
+        if skip and at < stop_at:
+            at += self._pass_unusual(batch, file.start + at, limit - at)
+        while left > 0 and at < stop_at and not batch.is_full:
             left, at = self._read_plain(batch, file, at, limit, stop_at, left)
-            if left > 0 and at < stop_at:
+            if left > 0 and at < stop_at and not batch.is_full:
                 left -= 1
                 at += self._pass_unusual(batch, file.start + at, limit - at)
         batch.end = file.start + at
@@ -138,19 +142,23 @@ class KeyReader:
             else:
                 self._add(batch, tail, start + at, timestamp)
             batch.last_record = start + at
+            if batch.is_full:
+                break
             at = end
             left -= 1
         return left, at
 
     def _add(self, batch: IndexBatch, tail: bytes, physical_offset: int, timestamp: int) -> None:
-        """Add the keys of any record; it ends with ``tail``: topic and properties, each after its length."""
+        """Add keys of any record, up to the limit; ``tail`` is its end: topic and properties, each after its length."""
         topic = tail[: tail[0] + 1]
         properties = tail[tail[0] + 3 :]
         unique_key = get_property(properties, _UNIQUE_KEY)
         words = (get_property(properties, _KEYS) or b"").split(b" ")
-        for key in words if unique_key is None else (unique_key, *words):
-            if not key:
-                continue
+        keys = [key for key in (words if unique_key is None else (unique_key, *words)) if key]
+        first, last = batch.skip, batch.skip + max(_MAX_KEYS - len(batch.keys), 0)
+        batch.is_full = last < len(keys)
+        batch.skip = last if batch.is_full else 0
+        for key in keys[first:last]:
             if len(key) <= KEY_WIDTH and key.isascii():
                 shares = self._shares_of.get(topic) or self._remember(topic)
                 batch.keys.append(key)
@@ -181,4 +189,4 @@ class KeyReader:
             tail = b"".join((bytes((len(topic),)), topic, b"\0\0", found.properties))  # the length is not looked at
             self._add(batch, tail, physical_offset, found.store_timestamp)
         batch.last_record = physical_offset
-        return found.size
+        return 0 if batch.is_full else found.size

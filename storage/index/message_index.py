@@ -143,7 +143,7 @@ class MessageIndex:
         return self.catch_up(stop=stop)
 
     def catch_up(self, end: int | None = None, stop: int | None = None) -> bool:
-        """Index up to a few hundred more records; return whether more are left.
+        """Index up to a few hundred more records, or a few thousand keys; return whether more are left.
 
         If writing fails nothing is lost: a later call tries again.
 
@@ -162,15 +162,14 @@ class MessageIndex:
             self.position, self._skip = log.min_offset, 0
         if stop is not None and stop <= self.position:  # another task indexed this part
             return True
-        batch = self._reader.read(self.position, end, RECORDS_AT_ONCE, stop)
+        batch = self._reader.read(self.position, end, RECORDS_AT_ONCE, stop, self._skip)
         if batch.damage:
             LOGGER.error("commit log damaged, messages left out of the index reason=%s", batch.damage)
-        batch.drop_first(min(self._skip, batch.offsets.count(self.position)))
         try:
             self._write(batch)
         except StoreError as exc:
             return self._recover_from(exc)
-        self.position, self._skip = batch.end, 0
+        self.position, self._skip = batch.end, batch.skip
         self._refusals.worked()
         return self.position < end
 

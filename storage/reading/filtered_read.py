@@ -11,6 +11,7 @@ from triomq.protocol.record.record import iter_properties
 from triomq.storage.config import StoreConfig
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus
 
+_MAX_UNITS_LOOKED_AT: Final = 8_000  # likewise about 2 ms
 _MAX_LOOKED_AT: Final = 400
 _MAX_PARTS_EVALUATED: Final = 4_000  # about 2 ms
 _MAX_BYTES_LOOKED_AT: Final = 4 * 1024 * 1024
@@ -19,10 +20,13 @@ Scan = tuple[int, frozenset[int] | None, int | None]
 
 
 def scan_for(message_filter: MessageFilter, max_msg_nums: int, max_bytes: int | None) -> Scan:
-    """Return what the plain read takes: number of messages, tag codes and bytes."""
+    """Return what the plain read takes: number of messages, tag codes and bytes.
+
+    Where no tag matches, a read ends after as many units as messages are wanted, but at least some hundred.
+    """
     if isinstance(message_filter, SqlFilter):
         return max(min(_MAX_LOOKED_AT, _MAX_PARTS_EVALUATED // message_filter.size), 1), None, _MAX_BYTES_LOOKED_AT
-    return max_msg_nums, message_filter.codes, max_bytes
+    return min(max_msg_nums, _MAX_UNITS_LOOKED_AT), message_filter.codes, max_bytes
 
 
 def choose(

@@ -10,11 +10,12 @@ import sys
 
 import trio
 
-from tests.attack import clients, frames, memory, tables
+from tests.attack import clients, frames, loop, memory, tables
 from tests.attack.measure import MAX_GROWN_MIB, MAX_MEMORY_MIB, MAX_PING_MS, P99_PING_MS, Attack, measure, table
 
 ATTACKS: tuple[Attack, ...] = (
     *frames.ATTACKS,
+    *loop.ATTACKS,
     *memory.ATTACKS,
     *tables.ATTACKS,
     *clients.ATTACKS,

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 import trio
@@ -24,7 +24,8 @@ from tests.integration.broker_wire import (
     vip_port,
 )
 from tests.subscriptions import tag_subscription
-from triomq.broker.network.connection import Connection
+from tests.unit.broker.recording import make_steps_short
+from triomq.broker.network.connection import Connection, Processor
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig, TopicRouteData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
@@ -69,6 +70,7 @@ async def test_frames_of_one_read_are_answered_in_order_in_one_write(
 
     monkeypatch.setattr(Connection, "flush", counting_flush)
     async with running(root) as broker, connected(broker_port(broker)) as wire:
+        broker.steps.clock = lambda: 0.0  # one step is enough
         await wire.put("T")
         flushes.clear()
         await wire.send(b"".join(request(SEND, send_fields(), b"%d" % n, opaque=n) for n in range(50)))
@@ -76,6 +78,30 @@ async def test_frames_of_one_read_are_answered_in_order_in_one_write(
         assert [response.opaque for response in responses] == list(range(50))
         assert [int(response.ext_fields["queueOffset"]) for response in responses] == list(range(1, 51))
         assert len(flushes) == 1
+
+
+async def test_one_peers_many_requests_let_others_come_between(root: Path, mock_clock: MockClock) -> None:
+    """Each of them takes a whole step here; the peer is served in order, and read again when all are served."""
+    async with running(root) as broker, connected(broker_port(broker)) as busy, connected(broker_port(broker)) as other:
+        make_steps_short(broker)
+        served: list[str] = []
+
+        def serve(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+            served.append(command.ext_fields["name"])
+            return command.reply()
+
+        cast(dict[int, Processor], broker.ports.broker.processors)[RequestCode.GET_MAX_OFFSET] = serve
+        names = [f"busy {number}" for number in range(200)]
+        requests = [request(RequestCode.GET_MAX_OFFSET, {"name": name}) for name in names]
+        await busy.send(b"".join(requests))
+        await until(lambda: bool(served))
+        await other.ask(RequestCode.GET_MAX_OFFSET, {"name": "other"})
+        assert served.index("other") < 20
+        await until(lambda: len(served) == 201)
+        assert [name for name in served if name != "other"] == names
+        for _ in names:
+            await busy.next()
+        await busy.ask(RequestCode.GET_MAX_OFFSET, {"name": "again"})
 
 
 async def test_a_frame_that_comes_byte_by_byte_is_answered_once(root: Path, mock_clock: MockClock) -> None:
@@ -384,7 +410,7 @@ async def test_held_pulls_use_no_memory_for_non_reading_peer(root: Path, mock_cl
             await deaf.send(request(PULL, pull_fields(queue_offset=1, **HOLD)) * pulls)
             await until(lambda: broker.pull_hold.held == pulls)
             await other.put("T", bytes(body_bytes))
-            assert broker.pull_hold.held == 0
+            await until(lambda: broker.pull_hold.held == 0)
             assert max(each.unread_bytes for each in broker.connections) <= limit + body_bytes + pulls * 400
             answers = [await deaf.next() for _ in range(pulls)]
             codes = [answer.code for answer in answers]
@@ -418,12 +444,13 @@ async def test_an_error_nobody_thought_of_ends_one_connection_only(
         assert "reason=RuntimeError: a bug" in caplog.text
 
 
-@pytest.mark.parametrize("steps_at_once", [3, 0])
+@pytest.mark.parametrize("are_steps_short", [False, True])
 async def test_oversized_response_is_replaced_by_an_error_response(
-    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, steps_at_once: int
+    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, are_steps_short: bool
 ) -> None:
-    monkeypatch.setattr("triomq.broker.pulls.paged_reads._MAX_STEPS", steps_at_once)  # 0: answered in a task of its own
     async with running(root) as broker, connected(broker_port(broker)) as wire:
+        if are_steps_short:  # answered in a task of its own
+            make_steps_short(broker)
         with monkeypatch.context() as patch:
             patch.setattr("triomq.protocol.wire.frame._MAX_LENGTH", 4096)
             response = await wire.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "BenchmarkTest"})

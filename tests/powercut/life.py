@@ -31,6 +31,7 @@ from triomq.protocol.record.record import decode_record
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import finish
 from triomq.storage.retention import Reason, Retention
 
 GROUP: Final = "g"
@@ -330,7 +331,7 @@ class Life(Deciding):
         table.load()
         saved = {
             (topic, queue_id): offset
-            for topic, by_id in table.of_group(GROUP).items()
+            for topic, by_id in finish(table.of_group(GROUP)).items()
             for queue_id, offset in by_id.items()
         }
         assert saved in self.offset_tables, f"offsets nobody wrote: {saved}"
@@ -343,7 +344,7 @@ class Life(Deciding):
                 )
                 assert offset <= end, "consumed, but lost"
         table.restrict(self.store.reader.max_offset_in_queue)
-        for topic, by_id in table.of_group(GROUP).items():
+        for topic, by_id in finish(table.of_group(GROUP)).items():
             assert all(
                 offset <= self.store.reader.max_offset_in_queue(topic, queue_id) for queue_id, offset in by_id.items()
             )

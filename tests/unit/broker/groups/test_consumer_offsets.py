@@ -9,6 +9,7 @@ from tests.unit.broker.recording import Clock
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.files.json_table import JsonTable
+from triomq.storage.reading.cold_read import finish
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_offsets_survive_a_restart(table: ConsumerOffsetTable, path: Path) -> No
 def test_rocketmqs_file_with_bare_number_keys_is_read(path: Path) -> None:
     path.write_bytes(b'{"offsetTable":{"T@G":{0:5,1:9},"U@H":{3:1}}}')
     table = reopened(path)
-    assert table.of_group("G") == {"T": {0: 5, 1: 9}}
+    assert finish(table.of_group("G")) == {"T": {0: 5, 1: 9}}
     assert table.query("H", "U", 3) == 1
 
 
@@ -82,17 +83,17 @@ def test_what_changes_nothing_does_not_make_the_table_dirty(table: ConsumerOffse
     table.commit("G", "T", 0, 1)
     save(table)
     table.commit("G", "T", 0, 1)
-    table.delete_group("no such group")
-    table.delete_topic("no such topic")
+    finish(table.delete_group("no such group"))
+    finish(table.delete_topic("no such topic"))
     assert not table.is_dirty
 
 
 def test_a_group_is_forgotten_in_all_topics_and_no_other_group(table: ConsumerOffsetTable) -> None:
     for group, topic in (("G", "T"), ("G", "U"), ("HG", "T")):
         table.commit(group, topic, 0, 1)
-    table.delete_group("G")
-    assert list(table.groups()) == ["HG"]
-    assert table.of_group("G") == {}
+    finish(table.delete_group("G"))
+    assert list(finish(table.groups())) == ["HG"]
+    assert finish(table.of_group("G")) == {}
     assert table.query("HG", "T", 0) == 1
     assert table.is_dirty
 
@@ -100,15 +101,15 @@ def test_a_group_is_forgotten_in_all_topics_and_no_other_group(table: ConsumerOf
 def test_a_topic_is_forgotten_in_all_groups_and_no_other_topic(table: ConsumerOffsetTable) -> None:
     for group, topic in (("G", "T"), ("H", "T"), ("G", "TT")):
         table.commit(group, topic, 0, 1)
-    assert sorted(table.of_topic("T")) == ["G", "H"]
-    table.delete_topic("T")
-    assert table.of_topic("T") == {}
-    assert list(table.of_topic("TT")) == ["G"]
+    assert sorted(finish(table.of_topic("T"))) == ["G", "H"]
+    finish(table.delete_topic("T"))
+    assert finish(table.of_topic("T")) == {}
+    assert list(finish(table.of_topic("TT"))) == ["G"]
 
 
 def test_what_is_handed_out_is_a_copy(table: ConsumerOffsetTable) -> None:
     table.commit("G", "T", 0, 1)
-    table.of_group("G")["T"][0] = 99
+    finish(table.of_group("G"))["T"][0] = 99
     assert table.query("G", "T", 0) == 1
 
 
@@ -130,7 +131,7 @@ def test_last_change_time_is_kept_until_offset_deletion(path: Path) -> None:
     table.commit("G", "T", 0, 4)
     assert table.changed_ms("G", "T", 0) == changed + 1000
     assert table.changed_ms("G", "T", 1) == 0
-    table.delete_group("G")
+    finish(table.delete_group("G"))
     assert table.changed_ms("G", "T", 0) == 0
 
 
@@ -143,7 +144,7 @@ def test_offsets_beyond_queue_end_are_lowered_and_reported(
     again = reopened(path)
     ends = {("T", 0): 10, ("T", 1): 7}
     assert again.restrict(lambda topic, queue_id: ends.get((topic, queue_id), 0)) == 2
-    assert again.of_group("G") == {"T": {0: 10, 1: 7}, "GONE": {0: 0, 1: 0}}
+    assert finish(again.of_group("G")) == {"T": {0: 10, 1: 7}, "GONE": {0: 0, 1: 0}}
     assert again.is_dirty
     assert "group=G topic=T queue=1 stored=11 end=7" in caplog.text
     assert again.restrict(lambda topic, queue_id: 100) == 0

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 import pytest
 
 from tests.subscriptions import tag_subscription
-from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
+from triomq.broker.groups.members import ConsumerGroup, ConsumerGroups, ProducerGroups
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumerData, MessageModel
 from triomq.protocol.errors import SubscriptionParseError
@@ -47,8 +47,8 @@ def told() -> Told:
 
 
 def make_groups(clock: Clock, told: Told, *, notifies: bool = True) -> ConsumerGroups:
-    def notify(connection: Connection, group: str) -> None:
-        told.append((connection.peer, group))
+    def notify(group: ConsumerGroup) -> None:
+        told.extend((connection.peer, group.name) for connection in group.members)
 
     return ConsumerGroups(clock_ms=clock, notify=notify, notifies=lambda _: notifies)
 

@@ -16,6 +16,7 @@ from triomq.protocol.bodies.route import (
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.requests.topics import CreateTopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.reading.cold_read import finish
 
 TOPIC = {
     "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6,
@@ -93,7 +94,7 @@ def test_deleted_topic_loses_messages_offsets_and_statistics(peer: Peer) -> None
     assert delete(peer).code == ResponseCode.SUCCESS
     assert peer.broker.topics.get("T") is None
     assert peer.broker.store.reader.max_offset_in_queue("T", 0) == 0
-    assert peer.broker.groups.offsets.of_group("G") == {"T2": {0: 1}}
+    assert finish(peer.broker.groups.offsets.of_group("G")) == {"T2": {0: 1}}
     assert peer.broker.statistics.put_by_topic == {"T2": 1}
     assert peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.TOPIC_NOT_EXIST
 
@@ -127,7 +128,7 @@ def test_topic_with_leftover_files_is_reported_and_redeletable(peer: Peer) -> No
     assert refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "cannot delete" in str(refusal.remark)
     assert str(foreign.parent) in str(refusal.remark)
-    assert peer.broker.groups.offsets.of_group("G") == {}
+    assert finish(peer.broker.groups.offsets.of_group("G")) == {}
     refused = peer.put("T")
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "delete it again" in str(refused.remark)
@@ -144,7 +145,7 @@ def test_topic_with_unrecorded_deletion_keeps_its_data(peer: Peer) -> None:
     blocked = peer.broker.store.config.root / "config/deletedTopics.json.tmp"
     blocked.mkdir(parents=True)
     assert delete(peer).code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert peer.broker.groups.offsets.of_group("G") == {"T": {0: 1}}
+    assert finish(peer.broker.groups.offsets.of_group("G")) == {"T": {0: 1}}
     assert peer.put("T").ext_fields["queueOffset"] == "1"
     blocked.rmdir()
     assert delete(peer).code == ResponseCode.SUCCESS

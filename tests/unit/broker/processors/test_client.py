@@ -41,6 +41,7 @@ def heartbeat(
 
 def notices(peer: Peer) -> list[str]:
     """Return the groups whose changes the peer was told of, oneway, and forget them."""
+    assert not any(peer.broker.notices.parts())
     for command in peer.sent:
         assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
         assert command.flag == CommandFlag.ONEWAY

@@ -11,7 +11,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.subscriptions import tag_subscription
-from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from tests.unit.broker.recording import Clock, MakeBroker, Peer, make_steps_short
 from tests.unit.storage.making import overwrite
 from triomq.broker.services.index import Indexing
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
@@ -120,6 +120,7 @@ async def test_a_long_search_is_answered_between_the_steps_of_others(
 ) -> None:
     monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
     peer = Peer(make_broker())
+    make_steps_short(peer.broker)
     for number in range(20):
         put(peer, b"%d" % number, KEYS="all")
     fields = {name: str(value) for name, value in query_fields("all", maxNum=64).items()}
@@ -134,6 +135,7 @@ async def test_a_long_search_is_answered_between_the_steps_of_others(
 async def test_a_long_search_ends_with_its_connection(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
     peer = Peer(make_broker())
+    make_steps_short(peer.broker)
     for number in range(20):
         put(peer, b"%d" % number, KEYS="all")
     async with trio.open_nursery() as nursery:
@@ -146,6 +148,7 @@ async def test_a_long_search_ends_with_its_connection(make_broker: MakeBroker, m
 async def test_a_long_search_that_fails_is_answered(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
     broker = make_broker()
+    make_steps_short(broker)
     peer = Peer(broker)
     for number in range(20):
         put(peer, b"%d" % number, KEYS="all")
