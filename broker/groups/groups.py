@@ -61,9 +61,8 @@ class Groups:
 
     async def _release_locks(self, connection: Connection, closed_by_peer: bool) -> None:
         await trio.sleep(CLOSE_GRACE_S)
-        wait_s = self.locks.release(connection, self.consumers.connection_of, closed_by_peer=closed_by_peer)
-        self.steps.end()
+        release = self.locks.release(connection, self.consumers.connection_of, closed_by_peer=closed_by_peer)
+        wait_s = await self.steps.run(release)
         if wait_s:
             await trio.sleep(wait_s)
-            self.locks.free_ended()
-            self.steps.end()
+            await self.steps.run(self.locks.free_ended())

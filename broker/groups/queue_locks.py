@@ -14,7 +14,7 @@ Source: behaviour.md A.14; RebalanceLockManager.java.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -128,8 +128,10 @@ class QueueLocks:
         successor: Callable[[str, str], Connection | None],
         *,
         closed_by_peer: bool,
-    ) -> float:
+    ) -> Generator[tuple[()], None, float]:
         """Free the locks of a connection that ended :data:`CLOSE_GRACE_S` ago, as far as its members have stopped.
+
+        Yields after each lock.
 
         Args:
             connection: the closed connection.
@@ -142,7 +144,8 @@ class QueueLocks:
         ends_ms = 0
         for group in self._groups_of.pop(connection, ()):
             free = []
-            for queue, lock in self._locks.get(group, {}).items():
+            for queue, lock in list(self._locks.get(group, {}).items()):
+                yield ()
                 if lock.connection is not connection:  # renewed on another one
                     continue
                 lock.connection = successor(group, lock.client_id)
@@ -157,16 +160,20 @@ class QueueLocks:
                 self._free(group, free)
         return max(ends_ms + 1 - self._clock_ms(), 1) / 1000 if ends_ms else 0.0
 
-    def free_ended(self) -> None:
-        """Free the locks of lost members that have ended, and tell members that were refused them."""
+    def free_ended(self) -> Generator[tuple[()]]:
+        """Free the locks of lost members that have ended, and tell members that were refused them; yields likewise."""
         for group, locks in list(self._locks.items()):
-            ended = [queue for queue, lock in locks.items() if lock.connection is None and self._is_over(lock)]
+            ended = []
+            for queue, lock in list(locks.items()):
+                yield ()
+                if lock.connection is None and self._is_over(lock):
+                    ended.append(queue)
             if ended:
                 self._free(group, ended)
 
     def _free(self, group: str, queues: Iterable[MessageQueue]) -> None:
         locks = self._locks.get(group, {})
-        freed = [locks.pop(queue) for queue in queues]
+        freed = [locks.pop(queue) for queue in queues if queue in locks]
         if not locks:
             self._locks.pop(group, None)
         if any(lock.refused for lock in freed):

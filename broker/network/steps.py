@@ -5,14 +5,17 @@ What a peer wants beyond one step goes on in a task of its own, by turns: one su
 sockets are looked at between two of its steps, however many long requests there are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import trio
 
 #: What one peer may take of the loop at a time; a step ends with the next pause after it.
 STEP_S: Final = 0.002
+
+
+Result = TypeVar("Result")
 
 
 class _Flushable(Protocol):
@@ -43,6 +46,21 @@ class Steps:
     def begin(self) -> float:
         """Return when a step that begins now should be over, by ``clock``."""
         return self.clock() + STEP_S
+
+    async def run(self, work: Generator[object, None, Result]) -> Result:
+        """Do work that may pause at each item, by turns with other such work; return its result."""
+        try:
+            while True:
+                async with self.turns:
+                    ends = self.begin()
+                    next(work)
+                    while self.clock() < ends:
+                        next(work)
+                    self.end()
+        except StopIteration as done:
+            self.end()
+            result: Result = done.value
+            return result
 
     def end(self) -> None:
         """Answer the pulls whose messages arrived in this step, then write everything that is queued anywhere."""

@@ -22,6 +22,7 @@ from triomq.protocol.bodies.client import (
     LockBatchRequestBody,
     LockBatchResponseBody,
 )
+from triomq.protocol.bodies.fastjson import loads
 from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import retry_topic
@@ -92,32 +93,36 @@ class ClientProcessors:
 
     def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Lock queues; the answer names those that the client holds now."""
-        body = LockBatchRequestBody.decode(command.body)
-        if len(body.client_id) > MAX_CLIENT_ID:
-            raise RefusedError(f"a client id of {len(body.client_id)} characters: the limit is {MAX_CLIENT_ID}")
         granted: list[MessageQueue] = []
-        for queues in _parts(body.mq_set):
+        for body in _parts(command.body):
             yield ()
             if connection.closed:  # its locks have been freed
                 break
+            if len(body.client_id) > MAX_CLIENT_ID:
+                raise RefusedError(f"a client id of {len(body.client_id)} characters: the limit is {MAX_CLIENT_ID}")
             granted += self._groups.locks.lock(
                 body.consumer_group,
                 body.client_id,
                 connection,
-                queues,
+                body.mq_set,
                 ends_with_connection=bool(body.ends_with_connection),
             )
         return command.reply(body=(yield from encode(LockBatchResponseBody(granted))))
 
     def unlock_batch_mq(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Free those of the queues that the client holds."""
-        body = LockBatchRequestBody.decode(command.body)
-        for queues in _parts(body.mq_set):
+        for body in _parts(command.body):
             yield ()
-            self._groups.locks.unlock(body.consumer_group, body.client_id, queues)
+            self._groups.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return command.reply()
 
 
-def _parts(queues: list[MessageQueue]) -> Iterator[list[MessageQueue]]:
-    for begin in range(0, len(queues), _QUEUES_AT_ONCE):
-        yield queues[begin : begin + _QUEUES_AT_ONCE]
+def _parts(body: bytes | memoryview) -> Iterator[LockBatchRequestBody]:
+    """Read a request for any number of queues as several."""
+    members = loads(body, irregular=False)
+    queues = members.get("mqSet") if isinstance(members, dict) else None
+    if not isinstance(queues, list):
+        yield LockBatchRequestBody.from_json(members)
+        return
+    for begin in range(0, len(queues) or 1, _QUEUES_AT_ONCE):
+        yield LockBatchRequestBody.from_json({**members, "mqSet": queues[begin : begin + _QUEUES_AT_ONCE]})

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from triomq.broker.groups.queue_locks import LIFE_MS, LOST_LIFE_MS, QueueLocks
 from triomq.broker.network.connection import Connection
 from triomq.protocol.message_queue import MessageQueue
+from triomq.storage.reading.cold_read import finish
 
 GROUPS = ("G", "H")
 CLIENTS = ("a", "b", "c")
@@ -78,7 +79,10 @@ class LockMachine(RuleBasedStateMachine):
                 if closed_by_peer and client in STOPS_WITH_CONNECTION:
                     del self.model[group, queue]
                     told |= {group} if lock.refused else set()
-        self.locks.release(self.connections[client], lambda _group, _client: None, closed_by_peer=closed_by_peer)
+        release = self.locks.release(
+            self.connections[client], lambda _group, _client: None, closed_by_peer=closed_by_peer
+        )
+        finish(release)
         self.connections[client] = cast(Connection, object())
         assert sorted(self.told) == sorted(told)
 
@@ -87,9 +91,10 @@ class LockMachine(RuleBasedStateMachine):
         """The client is back before its old connection is found dead."""
         old, new = self.connections[client], cast(Connection, object())
         self.connections[client] = new
-        self.locks.release(
+        release = self.locks.release(
             old, lambda _group, client_id: new if client_id == client else None, closed_by_peer=closed_by_peer
         )
+        finish(release)
 
     @rule()
     def free_ended(self) -> None:
@@ -99,7 +104,7 @@ class LockMachine(RuleBasedStateMachine):
             if not lock.is_connected and self._owner(group, queue) is None:
                 del self.model[group, queue]
                 told |= {group} if lock.refused else set()
-        self.locks.free_ended()
+        finish(self.locks.free_ended())
         assert sorted(self.told) == sorted(told)
 
     @invariant()

@@ -10,6 +10,7 @@ from triomq.protocol.bodies.client import LockBatchRequestBody, LockBatchRespons
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
+from triomq.storage.reading.cold_read import finish
 
 Q0, Q1 = (MessageQueue("T", "broker-a", queue_id) for queue_id in range(2))
 
@@ -76,9 +77,10 @@ def test_queue_named_twice_is_unlocked_with_the_others(peer: Peer, another_peer:
 def end(broker: Broker, peer: Peer, *, closed_by_peer: bool = True) -> None:
     """Drop a connection from the groups, and release its locks without the grace time."""
     broker.groups.consumers.forget(peer.as_connection)
-    broker.groups.locks.release(
+    release = broker.groups.locks.release(
         peer.as_connection, broker.groups.consumers.connection_of, closed_by_peer=closed_by_peer
     )
+    finish(release)
 
 
 @pytest.mark.parametrize("closed_by_peer", [True, False])
@@ -103,14 +105,15 @@ def test_rejected_members_are_notified_when_lost_lock_expires(
     heartbeat(another_peer, "b", "G")
     lock(peer, "a", Q0)
     clock.now_ms += 10_000
-    wait_s = broker.groups.locks.release(peer.as_connection, lambda _group, _client: None, closed_by_peer=True)
+    release = broker.groups.locks.release(peer.as_connection, lambda _group, _client: None, closed_by_peer=True)
+    wait_s = finish(release)
     assert lock(another_peer, "b", Q0) == []
     notices(another_peer)
     clock.now_ms += round(wait_s * 1000) - 1
-    broker.groups.locks.free_ended()
+    finish(broker.groups.locks.free_ended())
     assert notices(another_peer) == []
     clock.now_ms += 1
-    broker.groups.locks.free_ended()
+    finish(broker.groups.locks.free_ended())
     assert notices(another_peer) == ["G"]
     assert wait_s == (LOST_LIFE_MS - 10_000 + 1) / 1000
 

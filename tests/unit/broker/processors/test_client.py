@@ -1,5 +1,6 @@
 """Heartbeats and what follows from them: groups, retry topics, members, notices."""
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -41,7 +42,7 @@ def heartbeat(
 
 def notices(peer: Peer) -> list[str]:
     """Return the groups whose changes the peer was told of, oneway, and forget them."""
-    assert not any(peer.broker.notices.parts())
+    assert not any(peer.broker.notices.tell())
     for command in peer.sent:
         assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
         assert command.flag == CommandFlag.ONEWAY
@@ -345,3 +346,32 @@ def test_a_filter_is_checked(peer: Peer, expression: str, expression_type: str, 
 def test_a_check_without_subscription_succeeds(peer: Peer) -> None:
     for body in (b"", b"{}"):
         assert peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == ResponseCode.SUCCESS
+
+
+def test_members_that_leave_together_are_told_of_once(broker: Broker) -> None:
+    peers = [Peer(broker, f"192.0.2.9:{number}") for number in range(1, 101)]
+    for peer in peers:
+        heartbeat(peer, f"c{peer.peer}", "G")
+    assert sum(1 for _ in broker.notices.tell()) == 4
+    assert [notices(peer) for peer in peers] == [["G"]] * 100
+    for peer in peers[:50]:
+        broker.groups.consumers.forget(peer.as_connection)
+    assert [notices(peer) for peer in peers] == [[]] * 50 + [["G"]] * 50
+
+
+@pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.CHECK_CLIENT_CONFIG])
+def test_a_body_above_the_limit_is_refused(make_broker: MakeBroker, code: int) -> None:
+    peer = Peer(make_broker(max_body_bytes=1000))
+    assert peer.get(code, body=b"{}" + b" " * 998).code == ResponseCode.SUCCESS
+    refused = peer.get(code, body=b"{}" + b" " * 999)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "has 1001 bytes, the limit is 1000" in (refused.remark or "")
+
+
+def test_many_queues_are_locked_in_parts(broker: Broker, peer: Peer) -> None:
+    queues = [MessageQueue("T", "broker-a", number) for number in range(600)]
+    body = LockBatchRequestBody("c1", "G", queues)
+    answer = peer.get(RequestCode.LOCK_BATCH_MQ, body=body.encode())
+    assert LockBatchResponseBody.decode(answer.body).lock_ok_mq_set == queues
+    peer.get(RequestCode.UNLOCK_BATCH_MQ, body=replace(body, mq_set=queues[1:]).encode())
+    assert [queue for queue in queues if broker.groups.locks.owner("G", queue)] == queues[:1]

@@ -9,14 +9,19 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from tests.commands import make_command
+from tests.unit.broker.recording import Clock, MakeBroker, Peer, make_steps_short
+from triomq.broker.network.connection import Connection
+from triomq.broker.pulls import paged_reads
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.record import decode_records
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.files.file_system import FileSystem, OpenFile
+from triomq.storage.reading.cold_read import PagedRead
 
 
 class Disk:
@@ -312,3 +317,43 @@ async def test_pulls_at_the_end_never_ask_the_disk(make_broker: MakeBroker, disk
         peer.put("T")
         assert peer.pull("T", number) is not None
     assert broker.paged_reads.served == 0
+
+
+async def test_long_requests_take_turns(broker: Broker, peer: Peer, another_peer: Peer) -> None:
+    """However many a peer sends, another one's is served between them."""
+    make_steps_short(broker)
+    steps: list[str] = []
+
+    def work(connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+        for _ in range(5):
+            steps.append(connection.peer)
+            yield ()
+        return command.reply()
+
+    serve = broker.paged_reads.question(work)
+    async with trio.open_nursery() as broker.steps.nursery:
+        for number, each in enumerate((peer, peer, another_peer)):
+            assert serve(each.as_connection, make_command(1, number)) is None
+        steps.clear()
+    assert steps == [peer.peer, peer.peer, another_peer.peer] * 4
+    assert [len(each.sent) for each in (peer, another_peer)] == [2, 1]
+
+
+@pytest.mark.parametrize("changes_something", [False, True])
+async def test_nothing_is_looked_up_for_nobody(broker: Broker, peer: Peer, changes_something: bool) -> None:
+    """Neither for a one-way request, nor for a peer that leaves; but what was begun to be changed is changed."""
+    make_steps_short(broker)
+    steps: list[int] = []
+
+    def work(connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+        for _ in range(3):
+            steps.append(command.opaque)
+            yield ()
+        return command.reply()
+
+    serve = (broker.paged_reads.processor if changes_something else broker.paged_reads.question)(work)
+    async with trio.open_nursery() as broker.steps.nursery:
+        assert serve(peer.as_connection, make_command(1, 1, CommandFlag.ONEWAY)) is None
+        assert serve(peer.as_connection, make_command(1, 2)) is None
+        peer.closed = True
+    assert sorted(steps) == ([1, 1, 1, 2, 2, 2] if changes_something else [2])

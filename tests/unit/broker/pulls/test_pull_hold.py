@@ -238,3 +238,22 @@ async def test_the_sweep_sleeps_until_there_is_a_pull(hold: PullHold, autojump_c
         hold.hold(pull(queue(), deadline=began + 1))
         await wait_all_tasks_blocked()
     assert swept[0] - began < 1
+
+
+async def test_many_ready_pulls_are_taken_in_parts_and_others_before_them(hold: PullHold) -> None:
+    crowded, other = queue(), queue()
+    pulls = [pull(crowded, deadline=number // 4) for number in range(10)]
+    for each in pulls:
+        hold.hold(each)
+    arrive(crowded)
+    assert hold.take_ready(4) == pulls[:4]
+    hold.hold(later := pull(other))
+    arrive(other)
+    assert hold.take_ready(4) == [later, *pulls[4:7]]
+    assert hold.take_expired(2, most=1) == [pulls[7]]  # although it is ready
+    await hold.wait_ready()
+    assert hold.take_ready(4) == pulls[8:]
+    assert (hold.take_ready(), hold.held) == ([], 0)
+    with trio.move_on_after(0) as waiting:
+        await hold.wait_ready()
+    assert waiting.cancelled_caught

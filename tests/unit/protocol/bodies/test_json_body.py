@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.protocol.bodies.json_body import JsonBody, Wire
+from triomq.protocol.bodies.json_body import JsonBody, Wire, json_pieces
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 
@@ -75,6 +75,20 @@ OUTER = st.builds(
 def test_body_survives_the_round_trip(body: Outer) -> None:
     assert Outer.decode(body.encode()) == body
     assert Outer.decode(memoryview(body.encode(quoted_ids=True))) == body
+
+
+@given(st.lists(OUTER, max_size=3), st.integers(1, 3))
+def test_pieces_are_what_is_encoded_at_once(bodies: list[Outer], at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("triomq.protocol.bodies.json_body._PIECE", at_once)
+        for body in bodies:
+            assert b"".join(json_pieces(body)) == body.encode()
+        assert b"".join(json_pieces(bodies)) == b"[" + b",".join(body.encode() for body in bodies) + b"]"
+
+
+def test_pieces_are_short() -> None:
+    pieces = list(json_pieces({"many": {number: [number] * 3 for number in range(5000)}, "more": [0] * 5000}))
+    assert max(map(len, pieces)) < 500
 
 
 def test_members_are_written_sorted_without_nulls_or_blanks() -> None:

@@ -10,6 +10,7 @@ from triomq.storage.append import entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import is_topic_name
 from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import finish
 
 
 def test_a_queue_is_always_the_same_object(store: MessageStore) -> None:
@@ -160,3 +161,17 @@ def test_held_queue_reappears_when_its_topic_is_recreated(maker: StoreMaker) -> 
     assert bodies(store) == [b"again"]
     store.close()
     assert bodies(maker()) == [b"again"]
+
+
+def test_a_topic_takes_no_messages_while_it_is_deleted(store: MessageStore) -> None:
+    for queue_id in range(3):
+        put(store, "T", queue_id)
+    deletion = store.deletion("T")
+    next(deletion)
+    for queue_id in range(3):
+        with pytest.raises(StoreError, match="queues are being deleted"):
+            put(store, "T", queue_id)
+    put(store, "T", 3)
+    assert finish(deletion) == 3
+    assert [queue.queue_id for queue in store.queues.of_topic("T")] == [3]
+    assert put(store, "T", 0).queue_offset == 0

@@ -662,3 +662,24 @@ def test_search_proceeds_in_steps_over_unindexed_log(maker: StoreMaker) -> None:
 def test_impossible_sizes_are_refused(maker: StoreMaker, slots: int, units: int) -> None:
     with pytest.raises(ConfigError, match="index_"):
         maker(index_slots=slots, index_units=units)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 5, 7])
+def test_messages_with_many_keys_are_indexed_in_parts(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Also in files that were begun by another process, and the index is the same as if it were made at once."""
+    store = maker()
+    for number in range(6):
+        put_keys(store, *[f"{number}-{key}" for key in range(number * 3)])
+    other = maker(maker.killed_copy(store))
+    index_all(other)
+    monkeypatch.setattr("triomq.storage.index.index_keys._MAX_KEYS", at_once)
+    steps = 1
+    while store.index.catch_up():
+        steps += 1
+        if steps == 4:
+            store.close()
+            store.open()
+    assert steps >= 45 // at_once
+    assert contents(store.config.root) == contents(other.config.root)
