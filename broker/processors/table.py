@@ -57,12 +57,8 @@ class Processors:
     acl: AclProcessors | None
 
 
-_LIMITED: Final = (
-    RequestCode.CHECK_CLIENT_CONFIG,
-    RequestCode.LOCK_BATCH_MQ,
-    RequestCode.UNLOCK_BATCH_MQ,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-)
+_LIMITED: Final = (RequestCode.CHECK_CLIENT_CONFIG, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ)
+_MAX_GROUP_BYTES: Final = 8 * 1024  # of a subscription group: a few hundred, but of JSON that orjson does not read
 
 
 def tables(processors: Processors, paged_reads: PagedReads, max_body_bytes: int, guard: Guard) -> Ports:
@@ -80,6 +76,8 @@ def tables(processors: Processors, paged_reads: PagedReads, max_body_bytes: int,
     vip: dict[int, Processor] = {**namesrv, **_clients(processors, paged_reads), **_tools(processors, paged_reads)}
     vip.update(acl)
     vip.update({code: _limited(vip[code], max_body_bytes) for code in _LIMITED})
+    set_group = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    vip[set_group] = _limited(vip[set_group], _MAX_GROUP_BYTES)
     pulls: dict[int, Processor] = {
         RequestCode.PULL_MESSAGE: processors.pulls.pull_message,
         RequestCode.LITE_PULL_MESSAGE: processors.pulls.pull_message,
@@ -98,8 +96,7 @@ def _limited(process: Processor, max_body_bytes: int) -> Processor:
     def processor(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         if len(command.body) > max_body_bytes:
             raise RefusedError(
-                f"the body of request {command.code} has {len(command.body)} bytes, the limit is {max_body_bytes}: "
-                "send several requests"
+                f"the body of request {command.code} has {len(command.body)} bytes, the limit is {max_body_bytes}"
             )
         return process(connection, command)
 

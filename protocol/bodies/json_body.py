@@ -29,7 +29,7 @@ from typing import (
     get_type_hints,
 )
 
-from triomq.protocol.bodies.fastjson import dumps, loads, queue_to_json, written_key
+from triomq.protocol.bodies.fastjson import MAX_IRREGULAR_BYTES, dumps, loads, queue_to_json, written_key
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.headers import Wire as Wire
@@ -59,6 +59,8 @@ class JsonBody:
 
     irregular: ClassVar[bool] = False
     """Whether a member has keys other than text: only such bodies are read in fastjson's irregular form."""
+    max_irregular_bytes: ClassVar[int] = MAX_IRREGULAR_BYTES
+    """Limit for a body in that form, as reading it is slow."""
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview) -> Self:
@@ -67,7 +69,7 @@ class JsonBody:
         Raises:
             ProtocolError: not JSON, or a member has the wrong type.
         """
-        return cls.from_json(loads(data, irregular=cls.irregular))
+        return cls.from_json(loads(data, irregular=cls.irregular and len(data) <= cls.max_irregular_bytes))
 
     @classmethod
     def from_json(cls, value: object) -> Self:

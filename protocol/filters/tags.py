@@ -11,8 +11,8 @@ from triomq.protocol.errors import SubscriptionParseError
 from triomq.protocol.java import BLANKS, tags_code
 
 SUBSCRIBE_ALL: Final = "*"
-MAX_TAGS: Final = 4096  # of one expression, some ms; RocketMQ has no limit
-MAX_CHARACTERS: Final = 100_000  # as of a SQL expression
+MAX_TAGS: Final = 2048  # of one expression, some ms to read; RocketMQ has no limit
+MAX_CHARACTERS: Final = 32_768
 _SEPARATOR: Final = "||"
 _PLAIN_TAG: Final = re.compile(r"(?:[^\x00-\x20&|]|&(?!&))+")  # R&D is a tag
 

@@ -510,3 +510,14 @@ def test_pull_response_is_identical_in_every_header_format(peer: Peer, header_fo
     response = peer.get(RequestCode.PULL_MESSAGE, header, serialize_type=int(header_format))
     assert (response.code, response.remark, response.serialize_type) == (0, "FOUND", header_format)
     assert response.ext_fields == command.ext_fields
+
+
+def test_a_pull_looks_at_a_bounded_number_of_messages(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever number it asks for; the answer tells where to go on."""
+    monkeypatch.setattr("triomq.storage.reading.filtered_read._MAX_UNITS_LOOKED_AT", 900)
+    peer = Peer(make_broker({"consume_queue_file_size_bytes": 20 * 2000}))
+    for _ in range(950):
+        peer.put("T")
+    answer = peer.pull("T", 0, subscription="other", maxMsgNums=1_000_000)
+    assert answer is not None
+    assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "900")

@@ -12,7 +12,6 @@ from trio.testing import MockClock
 from tests.commands import make_command
 from tests.unit.broker.recording import Clock, MakeBroker, Peer, make_steps_short
 from triomq.broker.network.connection import Connection
-from triomq.broker.pulls import paged_reads
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData
 from triomq.protocol.bodies.route import TopicConfig

@@ -197,6 +197,15 @@ def test_any_json_is_a_body_or_a_protocol_error(value: dict[str, Any]) -> None:
         Outer.from_json(value)
 
 
+def test_an_irregular_body_may_be_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b'{"byId":{0:"x"}}'
+    monkeypatch.setattr(Outer, "max_irregular_bytes", len(text))
+    assert Outer.decode(text).by_id == {0: "x"}
+    with pytest.raises(ProtocolError):
+        Outer.decode(text + b" ")
+    assert Outer.decode(b'{"byId":{"0":"x"}} ').by_id == {0: "x"}
+
+
 def test_body_without_irregular_keys_is_parsed_as_strict_json() -> None:
     with pytest.raises(ProtocolError):
         Inner.decode(b'{"number":5,0:1}')

@@ -3,7 +3,7 @@
 import pytest
 
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.tags import MAX_CHARACTERS, MAX_TAGS, TagFilter
 from triomq.protocol.record.message import is_selectable
 
 
@@ -48,6 +48,13 @@ def test_equal_code_of_another_tag_is_told_apart_by_the_text() -> None:
 def test_expression_of_empty_parts_is_refused(expression: str) -> None:
     with pytest.raises(SubscriptionParseError):
         TagFilter.parse(expression)
+
+
+@pytest.mark.parametrize(("tags", "padding"), [(MAX_TAGS + 1, 0), (1, MAX_CHARACTERS)])
+def test_too_long_expressions_are_refused(tags: int, padding: int) -> None:
+    with pytest.raises(SubscriptionParseError, match="too many"):
+        TagFilter.parse("||".join(["a"] * tags) + "b" * padding)
+    assert len(TagFilter.parse("||".join(map(str, range(MAX_TAGS)))).tags) == MAX_TAGS
 
 
 def test_only_javas_blanks_are_trimmed() -> None:
