@@ -161,6 +161,11 @@ class ConsumeQueue:
         """End of the units, visible or not, as a position in the sequence of files."""
         return self.next_offset * UNIT_SIZE
 
+    def refuse(self, reason: StoreError) -> None:
+        """Take no messages from now on, as long as ``refusal`` is set."""
+        self.refusal = self.refusal or reason
+        self._limit = 0  # without room an append has to ask for some
+
     def reserve(self, count: int) -> None:
         """Map the files of the next ``count`` units and make sure that the disk cannot refuse one.
 

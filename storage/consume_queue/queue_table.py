@@ -123,7 +123,7 @@ class QueueTable:
         refusal: StoreError | None = None
         failed = {queue for queue in queues if queue.refusal is not None}
         for queue in queues:
-            queue.refusal = queue.refusal or StoreError("its queues are being deleted")
+            queue.refuse(StoreError("its queues are being deleted"))
         for queue in queues:
             destroyed += bool(queue.files.files) or queue in failed
             try:
