@@ -214,7 +214,7 @@ async def _send_irregular_json(target: Target) -> None:
         request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=irregular(3_500_000)),
         request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=irregular(8_000)),
         request(RequestCode.REGISTER_BROKER, _REGISTRATION, irregular(3_500_000)),
-        request(RequestCode.REGISTER_BROKER, _REGISTRATION, irregular(32_000)),
+        request(RequestCode.REGISTER_BROKER, _REGISTRATION, irregular(16_000)),
     )
 
 
