@@ -12,13 +12,13 @@ from triomq.storage.reading.cold_read import ColdRange, PagedRead, read_ranges
 Found = TypeVar("Found")
 
 
-def encode(value: object) -> PagedRead[bytes]:
+def encode(value: object) -> PagedRead[memoryview]:
     """Return the JSON of a value, with bodies anywhere in it, of any length."""
-    pieces = []
+    text = bytearray()
     for piece in json_pieces(value):
-        pieces.append(piece)
+        text += piece
         yield ()
-    return b"".join(pieces)
+    return memoryview(text)
 
 
 async def run_paged_read(read: PagedRead[Found]) -> Found:

@@ -59,7 +59,7 @@ class StatisticsProcessors:
         config = self.topics.get(topic)
         if config is None:
             raise RefusedError(f"topic[{topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
-        table = bytearray()
+        text = bytearray(b'{"offsetTable":{')  # written queue by queue, see below
         for queue_id in range(config.write_queue_nums):
             max_offset = self.store.reader.max_offset_in_queue(topic, queue_id)
             offset = TopicOffset(
@@ -67,9 +67,11 @@ class StatisticsProcessors:
                 max_offset=max_offset,
                 last_update_timestamp=(yield from self._store_time(topic, queue_id, max_offset - 1)),
             )
-            table += b"," + written_key(MessageQueue(topic, self.config.broker_name, queue_id)) + b":" + offset.encode()
+            key = written_key(MessageQueue(topic, self.config.broker_name, queue_id))
+            text += b"%b%b:%b" % (b"," if queue_id else b"", key, offset.encode())
             yield ()
-        return command.reply(body=b'{"offsetTable":{%b}}' % bytes(table[1:]))
+        text += b"}}"
+        return command.reply(body=memoryview(text))
 
     def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> PagedRead[int]:
         """Return when a message was stored, ms; 0 if it does not exist."""
@@ -83,43 +85,44 @@ class StatisticsProcessors:
         group = header.consumer_group
         topics = [header.topic] if header.topic else list((yield from self.groups.offsets.of_group(group)))
         stats, _, _ = yield from self._consume_stats(group, topics)
-        return command.reply(body=stats)
+        return command.reply(body=memoryview(stats))
 
-    def _consume_stats(self, group: str, topics: Iterable[str]) -> PagedRead[tuple[bytes, int, int]]:
+    def _consume_stats(self, group: str, topics: Iterable[str]) -> PagedRead[tuple[bytearray, int, int]]:
         """Return a ``ConsumeStats`` as it is sent, the number of its queues, and how many messages wait in them.
 
-        Each queue is written at once: the garbage collector would look at objects for as many for 50 ms.
+        Each queue is written at once: the garbage collector would look at objects for all of them for 50 ms.
         """
-        table, queues, diff, tps = bytearray(), 0, 0, 0.0
-        for topic in topics:
-            config = self.topics.get(topic)
-            if config is None or not self._is_subscribed(group, topic):
-                continue
+        found = {topic: config for topic in topics if (config := self.topics.get(topic))}
+        wanted = {topic: config for topic, config in found.items() if self._is_subscribed(group, topic)}
+        tps = sum((self.statistics.group_rate(group, topic) for topic in wanted), start=0.0)
+        text = bytearray(b'{"consumeTps":%b,"offsetTable":{' % fastjson.dumps(tps))
+        queues = diff = 0
+        for topic, config in wanted.items():
             for queue_id in range(config.read_queue_nums):
                 queue = MessageQueue(topic, self.config.broker_name, queue_id)
                 each = yield from self._offset_wrapper(group, queue)
-                table += b"," + written_key(queue) + b":" + each.encode()
+                text += b"%b%b:%b" % (b"," if queues else b"", written_key(queue), each.encode())
                 queues += 1
                 diff += each.broker_offset - each.consumer_offset
                 yield ()
-            tps += self.statistics.group_rate(group, topic)
-        return b'{"consumeTps":%b,"offsetTable":{%b}}' % (fastjson.dumps(tps), bytes(table[1:])), queues, diff
+        text += b"}}"
+        return text, queues, diff
 
     def get_broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with the progress of all groups, in all topics or in those whose order is global."""
         is_order = GetBrokerConsumeStatsRequestHeader.decode(command.ext_fields).is_order
-        found = bytearray()
-        total_diff = 0
+        text = bytearray(b'{"brokerAddr":%b,"consumeStatsList":[' % fastjson.dumps(connection.advertised))
+        groups = total_diff = 0
         for group, topics in (yield from self.groups.offsets.groups()).items():
             wanted = [topic for topic in topics if not is_order or ((of := self.topics.get(topic)) and of.order)]
             stats, queues, diff = yield from self._consume_stats(group, wanted)
             if queues:
-                found += b",{%b:[%b]}" % (fastjson.dumps(group), stats)
+                text += b"%b{%b:[%b]}" % (b"," if groups else b"", fastjson.dumps(group), bytes(stats))
+                groups += 1
                 total_diff += diff
             yield ()
-        head = fastjson.dumps(connection.advertised)
-        body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d}' % (head, bytes(found[1:]), total_diff)
-        return command.reply(body=body)
+        text += b'],"totalDiff":%d}' % total_diff
+        return command.reply(body=memoryview(text))
 
     def _offset_wrapper(self, group: str, queue: MessageQueue) -> PagedRead[OffsetWrapper]:
         topic, _, queue_id = queue
@@ -153,12 +156,13 @@ class StatisticsProcessors:
         config = self.topics.get(header.topic)
         if config is None:
             raise RefusedError(f"topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
-        spans = bytearray()
+        text = bytearray(b'{"consumeTimeSpanSet":[')
         for queue_id in range(config.write_queue_nums):
             span = yield from self._time_span(header.group, header.topic, queue_id)
-            spans += b"," + span.encode()
+            text += b"%b%b" % (b"," if queue_id else b"", span.encode())
             yield ()
-        return command.reply(body=b'{"consumeTimeSpanSet":[%b]}' % bytes(spans[1:]))
+        text += b"]}"
+        return command.reply(body=memoryview(text))
 
     def _time_span(self, group: str, topic: str, queue_id: int) -> PagedRead[QueueTimeSpan]:
         reader = self.store.reader

@@ -27,7 +27,7 @@ _ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 _COMMIT: Final = int(MessageSysFlag.TRANSACTION_COMMIT)
 _UNUSUAL_BITS: Final = HOST_V6_BITS | _ROLLBACK  # hosts that are IPv6, or part of a transaction but a commit
 _MAX_TOPICS: Final = 10_000  # remembered at a time
-_MAX_KEYS: Final = 2048  # of one read, 2 ms; RocketMQ indexes all keys of a message, 16,000 and more
+_MAX_KEYS: Final = 1024  # of one read, 2 ms; RocketMQ indexes all keys of a message, 16,000 and more
 
 
 class IndexBatch:

@@ -147,14 +147,24 @@ _MEMBERS: Final = 1_500
 
 async def _hold_pulls(target: Target) -> None:
     """One message arrives for all of them."""
-    async with target.connect() as wire, target.connect() as sender:
+    pull = request(RequestCode.PULL_MESSAGE, pull_fields("HELD", 1, sysFlag=6, suspendTimeoutMillis=600_000))
+    last = request(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": 0}, opaque=7)
+    all_held = trio.Event()
+
+    async def read(wire: Wire) -> None:
+        answers = 0
+        while answers < _HELD:
+            if (await wire.next()).opaque == 7:
+                all_held.set()
+            else:
+                answers += 1
+
+    async with target.connect() as wire, target.connect() as sender, trio.open_nursery() as nursery:
         await sender.put("HELD")
-        pull = request(RequestCode.PULL_MESSAGE, pull_fields("HELD", 1, sysFlag=6, suspendTimeoutMillis=600_000))
-        await wire.send(pull * _HELD)
-        await _settle(wire)
+        nursery.start_soon(read, wire)
+        await wire.send(pull * _HELD + last)
+        await all_held.wait()
         await sender.put("HELD")
-        for _ in range(_HELD):
-            await wire.next()
 
 
 async def _join_and_leave(target: Target) -> None:

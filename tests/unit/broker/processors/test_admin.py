@@ -169,7 +169,7 @@ async def test_deleting_topic_answers_only_its_held_pulls(peer: Peer, another_pe
 
 def test_the_table_of_topics_is_told_as_rocketmq_writes_it(peer: Peer) -> None:
     create(peer)
-    body = peer.get(RequestCode.GET_ALL_TOPIC_CONFIG).body
+    body = bytes(peer.get(RequestCode.GET_ALL_TOPIC_CONFIG).body)
     assert (
         b'"T":{"order":false,"perm":6,"readQueueNums":3,"topicFilterType":"SINGLE_TAG","topicName":"T",'
         b'"topicSysFlag":0,"writeQueueNums":2}'
