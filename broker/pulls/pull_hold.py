@@ -27,7 +27,7 @@ from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
 _SWEEP_INTERVAL_S: Final = 0.1
-AT_ONCE: Final = 128  # held pulls that are answered in one step: 1 ms
+AT_ONCE: Final = 64  # held pulls that are answered in one step: 1 ms
 _SPARE: Final = 256  # answered pulls that may remain in the heap
 _PULL_BYTES: Final = 1024  # memory of a held pull
 _FILTER_BYTES: Final = 16  # ... and of its filter, for each character
