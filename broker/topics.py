@@ -5,6 +5,7 @@ Source: behaviour.md A.2; TopicConfigManager.java.
 
 import logging
 from collections.abc import Callable, Iterable
+from itertools import islice
 from random import Random
 from typing import Final
 
@@ -31,6 +32,7 @@ from triomq.storage.files.json_table import JsonTable
 
 LOGGER: Final = logging.getLogger("triomq.broker.topics")
 
+_NAMED: Final = 20  # topics, in one line of the log
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 _READ_WRITE_INHERIT: Final = int(Permission.READ | Permission.WRITE | Permission.INHERIT)
 
@@ -107,8 +109,10 @@ class TopicTable(ConfigTable[TopicConfig]):
             if topic not in self._configs and topic != OP_HALF_TOPIC:
                 found[topic] = max(found.get(topic, 0), queue_id + 1)
         for topic, count in found.items():
-            LOGGER.warning("topic has queues but no configuration: added topic=%s queues=%d", topic, count)
             self.put(_config(topic, count))
+        if found:
+            some = [f"{topic}:{count}" for topic, count in islice(found.items(), _NAMED)]
+            LOGGER.warning("topics have queues but no configuration: added topics=%d such as %s", len(found), some)
 
     def put(self, config: TopicConfig) -> None:
         """Add or replace a topic."""

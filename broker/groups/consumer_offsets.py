@@ -4,12 +4,12 @@ Source: behaviour.md A.13; ConsumerOffsetManager.java, store.md 6.4.
 """
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final, TypeAlias, TypeVar
 
 from triomq.broker.saved_table import SavedTable
 from triomq.protocol.errors import LimitReachedError, StoreLayoutError
-from triomq.storage.files.json_table import JsonTable
+from triomq.storage.files.json_table import JsonTable, encode_rows
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.consumer_offsets")
 
@@ -85,6 +85,10 @@ class ConsumerOffsetTable(SavedTable):
         if key not in self._offsets and len(self._offsets) >= self._max_group_topics:
             setting = "max_group_topics"
             raise LimitReachedError(f"{key}: the broker has offsets of {len(self._offsets)} ({setting})", setting)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the content of the file in pieces."""
+        return encode_rows({}, "offsetTable", list(self._offsets), self._offsets.get)
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Store an offset, even a lower one: the members of the group decide."""

@@ -7,6 +7,7 @@ Source: ConfigManager.java, MixAll.java; store.md 6.1.
 
 import json
 import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,10 @@ from triomq.protocol.errors import ProtocolError, StoreLayoutError
 from triomq.storage.files.file_system import FileSystem, translated
 
 LOGGER: Final = logging.getLogger("triomq.storage.files.json_table")
+
+_ROWS_AT_ONCE: Final = 256
+_END: Final = b"}\n}"  # of an empty object in another
+_END_OF_ROWS: Final = b"\n  }\n}"
 
 
 class JsonTable:
@@ -111,3 +116,25 @@ def encode(table: Any) -> bytes:
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
     content = orjson.dumps(table, option=options)
     return content if content.isascii() else json.dumps(table, indent=2, sort_keys=True).encode("ascii")
+
+
+def encode_rows(
+    head: Mapping[str, Any], field: str, names: Sequence[str], row: Callable[[str], Any]
+) -> Iterator[bytes]:
+    """Yield ``encode({**head, field: {name: row(name) ...}})`` in pieces that each take about a millisecond to make.
+
+    Args:
+        head: the other members; their names sort before ``field``.
+        field: the member that holds the rows.
+        names: of the rows; only those of one piece are sorted.
+        row: returns one; ``None``, for one that has gone meanwhile, leaves it out.
+    """
+    begin = len(encode({field: {}})) - len(_END)
+    yield encode({**head, field: {}})[: -len(_END)]
+    separator, end = b"", _END
+    for at in range(0, len(names), _ROWS_AT_ONCE):
+        rows = {name: found for name in names[at : at + _ROWS_AT_ONCE] if (found := row(name)) is not None}
+        if rows:
+            yield separator + encode({field: rows})[begin : -len(_END_OF_ROWS)]
+            separator, end = b",", _END_OF_ROWS
+    yield end

@@ -1,7 +1,7 @@
 """Tables are on the disk soon after they changed: an Apache broker knows only the topics that are in the file."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
@@ -60,16 +60,16 @@ async def test_a_table_that_takes_long_is_saved_less_often(
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encode = broker.topics.encode
+    pieces = broker.topics.pieces
 
-    def encode_slowly() -> bytes:
+    def pieces_slowly() -> Iterator[bytes]:
         autojump_clock.jump(0.05)
-        return encode()
+        return pieces()
 
     async with saving(broker):
         await trio.sleep(3)
         saves.clear()
-        monkeypatch.setattr(broker.topics, "encode", encode_slowly)
+        monkeypatch.setattr(broker.topics, "pieces", pieces_slowly)
         for number in range(100):
             broker.topics.put(TopicConfig(topic_name=f"topic-{number}"))
             await trio.sleep(0.05)
@@ -78,6 +78,27 @@ async def test_a_table_that_takes_long_is_saved_less_often(
     assert len(times) > 3
     assert [after - before for before, after in pairwise(times)] == [pytest.approx(1.05)] * (len(times) - 1)
     assert b"topic-99" in saves[-1][1]
+
+
+async def test_others_run_while_a_long_table_is_encoded_and_what_they_change_is_saved_next(
+    broker: Broker, saves: list[tuple[float, bytes]], autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triomq.storage.files.json_table._ROWS_AT_ONCE", 1)
+    broker.topics.put(TopicConfig(topic_name="goes"))
+    async with saving(broker):
+        await trio.sleep(3)
+        saves.clear()
+        broker.topics.put(TopicConfig(topic_name="first"))
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+        assert saves == []
+        broker.topics.delete("goes")
+        broker.topics.put(TopicConfig(topic_name="later"))
+        await trio.sleep(10)
+    assert [content.count(b"later") > 0 for _, content in saves] == [False, True]
+    assert all(b"goes" not in content and b"first" in content for _, content in saves)
+    broker.topics.load()
+    assert broker.topics.get("later") is not None
 
 
 async def test_table_missing_system_topics_is_saved_at_startup(

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.storage.making import FaultyFileSystem
 from triomq.protocol.errors import StoreError, StoreLayoutError
 from triomq.storage.files.file_system import FileSystem
-from triomq.storage.files.json_table import JsonTable, encode
+from triomq.storage.files.json_table import JsonTable, encode, encode_rows
 
 
 @pytest.fixture
@@ -117,3 +117,12 @@ def test_failure_at_any_save_step_loses_at_most_newest_state(path: Path) -> None
             break
     assert steps == 6
     assert JsonTable(path).load() == {"n": "new"}
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 700])
+def test_a_long_table_in_pieces_is_the_same_table(count: int) -> None:
+    rows = {f"topic-{number:03}": {"perm": number, "name": "ü" * (number == 3)} for number in range(count)}
+    head = {"dataVersion": {"counter": 1}}
+    pieces = list(encode_rows(head, "table", [*rows, "gone"], rows.get))
+    assert b"".join(pieces) == encode({**head, "table": rows})
+    assert len(pieces) == 2 + -(-count // 256)
