@@ -19,6 +19,7 @@ from bench import (
     spark,
     store,
     sync,
+    topics,
     undecided,
     waiting,
 )
@@ -58,6 +59,7 @@ MODES: Final = {
     "filter": Mode("what SQL filters cost our broker and its other clients", filtered.add_arguments, filtered.run),
     "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),
     "queues": Mode("ten thousand queues and 10 GiB of log together", queues.add_arguments, queues.run),
+    "topics": Mode("many topics: their disk space, and the start after a kill", topics.add_arguments, topics.run),
     "sync": Mode(
         "durability sync through sockets: one sender and many, beside fdatasync", sync.add_arguments, sync.run
     ),

@@ -30,6 +30,7 @@ class Server:
     namesrv: str
     pids: tuple[int, ...]
     ready_s: float
+    broker: str = ""  # address of ours
 
     def cpu_s(self) -> float:
         """Return the CPU time that the processes used so far."""
@@ -125,7 +126,7 @@ def triomq_server(
             if not line:
                 raise RuntimeError("our broker did not start; its own words are above")
             ready = json.loads(line)
-            yield Server("triomq", ready["namesrv"], (process.pid,), time.perf_counter() - started)
+            yield Server("triomq", ready["namesrv"], (process.pid,), time.perf_counter() - started, ready["broker"])
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -182,9 +183,9 @@ def listening_server(command: Sequence[str], log: Path, port: int) -> Iterator[N
 
 
 @contextmanager
-def work_folder() -> Iterator[Path]:
+def work_folder(parent: Path | None = None) -> Iterator[Path]:
     """Make a folder for stores and remove it at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="triomq-bench-"))
+    folder = Path(tempfile.mkdtemp(prefix="triomq-bench-", dir=parent))
     try:
         yield folder
     finally:

@@ -10,7 +10,7 @@ import sys
 
 import trio
 
-from tests.attack import clients, frames, loop, memory, tables
+from tests.attack import clients, frames, loop, memory, tables, topics
 from tests.attack.measure import MAX_GROWN_MIB, MAX_MEMORY_MIB, MAX_PING_MS, P99_PING_MS, Attack, measure, table
 
 ATTACKS: tuple[Attack, ...] = (
@@ -18,6 +18,7 @@ ATTACKS: tuple[Attack, ...] = (
     *loop.ATTACKS,
     *memory.ATTACKS,
     *tables.ATTACKS,
+    *topics.ATTACKS,
     *clients.ATTACKS,
 )
 
