@@ -56,7 +56,7 @@ class StoreConfig:
     flush_consume_queue_thorough_interval_s: float = 60.0  # flushConsumeQueueThoroughInterval
 
     reserve_step_bytes: int = 16 * 1024**2  # ours: disk space is reserved this far ahead in the commit log
-    consume_queue_reserve_step_bytes: int = 64 * 1024  # ours: likewise in each consume queue
+    consume_queue_reserve_step_bytes: int = 64 * 1024  # ours: likewise in each consume queue, at first less
 
     retention_hours: float = 72.0  # fileReservedTime: older files of the commit log may be deleted
     retention_bytes: int | None = None  # ours: above this length the commit log loses its oldest files at any hour

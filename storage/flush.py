@@ -25,6 +25,7 @@ from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
 _PAGE: Final = 4096
+_MANY: Final = 1000  # files and directories: one by one they would take the disk a second or more
 
 
 class FlushPlan:
@@ -119,13 +120,19 @@ class FlushPlan:
         self.complete = True
 
     def _sync(self) -> None:
-        for file in self._files:
+        files, directories = self._files, self._changed_directories()
+        together = [*(file.path for file in files if file.is_pooled), *directories]
+        if len(together) > _MANY:
+            with translated("sync", together[0]):
+                self._file_system.sync_all(together)
+            files, directories = [file for file in files if not file.is_pooled], {}
+        for file in files:
             if (open_file := file.file_if_there()) is not None:  # else the topic was deleted meanwhile
                 try:
                     self._file_system.sync_file(open_file)
                 except OSError as exc:  # without a cause: it was open, also where the error is one of rights
                     raise store_error(exc, "sync", file.path) from None
-        for directory in self._changed_directories():
+        for directory in directories:
             self._sync_directory(directory)
         if self.checkpoint is not None:
             checkpoint, path = self.checkpoint

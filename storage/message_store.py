@@ -28,7 +28,8 @@ from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_q
 from triomq.storage.index.message_index import MessageIndex
 from triomq.storage.reading.cold_read import ColdReads, PagedRead, finish
 from triomq.storage.reading.store_reader import StoreReader
-from triomq.storage.recovery.recovery import Recovery, RecoveryReport
+from triomq.storage.recovery.recovery import Recovery
+from triomq.storage.recovery.report import RecoveryReport
 from triomq.storage.refusal import Refusal
 from triomq.storage.statistics import StoreStatistics, take_statistics
 from triomq.storage.store_directory import StoreDirectory
@@ -352,10 +353,10 @@ class MessageStore:
             self._clock_s,
         )
         report = recovery.run(clean=clean, progress=progress)
-        vouched = recovery.checkpoint.indexes
-        report = replace(report, removed_index_files=self.index.load(vouched, clean=clean))
-        newest = self.commit_log.store_timestamp
-        self._checkpoint = Checkpoint(newest, newest, min(vouched, self.index.end_timestamp))  # of files that are there
+        vouched = recovery.checkpoint
+        report = replace(report, removed_index_files=self.index.load(vouched.indexes, clean=clean))
+        indexes = min(vouched.indexes, self.index.end_timestamp)  # of files that are there
+        self._checkpoint = vouched._replace(indexes=indexes)
         on_disk = load_checkpoint(self._file_system, self._directory.checkpoint)
         if self._checkpoint != on_disk or not self._file_system.exists(self._directory.checkpoint):
             self._checkpoint.save(self._file_system, self._directory.checkpoint)

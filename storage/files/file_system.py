@@ -8,8 +8,9 @@ import ctypes
 import errno
 import mmap
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -27,6 +28,9 @@ _FOLDER_MODE: Final = 0o700
 _ZEROS: Final = bytes(1024 * 1024)
 _PAGE: Final = mmap.PAGESIZE
 _RESIDENT_FLAGS: Final = bytes(range(1, 256, 2))  # of mincore: only the lowest bit is defined
+_LINUX: Final = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+_SYNCFS_REPORTS: Final = _LINUX >= (5, 8)  # what could not be written
+_syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 _mincore = ctypes.PyDLL(None).mincore  # so short that giving the lock of the interpreter away would cost more
 
 
@@ -96,7 +100,7 @@ class FileSystem:
         with scan:
             for entry in scan:
                 if entry.is_dir():  # usually known without a call of the system
-                    entries.append(DirectoryEntry(entry.name, is_file=False, is_directory=True, size_bytes=0))
+                    entries.append(DirectoryEntry(entry.name, False, True, 0))
                     continue
                 try:
                     status = entry.stat()
@@ -209,6 +213,30 @@ class FileSystem:
             os.fsync(number)
         finally:
             os.close(number)
+
+    def sync_all(self, paths: Iterable[Path]) -> None:
+        """Wait until all these files and directories are on the disk; those that do not exist are left out.
+
+        This syncs whole file systems: thousands of files one by one would each wait for the disk.
+        """
+        synced: set[int] = set()
+        for path in paths:
+            try:
+                device = path.stat().st_dev
+                if device in synced:
+                    continue
+                number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                if not _SYNCFS_REPORTS:
+                    os.fsync(number)
+                elif _syncfs(number):
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+                else:
+                    synced.add(device)
+            finally:
+                os.close(number)
 
     def rename(self, source: Path, target: Path) -> None:
         """Put ``source`` in the place of ``target``, at once."""

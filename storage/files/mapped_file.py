@@ -140,6 +140,11 @@ class MappedFile:
         return content
 
     @property
+    def is_pooled(self) -> bool:
+        """Whether it is one of many, which share a pool of mappings."""
+        return self._pool is not None
+
+    @property
     def is_mapped(self) -> bool:
         """Whether it uses an open file and address space."""
         return self._map is not None

@@ -74,7 +74,7 @@ class MappedFileQueue:
             file_system: what does the work.
             directory: need not exist before the first file.
             file_size: bytes of each file.
-            reserve_step_bytes: how far ahead disk space is reserved.
+            reserve_step_bytes: how far ahead disk space is reserved, see ``reserve``.
             scratch: path of a new file until it has its full length; same file system, another directory.
             pool: bounds how many of these and other files are mapped; without it all of these are.
         """
@@ -124,7 +124,8 @@ class MappedFileQueue:
                 file = path if self._pool is not None else self._file_system.open_file(path)
             except OSError as exc:
                 raise StoreLayoutError(f"cannot open {path}: {exc.strerror}") from exc
-            self.files.append(MappedFile(self._file_system, file, start, self.file_size, self._pool))
+            in_order = self._pool is None  # of ten thousand queues a page or two is needed, not 6 MB of zeros
+            self.files.append(MappedFile(self._file_system, file, start, self.file_size, self._pool, in_order=in_order))
 
     def create_next(self, start: int) -> MappedFile:
         """Add a new file of zeros; without files it begins at ``start``, else after the newest.
@@ -151,10 +152,15 @@ class MappedFileQueue:
     def reserve(self, file: MappedFile, position: int) -> None:
         """Make ``file`` safe to write before ``position``.
 
+        Most of ten thousand queues stay small: the first file of one in a pool doubles until a step is reached.
+
         Raises:
             StoreFullError, StoreError: see ``MappedFile.reserve``.
         """
-        file.reserve(position, self._reserve_step_bytes)
+        step = self._reserve_step_bytes
+        if self._pool is not None and not file.start:
+            step = min(step, file.reserved)
+        file.reserve(position, step)
 
     def file_at(self, position: int) -> MappedFile | None:
         """Return the file that holds ``position`` of the sequence, or ``None``."""

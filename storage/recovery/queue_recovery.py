@@ -17,8 +17,8 @@ from triomq.storage.recovery.queue_cuts import cut_queue
 
 _FILES_CHECKED: Final = 3
 _COUNTED_AT_ONCE: Final = 512
-_SEARCHED_AT_ONCE: Final = 64 * 1024 // UNIT_SIZE  # so much is reserved ahead, and may be in memory
-_ZEROS: Final = bytes(_SEARCHED_AT_ONCE * UNIT_SIZE)
+_READ_AT_ONCE: Final = 64 * 1024 // UNIT_SIZE  # so much is reserved ahead, and may be in memory
+_ZEROS: Final = bytes(_READ_AT_ONCE * UNIT_SIZE)
 _SIZE_AT: Final = 8
 _SIZE_END: Final = 12
 _TOP_BIT: Final = re.compile(rb"[\x80-\xff]")
@@ -60,42 +60,55 @@ def resume_queue(queue: ConsumeQueue, file_system: FileSystem) -> tuple[QueueEnd
     Raises:
         StoreError: a file cannot be read or deleted.
     """
-    files = queue.files.files
-    for file in reversed(files):
-        if (found := find_last_unit(file, file_system)) is None:
-            continue
-        next_offset = file.start // UNIT_SIZE + found.number
-        is_whole = file is files[-1] and found.is_end
-        if is_whole and not found.last.is_lost:
-            queue.resume(next_offset, found.last.physical_offset + found.last.size)
-            first = found.first if file is files[0] and found.first else _first_unit(files[0], file_system)
-            return QueueEnds(first, found.last) if _is_unit(first) and not first.is_lost else None, False
-        cut_queue(queue, next_offset)
-        return None, not is_whole
-    was_there = bool(files)
+    for file in reversed(queue.files.files):
+        if (found := find_last_unit(file, file_system)) is not None:
+            return _resume_after(queue, file, found, file_system)
+    was_there = bool(queue.files.files)
     cut_queue(queue, 0)
     return None, was_there
 
 
-def recover_queue(queue: ConsumeQueue, file_system: FileSystem, checked_from: int) -> None:
+def recover_queue(queue: ConsumeQueue, file_system: FileSystem, checked_from: int) -> tuple[QueueEnds | None, bool]:
     """After a crash: continue at the first invalid unit; later files, and files without a unit, are deleted.
 
     The last three files are checked, and earlier ones that start with a record at or after
-    ``checked_from``, a physical offset.
+    ``checked_from``, a physical offset.  No file is mapped, as in ``resume_queue``, which returns the same.
 
     Raises:
         StoreError: a file cannot be read or deleted.
     """
     files = queue.files.files
     number = max(len(files) - _FILES_CHECKED, 0)
-    while number > 0 and not _starts_before(files[number], checked_from):
+    while number > 0 and not _starts_before(files[number], checked_from, file_system):
         number -= 1
-    end = files[number].start if files else 0
+    newest = None
     for file in files[number:]:
-        end = file.start + count_good_units(file, file_system) * UNIT_SIZE
-        if end < file.end:
+        found = find_good_units(file, file_system)
+        if found is None:
             break
-    cut_queue(queue, end // UNIT_SIZE)
+        newest = file, found
+        if found.number * UNIT_SIZE < file.size:
+            break
+    if newest is not None:
+        return _resume_after(queue, *newest, file_system)
+    was_there = bool(files)
+    cut_queue(queue, files[number].start // UNIT_SIZE if files else 0)
+    return None, was_there
+
+
+def _resume_after(
+    queue: ConsumeQueue, file: MappedFile, found: LastUnit, file_system: FileSystem
+) -> tuple[QueueEnds | None, bool]:
+    """Continue after a unit of a file and return what ``resume_queue`` does."""
+    files = queue.files.files
+    next_offset = file.start // UNIT_SIZE + found.number
+    is_whole = file is files[-1] and found.is_end
+    if not is_whole or found.last.is_lost:
+        cut_queue(queue, next_offset)
+        return None, not is_whole
+    queue.resume(next_offset, found.last.physical_offset + found.last.size)
+    first = found.first if file is files[0] and found.first else _first_unit(files[0], file_system)
+    return QueueEnds(first, found.last) if _is_unit(first) and not first.is_lost else None, False
 
 
 def ends_intact(queue: ConsumeQueue, log: CommitLog, last: ConsumeQueueUnit) -> bool:
@@ -107,24 +120,34 @@ def ends_intact(queue: ConsumeQueue, log: CommitLog, last: ConsumeQueueUnit) -> 
     return are_intact(file.map, (offset - file.start,), (size,), (offset,), queue.topic_field, queue.queue_id)
 
 
-def count_good_units(file: MappedFile, file_system: FileSystem) -> int:
-    """Return how many units with a size above 0 and an offset not below 0 the file begins with.
+def find_good_units(file: MappedFile, file_system: FileSystem) -> LastUnit | None:
+    """Return the last of the units with a size above 0 and an offset not below 0 that the file begins with.
 
-    All these units are looked at, 300,000 in a full file; one by one that would take ten times as long.
+    All these units are looked at, 300,000 in a full file; one by one that would take ten times as long.  Its
+    ``is_end`` may be ``False`` although only zeros are after it.
 
     Raises:
         StoreError: the file cannot be read.
     """
+    count, first, last, rest = 0, None, None, b""
     with translated("read", file.path):
-        end = _end_of_data(file.file, file.size, file_system)
-    count = 0
-    for begin in range(0, end, _COUNTED_AT_ONCE * UNIT_SIZE):  # nothing after the last unit needs reading
-        units = bytes(file.view[begin : begin + _COUNTED_AT_ONCE * UNIT_SIZE])
-        good = _count_good(units)
-        count += good
-        if good * UNIT_SIZE < len(units):
-            break
-    return min(count, -(-end // UNIT_SIZE))
+        open_file = file.file
+        end = _end_of_data(open_file, file.size, file_system)
+        for begin in range(0, end, _READ_AT_ONCE * UNIT_SIZE):  # nothing after the last unit needs reading
+            units = file_system.read(open_file, begin, min(_READ_AT_ONCE * UNIT_SIZE, end - begin))
+            units = units.ljust(-(-len(units) // UNIT_SIZE) * UNIT_SIZE, b"\0")
+            good = _count_good(units)
+            if good:
+                count += good
+                first = first or _unit_at(units, 0)
+                last = _unit_at(units, good - 1)
+            rest = units[good * UNIT_SIZE :]
+            if rest:
+                break
+    if first is None or last is None:
+        return None
+    is_end = end <= count * UNIT_SIZE + len(rest) and _ZEROS.startswith(rest)
+    return LastUnit(count, first, last, is_end)
 
 
 def find_last_unit(file: MappedFile, file_system: FileSystem) -> LastUnit | None:
@@ -143,14 +166,18 @@ def find_last_unit(file: MappedFile, file_system: FileSystem) -> LastUnit | None
             units = file_system.read(open_file, begin * UNIT_SIZE, end_of_data - begin * UNIT_SIZE)
             units = units.ljust((end - begin) * UNIT_SIZE, b"\0")
             for number in range(_count_to_data(units), 0, -1):
-                last = ConsumeQueueUnit._make(UNIT.unpack_from(units, (number - 1) * UNIT_SIZE))
+                last = _unit_at(units, number - 1)
                 if _is_unit(last):
-                    first = None if begin else ConsumeQueueUnit._make(UNIT.unpack_from(units))
+                    first = None if begin else _unit_at(units, 0)
                     return LastUnit(begin + number, first, last, is_end)
                 is_end = False
             end, end_of_data = begin, begin * UNIT_SIZE
-            at_once = _SEARCHED_AT_ONCE
+            at_once = _READ_AT_ONCE
     return None
+
+
+def _unit_at(units: bytes, number: int) -> ConsumeQueueUnit:
+    return ConsumeQueueUnit._make(UNIT.unpack_from(units, number * UNIT_SIZE))
 
 
 def _is_unit(unit: ConsumeQueueUnit) -> bool:
@@ -178,7 +205,10 @@ def _count_to_data(units: bytes) -> int:
 
 
 def _end_of_data(file: OpenFile, size: int, file_system: FileSystem) -> int:
-    return max((stop for _, stop in file_system.data_ranges(file, 0, size)), default=0)
+    end = 0
+    for _, stop in file_system.data_ranges(file, 0, size):
+        end = stop
+    return end
 
 
 def _count_good(units: bytes) -> int:
@@ -192,6 +222,6 @@ def _count_good(units: bytes) -> int:
     return negative.start() if negative is not None else count
 
 
-def _starts_before(file: MappedFile, physical_offset: int) -> bool:
-    first = ConsumeQueueUnit._make(UNIT.unpack_from(file.map))
+def _starts_before(file: MappedFile, physical_offset: int, file_system: FileSystem) -> bool:
+    first = _first_unit(file, file_system)
     return _is_unit(first) and not first.is_lost and first.physical_offset < physical_offset

@@ -14,7 +14,6 @@ Source: CommitLog.java, recoverNormally, recoverAbnormally; store.md 5.3-5.6, 11
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -50,6 +49,7 @@ from triomq.storage.recovery.queue_cuts import (
 )
 from triomq.storage.recovery.queue_recovery import QueueEnds, ends_intact, recover_queue, resume_queue
 from triomq.storage.recovery.redispatch import Redispatcher
+from triomq.storage.recovery.report import RecoveryReport
 
 LOGGER: Final = logging.getLogger("triomq.storage.recovery.recovery")
 
@@ -58,48 +58,12 @@ LOGGER: Final = logging.getLogger("triomq.storage.recovery.recovery")
 _QUEUE_FLUSH_LAG_MS: Final = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryReport:
-    """What the start of a store found and did.
-
-    Attributes:
-        clean: the previous shutdown was clean.
-        scan_start, log_end: the part of the commit log that was walked over, as physical offsets.
-        records: messages in it.
-        stopped_by: why the log ends there, "" at the end of the last file.
-        truncated_bytes: cleared past the end of the log: more than 0 means that something was damaged or torn.
-        damage: parts of the log that held no record, each with file, offset and reason.
-        lost_messages: units of consume queues that pointed there.
-        removed_files: commit log files past the end.
-        units_added, units_removed: in consume queues; one of which a part was missing counts as added.
-        repaired_queues: queues that had lost units in the middle, as ``topic:queue_id``.
-        ignored_records: records that cannot belong to a queue.
-        removed_index_files: index files that are rebuilt.
-        seconds: how long it took.
-    """
-
-    clean: bool
-    scan_start: int = 0
-    log_end: int = 0
-    records: int = 0
-    stopped_by: str = ""
-    truncated_bytes: int = 0
-    damage: tuple[DamagedPart, ...] = ()
-    lost_messages: int = 0
-    removed_files: int = 0
-    units_added: int = 0
-    units_removed: int = 0
-    repaired_queues: tuple[str, ...] = ()
-    ignored_records: int = 0
-    removed_index_files: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-
 class Recovery:
     """One start of a store whose files are loaded; ``run`` once.
 
     Attributes:
-        checkpoint: as far as it can be trusted: all zeros if it names messages that the log does not have.
+        checkpoint: as far as it can be trusted: all zeros if it names messages that the log does not have; then what
+            is on the disk when ``run`` returns.
     """
 
     def __init__(
@@ -123,7 +87,8 @@ class Recovery:
         self._tags_code_of = tags_code_of
         self.checkpoint = checkpoint
         self._dispatcher = Redispatcher(queues, deleted, tags_code_of, partial(_log_ignored, log))
-        self._unsettled: list[ConsumeQueue] = []  # of which more was or is to be looked at than both ends
+        self._settled: dict[ConsumeQueue, QueueEnds] = {}  # nothing but their ends was or is to be looked at
+        self._changed: set[ConsumeQueue] = set()  # what may be on the disk already
         self._shortened: list[ConsumeQueue] = []  # their last units named no record
         self._units_removed = 0
         self._units_mended = 0
@@ -134,7 +99,7 @@ class Recovery:
         self._repaired: list[str] = []
 
     def run(self, *, clean: bool, progress: Progress | None = None) -> RecoveryReport:
-        """Bring log and queues into agreement; everything found is on the disk when this returns.
+        """Bring log and queues into agreement; the log is on the disk when this returns, of queues see ``_sync``.
 
         Args:
             clean: the previous shutdown was clean.
@@ -150,21 +115,21 @@ class Recovery:
                 queue.destroy()
             log.resume(0)
             self._deleted.restrict(0, 0)
-            self._sync(0)
+            self._changed.update(self._queues)
+            self._sync(0, clean=clean)
             return RecoveryReport(clean=clean, seconds=self._clock_s() - started)
         scan = self._scan(progress, clean=clean)
         self._heal(scan)
         self._truncate(scan)
         self._repair(scan.end, progress)
         has_changed = self._has_changed()
-        for queue in self._queues if has_changed else self._unsettled:
-            correct_min_offset(queue, log.min_offset)
-        if not clean or has_changed:
-            self._sync(min([scan.start, *(part.start for part in self._damage)]))
-        log.files.expect_order(in_order=False)  # from now on they are written, and what is old is not read through them
         for queue in self._queues:
-            queue.flushed_position = queue.end_position
-            queue.files.expect_order(in_order=False)
+            if queue not in self._settled or queue in self._changed:
+                correct_min_offset(queue, log.min_offset)
+        if not clean or has_changed:
+            self._sync(min([scan.start, *(part.start for part in self._damage)]), clean=clean)
+        log.files.expect_order(in_order=False)  # from now on they are written, and what is old is not read through them
+        self._vouch()
         return RecoveryReport(
             clean=clean,
             scan_start=scan.start,
@@ -188,8 +153,7 @@ class Recovery:
         log_end = log.files.files[-1].end
         log.max_offset = log_end  # until the end is known all of it may be read
         if clean:
-            for files in (log.files, *(queue.files for queue in self._queues)):
-                files.expect_order(in_order=False)  # a page or two of each is all that is needed
+            log.files.expect_order(in_order=False)  # a page or two is all that is needed
             dropped_from = self._recover_queues(None)
             wanted_from = max((queue.max_physical_offset for queue in self._queues), default=0)
             start = self._last_record(wanted_from)
@@ -236,7 +200,9 @@ class Recovery:
         queue = self._queues.find(record.topic, record.queue_id)
         if queue is not None and record.physical_offset >= self._deleted.end_of(record.topic):
             unit = UNIT.pack(record.physical_offset, record.size, self._tags_code_of(record))
-            self._units_mended += mend_torn_unit(queue, record.queue_offset, unit)
+            if mend_torn_unit(queue, record.queue_offset, unit):
+                self._units_mended += 1
+                self._changed.add(queue)
 
     def _has_changed(self) -> bool:
         return bool(
@@ -266,35 +232,42 @@ class Recovery:
         for queue in self._queues:
             if checked_from is None:
                 ends, was_cut = resume_queue(queue, self._file_system)
-                if ends is not None and self._is_settled(queue, ends):
-                    queue.min_offset = first_offset(queue)
-                    continue
+                queue.flushed_position = queue.end_position
             else:
+                ends, _ = recover_queue(queue, self._file_system, checked_from)
                 was_cut = False  # the records of what is cut here are read again anyway
-                recover_queue(queue, self._file_system, checked_from)
-            self._unsettled.append(queue)
-            self._forget_deleted(queue)
+            if ends is not None and self._is_settled(queue, ends):
+                queue.min_offset = first_offset(queue)
+                self._settled[queue] = ends
+                continue
+            self._settled.pop(queue, None)
+            was_forgotten = self._forget_deleted(queue)
             dropped = drop_dangling_units(queue, self._log, check_crc=self._config.check_crc_on_recover)
             self._units_removed += len(dropped)
             if dropped:
                 self._shortened.append(queue)
+            if ends is None or was_forgotten or dropped:
+                self._changed.add(queue)
             if was_cut or dropped:  # the units of these records may be wrong
                 dropped_from = min(dropped_from, queue.max_physical_offset)
         return dropped_from
 
-    def _forget_deleted(self, queue: ConsumeQueue) -> None:
+    def _forget_deleted(self, queue: ConsumeQueue) -> bool:
         """Delete the units of a topic that was deleted; the machine may have stopped before its files were.
+
+        Return whether there were some.
 
         Or RocketMQ rebuilt them after a crash and has added messages since: those stay as they are.
         """
         deleted_end = self._deleted.end_of(queue.topic)
         oldest, newest = oldest_unit(queue), newest_unit(queue)
         if oldest is None or newest is None or oldest.physical_offset >= deleted_end:
-            return
+            return False
         if newest.physical_offset < deleted_end:
             queue.destroy()
         else:
             lose_units(queue, 0, deleted_end)
+        return True
 
     def _is_settled(self, queue: ConsumeQueue, ends: QueueEnds) -> bool:
         """Whether nothing of a queue has expired or is dangling, so that it needs no further check."""
@@ -311,10 +284,18 @@ class Recovery:
 
     def _last_vouched_record(self) -> int:
         """Return the newest record of which the checkpoint says that it and its unit are on the disk, or -1."""
-        limit = self.checkpoint.min_time - _QUEUE_FLUSH_LAG_MS
-        if limit <= 0:
-            return -1
-        return max((last_stored_before(queue, self._log, limit) for queue in self._queues), default=-1)
+        log, limit = self._log, self.checkpoint.min_time - _QUEUE_FLUSH_LAG_MS
+        newest = -1
+        by_end = sorted(self._queues, key=lambda queue: queue.max_physical_offset, reverse=True)
+        for queue in by_end if limit > 0 else ():
+            if queue.max_physical_offset <= newest:
+                break
+            ends = self._settled.get(queue)
+            if ends is not None and log.store_time(ends.last.physical_offset) <= limit:
+                newest = max(newest, ends.last.physical_offset)
+            elif ends is None or log.store_time(ends.first.physical_offset) <= limit:
+                newest = max(newest, last_stored_before(queue, log, limit))
+        return newest
 
     def _heal(self, scan: LogScan) -> None:
         """Replace what the walk had to step over, and note which messages are lost.
@@ -328,6 +309,7 @@ class Recovery:
         for queue in self._queues:
             if lost := lose_parts(queue, starts, ends):
                 self._lost_messages += lost
+                self._changed.add(queue)
                 changed.append((queue.files, 0))
         sync_files(self._file_system, changed)
         fill(self._log.files, scan.damage, self._file_system, self._config.root / QUARANTINE)
@@ -344,7 +326,9 @@ class Recovery:
         log.resume(scan.end)
         log.store_timestamp = scan.store_timestamp or self._newest_time()
         for queue in self._queues:
-            self._units_removed += truncate_queue(queue, scan.end)
+            if removed := truncate_queue(queue, scan.end):
+                self._units_removed += removed
+                self._changed.add(queue)
         self._deleted.restrict(log.min_offset, scan.end)
         if self._truncated_bytes:
             LOGGER.warning(
@@ -363,6 +347,7 @@ class Recovery:
         log, dispatcher = self._log, self._dispatcher
         wanted = {queue for queue in self._queues if queue.files.is_incomplete}
         wanted = wanted.union(dispatcher.gaps, dispatcher.headless)
+        self._changed |= wanted | dispatcher.bridged
         self._repaired = sorted(f"{queue.topic}:{queue.queue_id}" for queue in wanted | dispatcher.bridged)
         if not wanted:
             return
@@ -376,9 +361,25 @@ class Recovery:
         dispatcher.finish()
         self._heal(scan)
 
-    def _sync(self, scan_start: int) -> None:
-        queues = ((queue.files, 0) for queue in self._queues)
-        sync_files(self._file_system, [(self._log.files, scan_start), *queues])
+    def _vouch(self) -> None:
+        """Set the checkpoint to what is on the disk now."""
+        newest, (_, logics, indexes) = self._log.store_timestamp, self.checkpoint
+        self.checkpoint = Checkpoint(newest, logics if any(map(_is_ahead, self._queues)) else newest, indexes)
+
+    def _sync(self, scan_start: int, *, clean: bool) -> None:
+        """Wait for the disk, except for queues that this start only found, or continued, after a crash.
+
+        They may be many.  Until the next thorough flush the checkpoint says nothing about them, so that a start before
+        that looks at the same records.
+        """
+        wanted = [queue for queue in self._queues if queue in self._changed or (clean and _is_ahead(queue))]
+        sync_files(self._file_system, [(self._log.files, scan_start), *((queue.files, 0) for queue in wanted)])
+        for queue in wanted:
+            queue.flushed_position = queue.end_position
+
+
+def _is_ahead(queue: ConsumeQueue) -> bool:
+    return queue.flushed_position < queue.end_position
 
 
 def _log_ignored(log: CommitLog, record: RecordCheck, reason: str) -> None:

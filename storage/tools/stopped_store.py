@@ -26,7 +26,7 @@ from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem, OpenFile, list_store_directory
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.files.mapped_file_queue import FoundFiles, file_name
-from triomq.storage.recovery.queue_recovery import count_good_units
+from triomq.storage.recovery.queue_recovery import find_good_units
 from triomq.storage.store_directory import StoreDirectory
 
 _OFFSETS_TABLE: Final = "consumerOffset.json"
@@ -212,7 +212,8 @@ class StoppedStore:
     def _find_end(self, queue: ConsumeQueue) -> None:
         """End the queue after the last unit of its last file that has any."""
         for file in reversed(queue.files.files):
-            count = count_good_units(file, self.file_system)
+            found = find_good_units(file, self.file_system)
+            count = found.number if found is not None else 0
             if count or file.start == queue.files.start:
                 queue.next_offset = queue.max_offset = file.start // UNIT_SIZE + count
                 queue.max_physical_offset = self.log.max_offset  # at most

@@ -16,7 +16,7 @@ the power can be cut.  Source: store.md 5.11.
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from mmap import mmap
 from pathlib import Path
 from random import Random
@@ -252,6 +252,13 @@ class ModelDisk(FileSystem):
             here: Change = {name: change.pop(name) for name in list(change) if name.parent == path}
             _apply(self._durable_names, here)
         self._pending = [change for change in self._pending if change]
+
+    def sync_all(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            if self._names.get(path) is not None:
+                self.sync_file(self.open_file(path))
+            elif path in self._names:
+                self.sync_directory(path)
 
     def rename(self, source: Path, target: Path) -> None:
         self.changing()

@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from mmap import mmap
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,7 @@ from triomq.storage.files.json_table import JsonTable
 from triomq.storage.index.message_index import IndexMatches
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import finish
-from triomq.storage.recovery.recovery import RecoveryReport
+from triomq.storage.recovery.report import RecoveryReport
 
 SMALL: Final[dict[str, Any]] = {
     "commit_log_file_size_bytes": 65536,
@@ -85,6 +85,12 @@ class FaultyFileSystem(FileSystem):
     def sync_directory(self, path: Path) -> None:
         self._call("sync_directory", path)
         super().sync_directory(path)
+
+    def sync_all(self, paths: Iterable[Path]) -> None:
+        paths = [*paths]
+        for path in paths:
+            self._call("sync_all", path)
+        super().sync_all(paths)
 
     def rename(self, source: Path, target: Path) -> None:
         self._call("rename", target)

@@ -328,3 +328,32 @@ def test_async_durability_shows_each_message_at_once(store: MessageStore) -> Non
     put(store)
     put(store)
     assert arrived == [1, 2]
+
+
+def test_many_queues_are_synced_together_but_not_the_log(
+    maker: StoreMaker, faulty: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triomq.storage.flush._MANY", 5)
+    store = maker(file_system=faulty)
+    root = store.config.root
+    for topic in ("T", "U", "V"):
+        put(store, topic)
+    store.delete_topic("V")
+    put(store, "V", queue_id=1)
+    plan = store.flush_consume_queues_plan()
+    assert plan is not None
+    store.delete_topic("U")  # what is gone meanwhile is no error
+    faulty.calls.clear()
+    plan.run()
+    store.flush_done(plan)
+    assert synced(faulty, root) == []
+    together = {str(path.relative_to(root)) for name, path in faulty.calls if name == "sync_all"}
+    assert {f"consumequeue/{name}" for name in ("T/0/" + "0" * 20, "T/0", "T", "U", "V/1")} < together
+    faulty.calls.clear()
+    store.flush()
+    assert synced(faulty, root) == ["commitlog/" + "0" * 20, "commitlog", "."]
+    put(store, "W")
+    put(store, "X")
+    faulty.fails = lambda number, name, path: name == "sync_all"
+    with pytest.raises(StoreError, match="cannot sync"):
+        store.close()

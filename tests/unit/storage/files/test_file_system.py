@@ -226,3 +226,22 @@ def test_the_kernel_is_told_whether_pages_are_read_in_order(tmp_path: Path) -> N
     assert mapped_without_read_ahead(tmp_path) == {"0"}
     FILES.expect_order(map_, in_order=True)
     assert mapped_without_read_ahead(tmp_path) == set()
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_many_files_are_synced_at_once_where_linux_reports_errors(
+    tmp_path: Path, is_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    module = "triomq.storage.files.file_system"
+    monkeypatch.setattr(f"{module}._SYNCFS_REPORTS", not is_old)
+    monkeypatch.setattr(f"{module}._syncfs", lambda number: calls.append("syncfs"))
+    monkeypatch.setattr("os.fsync", lambda number: calls.append("fsync"))
+    paths = [tmp_path / "a", tmp_path / "gone", tmp_path]
+    (tmp_path / "a").touch()
+    FILES.sync_all(paths)
+    assert calls == (["fsync", "fsync"] if is_old else ["syncfs"])
+    monkeypatch.setattr(f"{module}._syncfs", lambda number: -1)
+    if not is_old:
+        with pytest.raises(OSError, match=str(tmp_path / "a")):
+            FILES.sync_all(paths)

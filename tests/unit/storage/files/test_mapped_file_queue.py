@@ -6,6 +6,7 @@ from tests.unit.storage.making import FaultyFileSystem
 from triomq.protocol.errors import StoreFullError, StoreLayoutError
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.mapped_file_queue import FoundFiles, MappedFileQueue, check_directory
+from triomq.storage.files.mapping_pool import MappingPool
 
 
 def sequence(root: Path, file_system: FileSystem | None = None) -> MappedFileQueue:
@@ -187,3 +188,18 @@ def test_a_directory_among_the_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "00000000000000000000").mkdir()
     with pytest.raises(StoreLayoutError, match="not a file of the store"):
         check_directory(tmp_path, FileSystem().list_directory(tmp_path), 100)
+
+
+def test_the_first_file_of_one_of_many_sequences_takes_little_disk_at_first(tmp_path: Path) -> None:
+    size, step = 32 * 4096, 4 * 4096
+    queue = MappedFileQueue(
+        FileSystem(), tmp_path / "q", size, reserve_step_bytes=step, scratch=tmp_path / "s", pool=MappingPool(8)
+    )
+    first, second = queue.create_next(0), queue.create_next(size)
+    reserved = []
+    for position in range(20, size // 2, 4096):
+        queue.reserve(first, position)
+        reserved.append(first.reserved // 4096)
+    assert reserved == [1, 2, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12, 16, 16, 16, 16]
+    queue.reserve(second, 20)
+    assert second.reserved == step

@@ -18,8 +18,8 @@ from triomq.storage.files.mapped_file_queue import MappedFileQueue, check_direct
 from triomq.storage.files.mapping_pool import MappingPool
 from triomq.storage.recovery.queue_cuts import cut_queue, lose_units, truncate_queue
 from triomq.storage.recovery.queue_recovery import (
-    count_good_units,
     ends_intact,
+    find_good_units,
     find_last_unit,
     recover_queue,
     resume_queue,
@@ -239,10 +239,12 @@ def test_clean_start_checks_only_last_file_of_queue(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 22])
-def test_clean_start_returns_both_queue_ends_without_mapping(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_start_returns_both_queue_ends_without_mapping(tmp_path: Path, count: int, is_clean: bool) -> None:
     fill(make(tmp_path), count)
     queue = loaded(tmp_path, MappingPool(1000))
-    assert resume_queue(queue, FileSystem()) == (((1000, 100, 7), (900 + count * 100, 100, 7)), False)
+    found = resume_queue(queue, FileSystem()) if is_clean else recover_queue(queue, FileSystem(), 0)
+    assert found == (((1000, 100, 7), (900 + count * 100, 100, 7)), False)
     assert not any(file.is_mapped for file in queue.files.files)
     fill(queue, 7)
     assert [unit and unit.physical_offset for unit in map(queue.unit, range(count + 8))] == [
@@ -300,21 +302,28 @@ def test_last_unit_is_found_before_any_number_of_zeros(tmp_path: Path, good: int
     st.integers(0, 3),
     st.sampled_from([0, 0, 0, 500, 511, 512, 513, 1024, 1030]),
 )
-def test_bulk_unit_count_matches_one_by_one_count(last: list[tuple[int, int, int]], more: int, good: int) -> None:
+def test_bulk_unit_search_matches_one_by_one_search(last: list[tuple[int, int, int]], more: int, good: int) -> None:
     units = [(7, 100, 5)] * good + last
+    content = b"".join(UNIT.pack(*unit) for unit in units).ljust((len(units) + more) * 20, b"\0")
 
     class InMemory:
         path = Path("file")
-        size = len(units) * 20 + more * 20
+        size = len(content)
         file = None
-        view = memoryview(b"".join(UNIT.pack(*unit) for unit in units).ljust(size, b"\0"))
 
     class Everything(FileSystem):
         def data_ranges(self, file: object, start: int, end: int) -> list[tuple[int, int]]:  # type: ignore[override]
             return [(start, end)]
 
+        def read(self, file: object, start: int, length: int) -> bytes:
+            return content[start : start + length]
+
     wanted = next((n for n, (offset, size, _) in enumerate(units) if offset < 0 or size <= 0), len(units))
-    assert count_good_units(InMemory(), Everything()) == wanted  # type: ignore[arg-type]  # all it looks at
+    found = find_good_units(InMemory(), Everything())  # type: ignore[arg-type]  # all it looks at
+    if found is None:
+        assert wanted == 0
+    else:
+        assert found == (wanted, units[0], units[wanted - 1], not any(content[wanted * 20 :]))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -325,14 +334,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     files = FileSystem()
     mapped = MappedFile(files, files.create_file(tmp_path / "s", 100, tmp_path / "0"), 0, 100)
     with pytest.raises(StoreError, match=f"cannot read {tmp_path}/0"):
-        count_good_units(mapped, Broken())
+        find_good_units(mapped, Broken())
 
 
 def test_a_full_file_is_counted_to_its_end(tmp_path: Path) -> None:
     queue = fill(make(tmp_path), 5)
-    assert count_good_units(queue.files.files[0], FileSystem()) == 5
-    overwrite(queue, 0, BLANK_UNIT * 5)
-    assert count_good_units(queue.files.files[0], FileSystem()) == 5
+    for _ in range(2):
+        found = find_good_units(queue.files.files[0], FileSystem())
+        assert found is not None
+        assert found.number == 5
+        overwrite(queue, 0, BLANK_UNIT * 5)
 
 
 def test_a_unit_of_an_expired_record_is_no_dangling_one(maker: StoreMaker) -> None:
