@@ -36,7 +36,6 @@ from triomq.storage.store_directory import StoreDirectory
 
 LOGGER: Final = logging.getLogger("triomq.storage.message_store")
 
-
 _FILES_OF_LOG_FILE: Final = 2  # the file and its mapping
 
 

@@ -48,7 +48,7 @@ def test_the_remark_of_a_refusal_is_what_the_refusal_says() -> None:
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT])
 def test_a_busy_broker_says_when_to_try_again(code: int) -> None:
-    refusals = Refusals(BrokerStatistics(0), "region")
+    refusals = Refusals(BrokerStatistics(0), "region", lambda: 0)
     for error, after in [
         (RefusedError("busy", ResponseCode.SYSTEM_BUSY), "500"),
         (RefusedError("busy", ResponseCode.SYSTEM_BUSY, 20), "20"),

@@ -18,7 +18,7 @@ from triomq.protocol.bodies.client import (
     ProducerData,
     SubscriptionData,
 )
-from triomq.protocol.bodies.route import SubscriptionGroupConfig
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.message_queue import MessageQueue
@@ -369,6 +369,8 @@ def test_a_body_above_the_limit_is_refused(make_broker: MakeBroker, code: int) -
 
 
 def test_many_queues_are_locked_in_parts(broker: Broker, peer: Peer) -> None:
+    broker.topics.put(TopicConfig("T", read_queue_nums=600, write_queue_nums=600))
+    broker.groups.settings.put(SubscriptionGroupConfig("G"))
     queues = [MessageQueue("T", "broker-a", number) for number in range(600)]
     body = LockBatchRequestBody("c1", "G", queues)
     answer = peer.get(RequestCode.LOCK_BATCH_MQ, body=body.encode())
