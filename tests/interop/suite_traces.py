@@ -18,19 +18,20 @@ from triomq.protocol.trace import (
 )
 
 
-async def traced(namesrv: str, message_id: str, count: int) -> list[TraceRecord]:
-    """The records about a message, once there are so many."""
+async def traced(namesrv: str, message_id: str, *kinds: type[TraceRecord]) -> tuple[TraceRecord, ...]:
+    """Return a record of each kind about a message, once all are there; clients store theirs in any order."""
     async with Admin(namesrv=namesrv) as admin:
-        found: list[TraceRecord] = []
+        found: dict[type[TraceRecord], TraceRecord] = {}
 
         async def are_there() -> bool:
             nonlocal found
             messages = await admin.find_messages(TRACE_TOPIC, message_id)
-            found = [r for message in messages for r in decode_trace(message.body) if r.message_id == message_id]
-            return len(found) >= count
+            records = [record for message in messages for record in decode_trace(message.body)]
+            found = {type(record): record for record in records if record.message_id == message_id}
+            return found.keys() >= set(kinds)
 
         await until(are_there)
-    return found
+    return tuple(found[kind] for kind in kinds)
 
 
 async def sends_and_handlers_are_traced(namesrv: str) -> None:
@@ -50,7 +51,7 @@ async def sends_and_handlers_are_traced(namesrv: str) -> None:
         result = await producer.send(Message(topic, b"body", tags="A", keys=["k1", "k2"]))
         batch = (await producer.send_batch([Message(topic, b"%d" % n, keys=f"b{n}") for n in range(2)]))[0]
         await inbox.wait_count(3)
-    sent, begun, ended = await traced(namesrv, result.message_id, 3)
+    sent, begun, ended = await traced(namesrv, result.message_id, Published, ConsumeBegun, ConsumeEnded)
     assert isinstance(sent, Published)
     assert (sent.group, sent.topic, sent.tags, sent.keys) == (producers, topic, "A", "k1 k2")
     assert (sent.body_bytes, sent.offset_message_id, sent.is_success) == (4, result.offset_message_id, True)
@@ -59,7 +60,7 @@ async def sends_and_handlers_are_traced(namesrv: str) -> None:
     assert (begun.group, begun.retry_times, begun.keys) == (group, 0, "k1 k2")
     assert (ended.request_id, ended.code, ended.is_success, ended.group) == (begun.request_id, 4, False, group)
     for message_id in batch.message_id.split(","):
-        (sent, *_) = await traced(namesrv, message_id, 1)
+        (sent,) = await traced(namesrv, message_id, Published)
         assert isinstance(sent, Published)
         assert sent.body_bytes == 1
 
@@ -72,10 +73,8 @@ async def polls_and_transactions_are_traced(namesrv: str) -> None:
         await consumer.subscribe(topic)
         (message,) = await consumer.poll(30)
     assert message.message_id == transaction.result.message_id
-    records = await traced(namesrv, message.message_id, 4)
-    by_kind = {type(record): record for record in records}
-    assert by_kind.keys() == {Published, TransactionEnded, ConsumeBegun, ConsumeEnded}
-    sent, decided = by_kind[Published], by_kind[TransactionEnded]
+    kinds = (Published, TransactionEnded, ConsumeBegun, ConsumeEnded)
+    sent, decided, *_ = await traced(namesrv, message.message_id, *kinds)
     assert isinstance(sent, Published)
     assert isinstance(decided, TransactionEnded)
     assert (sent.message_type, decided.message_type, decided.state) == (1, 2, "COMMIT_MESSAGE")
