@@ -3,7 +3,6 @@
 Source: behaviour.md A.17; NamesrvController.java.
 """
 
-import time
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
 from typing import Final
@@ -33,6 +32,7 @@ from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.json_table import JsonTable
+from triomq.storage.message_store import system_clock_ms
 from triomq.storage.store_directory import StoreDirectory
 
 _SCAN_INTERVAL_S: Final = 10.0
@@ -83,7 +83,7 @@ class NameServer:
         )
         settings = NameServerSettings(path, config.order_messages)
         self._tls = tls
-        self.audit: Final = None if config.audit is None else Audit(config, lambda: time.time_ns() // 1_000_000)
+        self.audit: Final = None if config.audit is None else Audit(config, system_clock_ms)
         self._guard = Guard(config, self.routes, statistics, _steady_ms, audit=self.audit)
         self._requests = Requests(name_server(self.routes, self.key_values, settings))
 

@@ -37,7 +37,7 @@ from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext
 from triomq.broker.network.listeners import Listeners
 from triomq.broker.network.memory_budget import MemoryBudget
-from triomq.broker.network.refusal import Refusals, steady_ms
+from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.processors.acl import AclProcessors
@@ -79,12 +79,12 @@ from triomq.broker.transactions.undecided import Undecided
 from triomq.protocol.message_queue import MessageQueue
 from triomq.storage.config import Durability
 from triomq.storage.files.json_table import JsonTable
-from triomq.storage.message_store import MessageStore
+from triomq.storage.message_store import MessageStore, system_clock_ms
 
 
-def now_ms() -> int:
-    """Return the wall clock in milliseconds."""
-    return time.time_ns() // 1_000_000
+def steady_ms() -> int:
+    """Return a clock in milliseconds that is never set."""
+    return time.monotonic_ns() // 1_000_000
 
 
 class Broker:
@@ -113,7 +113,7 @@ class Broker:
         self,
         config: BrokerConfig,
         store: MessageStore,
-        clock_ms: Callable[[], int] = now_ms,
+        clock_ms: Callable[[], int] = system_clock_ms,
         steady_clock_ms: Callable[[], int] = steady_ms,
         random: Random | None = None,
         tls: ServerTls | None = None,

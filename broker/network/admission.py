@@ -12,7 +12,7 @@ from typing import Final
 
 from triomq.broker.addresses import Address
 from triomq.broker.config import ConnectionConfig
-from triomq.broker.network.refusal import RareLog
+from triomq.broker.network.rare_log import RareLog
 from triomq.broker.statistics.counters import BrokerStatistics
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.admission")

@@ -1,10 +1,10 @@
 """Responses to requests that fail: an error becomes a response code and a remark."""
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Final
 
+from triomq.broker.network.rare_log import RareLog
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
@@ -37,25 +37,6 @@ class RefusedError(TriomqError):
         super().__init__(f"{remark} ({code})")
 
 
-class RareLog:
-    """Logs events that any peer can cause as often as it likes: at most one a minute of each kind."""
-
-    def __init__(self, logger: logging.Logger, message: str, clock_ms: Callable[[], int]) -> None:
-        """Take the message; ``clock_ms`` is a steady clock."""
-        self._logger = logger
-        self._message = message
-        self._clock_ms = clock_ms
-        self._next_ms: dict[str, int] = {}
-
-    def note(self, *args: object, kind: str = "") -> None:
-        """Log the message with its arguments, unless one of this kind was logged within the last minute."""
-        now_ms = self._clock_ms()
-        if now_ms >= self._next_ms.get(kind, now_ms):
-            self._next_ms[kind] = now_ms + _LOG_INTERVAL_MS
-            self._logger.warning(self._message, *args)
-
-
-_LOG_INTERVAL_MS: Final = 60_000
 _MAX_REMARK: Final = 1000
 _SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
@@ -67,11 +48,6 @@ _CODES: Final[tuple[tuple[type[TriomqError], int], ...]] = (
     (StoreClosedError, ResponseCode.SERVICE_NOT_AVAILABLE),
     (StoreError, ResponseCode.SERVICE_NOT_AVAILABLE),
 )
-
-
-def steady_ms() -> int:
-    """Return a clock in milliseconds that is never set."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class Refusals:

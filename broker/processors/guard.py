@@ -16,7 +16,8 @@ from triomq.broker.audit import Audit
 from triomq.broker.config import ConnectionConfig
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, Processor, Requests
-from triomq.broker.network.refusal import RareLog, RefusedError
+from triomq.broker.network.rare_log import RareLog
+from triomq.broker.network.refusal import RefusedError
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.acl.accounts import Account
 from triomq.protocol.acl.needs import BROKER_REQUESTS, is_administration
@@ -89,7 +90,7 @@ class Guard:
         unserved = requests.unserved
         if self._accounts is not None and port is not Port.NAMESRV:
             unserved = self._checking(unserved, self._authenticate)
-        return Requests(processors, requests.next_command, unserved)
+        return requests._replace(processors=processors, unserved=unserved)
 
     def passes(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool:
         """Whether a request with this JSON header passes; if not, its processor tells why."""
