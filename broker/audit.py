@@ -1,7 +1,7 @@
 """Who did what: a file with a JSON object for each request of administration, denied request and login.
 
 Rules: nothing is written but names, of accounts, topics, groups and the like, so that no secret and no message gets in;
-requests never wait for the disk: a thread writes, and what does not fit into the queue is counted and said.
+requests never wait for the disk: a thread writes, and lines that do not fit into its queue are counted and reported.
 """
 
 import json
@@ -29,7 +29,7 @@ from triomq.storage.files.file_system import FILE_MODE
 LOGGER: Final = logging.getLogger("triomq.broker.audit")
 
 MAX_WAITING: Final = 4096  # lines, of about 300 bytes each
-#: In a minute: who sends what is denied must not push all else out of the files that are kept.
+#: In a minute: a flood of denied requests must not rotate everything else out of the files.
 MAX_DENIED: Final = 1000
 _MAX_TEXT: Final = 255
 _BODY_BYTES: Final = 4096  # of which names are read
@@ -77,7 +77,7 @@ class _File(RotatingFileHandler):
 
 
 class Audit:
-    """Notes who did what; opened before, and closed after, all that it is noted for."""
+    """Records who did what; opened before the first request, and closed after the last one."""
 
     def __init__(self, config: ConnectionConfig, clock_ms: Callable[[], int]) -> None:
         """Write to the file that the settings name; nothing is opened."""
@@ -89,8 +89,8 @@ class Audit:
         self._denied = (0, 0)  # a minute, and how many were denied in it
         self._dropped = 0  # lines that did not fit into the queue
         self._unwritten = 0  # lines that the disk refused; this and the next two are of the thread
-        self._told = 0  # how many lost lines the file tells of
-        self._said = 0  # how many dropped ones the log tells of
+        self._recorded = 0  # lost lines that the file reports
+        self._logged = 0  # dropped lines that the log reports
         self._log = FailureLog(LOGGER, "the audit file misses lines: %s")
 
     @property
@@ -112,13 +112,13 @@ class Audit:
             raise ConfigError(f"audit file {config.audit}: {exc.strerror}; choose another one with --audit") from exc
 
     def login(self, peer: Peer, command: RemotingCommand, account: str) -> None:
-        """Note the first request of an account on a connection; "": of an address that needs none."""
+        """Record the first request of an account on a connection; "" stands for an address that needs no account."""
         if account not in peer.logins:
             peer.logins |= {account}
             self.note("login", peer, command, account)
 
     def note(self, event: str, peer: Peer, command: RemotingCommand, account: str | None, refusal: str = "") -> None:
-        """Note a request, and why it was refused unless it was allowed."""
+        """Record a request; ``refusal`` is the reason if it was denied."""
         if len(self._waiting) >= MAX_WAITING or (event == "denied" and self._denied_too_often()):
             self._dropped += 1
             return
@@ -166,10 +166,10 @@ class Audit:
         assert self._file is not None
         lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
         lost = self.lost
-        if lost > self._told:
-            lines.append(self._line(event="lost", count=lost - self._told))
-        if self._dropped > self._said:
-            self._said = self._dropped
+        if lost > self._recorded:
+            lines.append(self._line(event="lost", count=lost - self._recorded))
+        if self._dropped > self._logged:
+            self._logged = self._dropped
             minute = str(self._clock_ms() // 60_000)
             self._log.failed("more requests than it takes", key="queue", cause=minute)
         if not lines:
@@ -181,7 +181,7 @@ class Audit:
             self._log.failed(exc, cause=str(exc))
         else:
             self._log.worked()
-            self._told = lost
+            self._recorded = lost
 
 
 def _resource(command: RemotingCommand) -> dict[str, str]:

@@ -5,6 +5,7 @@ does not take at once needs a task.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -36,7 +37,7 @@ class WriterContext:
 _Context = TypeVar("_Context", bound=WriterContext)
 
 
-class Writer(Generic[_Context]):
+class Writer(ABC, Generic[_Context]):
     """Answers that a peer has yet to read.
 
     Attributes:
@@ -186,10 +187,10 @@ class Writer(Generic[_Context]):
             self._received_bytes = received_bytes
         self._context.budget.hold(self, 0 if self.closed else self._writes.held_bytes + self._received_bytes)
 
+    @abstractmethod
     def close(self, reason: str = "", *, closed_by_peer: bool = False) -> None:
         """Close the connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     def give_up(self) -> None:
         """Drop at once all that is held for the peer, and close the connection soon."""
-        raise NotImplementedError

@@ -10,6 +10,7 @@ import mmap
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
@@ -28,10 +29,13 @@ _FOLDER_MODE: Final = 0o700
 _ZEROS: Final = bytes(1024 * 1024)
 _PAGE: Final = mmap.PAGESIZE
 _RESIDENT_FLAGS: Final = bytes(range(1, 256, 2))  # of mincore: only the lowest bit is defined
-_LINUX: Final = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+_LINUX: Final = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) if sys.platform == "linux" else (0, 0)
 _SYNCFS_REPORTS: Final = _LINUX >= (5, 8)  # what could not be written
-_syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 _mincore = ctypes.PyDLL(None).mincore  # so short that giving the lock of the interpreter away would cost more
+
+
+def _syncfs(number: int) -> int:
+    return int(ctypes.CDLL(None, use_errno=True).syncfs(number))  # only Linux has it
 
 
 class OpenFile:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,9 @@ MAX_GROWN_MIB: Final = 16
 _LIMIT_S: Final = 300
 _ENDING_S: Final = 1.0  # the broker has so long to close what the attack left
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+HEAD: Final = f"{'attack':28} {'p99 ms':>8} {'max ms':>8} {'MiB':>6} {'grown':>6} {'left':>5} {'lost':>5} {'sent':>6}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,14 @@ class Row:
     connections_left: int
     lost: int
     stored: int
+
+    def __str__(self) -> str:
+        """Return the row of the table that begins with :data:`HEAD`."""
+        text = (
+            f"{self.name:28} {self.p99_ms:8.1f} {self.max_ms:8.1f} {self.memory_mib:6.0f} {self.grown_mib:6.1f}"
+            f" {self.connections_left:5} {self.lost:5} {self.stored:6}"
+        )
+        return text if self.held else f"{text}  outside its bar"
 
     @property
     def held(self) -> bool:
@@ -194,14 +205,3 @@ async def _stored(target: Target) -> set[str]:
 
 async def _pull(wire: Wire, offset: int) -> RemotingCommand:
     return await wire.ask(RequestCode.PULL_MESSAGE, pull_fields(HONEST_TOPIC, offset))
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Return the rows as text."""
-    head = f"{'attack':28} {'p99 ms':>8} {'max ms':>8} {'MiB':>6} {'grown':>6} {'left':>5} {'lost':>5} {'sent':>6}"
-    lines = [
-        f"{row.name:28} {row.p99_ms:8.1f} {row.max_ms:8.1f} {row.memory_mib:6.0f} {row.grown_mib:6.1f}"
-        f" {row.connections_left:5} {row.lost:5} {row.stored:6}  {'' if row.held else 'outside its bar'}".rstrip()
-        for row in rows
-    ]
-    return "\n".join([head, *lines])

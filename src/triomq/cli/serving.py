@@ -76,15 +76,13 @@ async def _serve(
 
 
 class NetworkSettings(TypedDict):
-    """Settings of both servers: what is open to whom, what is told of it, and what peers may take."""
+    """Settings of both servers: what is open to whom, and how that is recorded and encrypted."""
 
     insecure: bool
     admin_listen: Address | None
     brokers_from: tuple[Network, ...]
     audit: Path | None
     tls: TlsConfig | None
-    memory_budget_bytes: int
-    max_connections_per_address: int
 
 
 def network_settings(options: ServerOptions) -> NetworkSettings:
@@ -100,8 +98,6 @@ def network_settings(options: ServerOptions) -> NetworkSettings:
             brokers_from=parse_networks(options.brokers_from) if options.brokers_from else (),
             audit=Path(options.audit).expanduser() if options.audit else None,
             tls=tls_config(options),
-            memory_budget_bytes=options.memory_budget,
-            max_connections_per_address=options.max_connections_per_address,
         )
     except ConfigError as exc:
         raise UsageError(f"--admin-listen or --brokers-from: {exc}") from None

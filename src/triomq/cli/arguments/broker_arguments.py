@@ -13,7 +13,6 @@ def add_broker(commands: Commands) -> None:
     options_type = "triomq.cli.arguments.options:BrokerOptions"
     text = "run a broker with its name server"
     parser = add_command(commands, "broker", "broker:run", options_type, text, log_level="info")
-    parser.set_defaults(settings={})
     _add_addresses(parser)
     _add_security(parser)
     _add_store(parser)
@@ -39,8 +38,9 @@ def add_namesrv(commands: Commands) -> None:
     add_option(parser, "--listen HOST:PORT", f"its address (listenPort; {address}; port 0: any free port)", address)
     text = "folder of its key-value table (kvConfigPath; triomq/namesrv in the user's data folder)"
     add_option(parser, "--store DIR", text)
-    add_option(parser, "--order-messages", "put the queues of order topics into routes (orderMessageEnable)")
     _add_security(parser)
+    text = "put the queues of order topics into routes (orderMessageEnable)"
+    _add_setting(parser, "--order-messages", "order_messages", text, const=True)
 
 
 def add_cluster(commands: Commands) -> None:
@@ -97,6 +97,7 @@ def _add_addresses(parser: Parser) -> None:
 
 
 def _add_security(parser: Parser) -> None:
+    parser.set_defaults(settings={})
     add = partial(add_option, parser)
     add("--insecure", "allow listening beyond loopback without accounts")
     add("--admin-listen HOST:PORT", "an own address for administration, which is then refused elsewhere (none)")
@@ -113,8 +114,9 @@ def _add_security(parser: Parser) -> None:
     )
     add("--tls-client-auth none|optional|require", text)
     text = "memory for what peers do not read or finish, and for requests that wait (128MiB)"
-    add("--memory-budget SIZE", text, 128 * 1024**2)
-    add("--max-connections-per-address N", "connections of one address beyond this machine (half of all)", 0)
+    _add_setting(parser, "--memory-budget SIZE", "memory_budget_bytes", text)
+    text = "connections of one address beyond this machine (half of all)"
+    _add_setting(parser, "--max-connections-per-address N", "max_connections_per_address", text)
 
 
 def _add_store(parser: Parser) -> None:
@@ -171,14 +173,14 @@ def _add_messages(parser: Parser) -> None:
 
 
 def _add_setting(parser: Parser, spec: str, field: str, text: str, **settings: Any) -> None:
-    """Declare an option for a field of ``StoreConfig`` or ``BrokerConfig``; with ``const`` it is a flag."""
+    """Declare an option for a field of the server's configuration or ``StoreConfig``; with ``const`` it is a flag."""
     if "const" in settings:
         settings["nargs"] = 0
     add_option(parser, spec, text, argparse.SUPPRESS, dest=field, action=_Setting, **settings)
 
 
 class _Setting(argparse.Action):
-    """Adds a setting of the broker to ``settings``, under the name of its field."""
+    """Adds a setting to ``settings``, under the name of its field."""
 
     def __call__(self, _parser: object, namespace: argparse.Namespace, value: object, _option: object = None) -> None:
         namespace.settings = {**namespace.settings, self.dest: value if self.const is None else self.const}

@@ -37,7 +37,11 @@ class InitOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions(Options):
-    """Options of both servers."""
+    """Options of both servers.
+
+    Attributes:
+        settings: fields of the server's configuration, or ``StoreConfig``, that were given; others keep their defaults.
+    """
 
     insecure: bool
     admin_listen: str | None
@@ -48,17 +52,12 @@ class ServerOptions(Options):
     tls_key: str | None
     tls_client_ca: str | None
     tls_client_auth: str | None
-    memory_budget: int
-    max_connections_per_address: int
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions(ServerOptions):
-    """``triomq broker``.
-
-    Attributes:
-        settings: fields of ``StoreConfig`` and ``BrokerConfig`` that were given; others keep their defaults.
-    """
+    """``triomq broker``."""
 
     listen: str
     namesrv_listen: str | None
@@ -71,7 +70,6 @@ class BrokerOptions(ServerOptions):
     broker_name: str
     delay_levels: str | None
     end_with_stdin: bool
-    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,6 @@ class NamesrvOptions(ServerOptions):
 
     listen: str
     store: str | None
-    order_messages: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

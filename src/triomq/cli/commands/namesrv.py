@@ -29,7 +29,7 @@ def run(options: NamesrvOptions) -> int:
         root=root,
         listen=listen,
         **network_settings(options),
-        order_messages=options.order_messages,
+        **options.settings,
     )
     serve_until_signal(open_name_server(config), _describe, options)
     LOGGER.info("stopped store=%s", root)
