@@ -75,9 +75,9 @@ class OffsetProcessors:
 
         RocketMQ 4.9 stores whatever it is sent.  An unknown topic is refused, as in 5.x: a late commit must not restore
         the offsets of a deleted topic, which would hide messages of a new topic with its name.  So is an unknown queue.
-        An unknown group is created if somebody waits for the answer: tools set the offsets of groups that do not
-        consume yet.  Members commit one-way, and announce their group before.  With an offset below 0 some clients say
-        that they have none yet: nothing is stored.
+        An unknown group is created, as by a heartbeat: tools set offsets of groups that do not consume yet, and readers
+        without a group of live members commit, too.  With an offset below 0 some clients say that they have none yet:
+        nothing is stored.
         """
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
@@ -87,7 +87,7 @@ class OffsetProcessors:
         queues = max(config.read_queue_nums, config.write_queue_nums)
         if not 0 <= queue_id < queues and self._store.queues.find(topic, queue_id) is None:  # it may have had more
             raise RefusedError(f"queueId[{queue_id}] is illegal: topic {topic} has {queues} queues")
-        if not self._groups.is_known(group) and (command.is_oneway or not self._groups.settings.get_or_create(group)):
+        if not self._groups.is_known(group) and not self._groups.settings.get_or_create(group):
             raise RefusedError(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         if header.commit_offset >= 0:
             self._groups.commit(group, topic, queue_id, header.commit_offset)
