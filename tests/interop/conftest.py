@@ -10,7 +10,15 @@ from tests.interop.kit_driver import KIT, ApacheBrokers
 from tests.processes import Broker, start_triomq
 
 _SUITE = ("client_suite", "suite_consuming", "suite_groups", "suite_pulling", "suite_retrying", "suite_sending")
-for name in (*_SUITE, "suite_namespaces", "suite_tools", "suite_replying", "suite_traces", "suite_transactions"):
+for name in (
+    *_SUITE,
+    "our_client",
+    "suite_namespaces",
+    "suite_tools",
+    "suite_replying",
+    "suite_traces",
+    "suite_transactions",
+):
     pytest.register_assert_rewrite(f"tests.interop.{name}")  # so that a failed assert there shows its values
 
 TIMEOUT_S = 1200  # the first run also downloads and builds the kit; each step has its own limit
@@ -21,6 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(KIT.parent) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the client suite at each place that a module lists."""
+    if "place" in metafunc.fixturenames:
+        metafunc.parametrize("place", metafunc.module.PLACES, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="session")

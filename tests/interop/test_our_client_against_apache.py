@@ -1,81 +1,16 @@
-"""One suite of our client against our broker, by all facades, against Apache ones and clusters (C.2 scenario 69)."""
-
-from collections.abc import Iterator
+"""The client suite against Apache's brokers; the facades differ inside the client only, so one is enough."""
 
 import pytest
-import trio
 
-from tests.facades import FACADES, Producer, use_facade
-from tests.interop.client_suite import SCENARIOS
-from tests.interop.clusters import CLUSTERS, cluster, is_ours
-from tests.interop.kit_driver import ApacheBrokers
-from tests.interop.suite_tools import Scenario, fresh, new_topic
-from triomq.client import Message
-from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer.range_reader import RangeReader, ReadLimits
-from triomq.protocol.record.record import decode_records
-
-SCENARIO_LIMIT_S = 60
-#: Broker and facade; the facades differ inside the client only, so one of them is enough for Apache's brokers.
-PLACES = (
-    *(pytest.param(("triomq", facade), id=f"triomq-{facade}") for facade in FACADES),
-    pytest.param(("apache-4.9.7", "trio"), id="apache-4.9.7", marks=pytest.mark.jvm),
-    pytest.param(("apache-5.5.0", "trio"), id="apache-5.5.0", marks=pytest.mark.jvm),
-    pytest.param(("two-triomq", "trio"), id="two-triomq"),
-    *(pytest.param((kind, "trio"), id=kind, marks=pytest.mark.jvm) for kind in CLUSTERS if kind != "two-triomq"),
+from tests.interop.our_client import (
+    namesrv,
+    place,
+    test_our_client,
+    test_triomq_honours_large_pull_and_apache_caps_it_at_32,
 )
 
+__all__ = ["namesrv", "place", "test_our_client", "test_triomq_honours_large_pull_and_apache_caps_it_at_32"]
 
-@pytest.fixture(scope="module", params=PLACES)
-def place(
-    request: pytest.FixtureRequest, apache_brokers: ApacheBrokers, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, str]]:
-    """The name server's address of each kind of broker or cluster, and the facade to use there."""
-    broker, facade = request.param
-    if broker in CLUSTERS:
-        with cluster(broker, tmp_path_factory.mktemp(broker), apache_brokers) as (address, _):
-            yield address, facade
-    elif broker == "triomq":
-        yield request.getfixturevalue("triomq_broker").namesrv, facade
-    else:
-        yield apache_brokers.get(broker.removeprefix("apache-")).namesrv, facade
+pytestmark = pytest.mark.jvm
 
-
-@pytest.fixture
-def namesrv(place: tuple[str, str]) -> Iterator[str]:
-    address, facade = place
-    with use_facade(facade):
-        yield address
-
-
-async def test_triomq_honours_large_pull_and_apache_caps_it_at_32(request: pytest.FixtureRequest, namesrv: str) -> None:
-    """Apache's brokers pass over the field that says it."""
-    broker, _ = request.node.callspec.params["place"]
-    topic = await new_topic(namesrv, queues=1)
-    sent = [b"%d" % number for number in range(2000)]
-    async with Producer(fresh("producer"), namesrv=namesrv) as producer:
-        for begin in range(0, len(sent), 500):
-            await producer.send_batch([Message(topic, body, tags="A") for body in sent[begin : begin + 500]])
-    async with ClientInstance(namesrv) as instance:
-        (queue,) = await instance.routes.subscribe_queues(topic)
-        for expression in ("*", "A"):
-            async with RangeReader(
-                queue,
-                0,
-                2000,
-                group=fresh("group"),
-                instance=instance,
-                expression=expression,
-                limits=ReadLimits(max_messages=512),
-            ) as reader:
-                answers = await reader.read(2**40)
-            messages = [message for answer in answers for message in decode_records(answer.body)]
-            assert {message.queue_offset: message.body for message in messages} == dict(enumerate(sent))
-            longest = max(len(decode_records(answer.body)) for answer in answers)
-            assert longest == (512 if is_ours(broker, queue.broker_name) else 32)
-
-
-@pytest.mark.parametrize("scenario", [pytest.param(scenario, id=scenario.__name__) for scenario in SCENARIOS])
-async def test_our_client(namesrv: str, scenario: Scenario) -> None:
-    with trio.fail_after(SCENARIO_LIMIT_S):
-        await scenario(namesrv)
+PLACES = tuple(pytest.param((kind, "trio"), id=kind) for kind in ("apache-4.9.7", "apache-5.5.0"))
