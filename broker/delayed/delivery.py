@@ -144,7 +144,7 @@ class Delivery:
         passed = places[done] if done < len(good) else len(copies)
         for copy in copies[:passed]:
             if copy is not None and copy[_QUEUE].refusal is not None:
-                LOGGER.error("delayed message for topic %s dropped: the topic is being deleted", copy[_QUEUE].topic)
+                LOGGER.error("delayed message dropped topic=%s: the topic is being deleted", copy[_QUEUE].topic)
         return passed
 
     def _store_all(self, entries: Sequence[Entry]) -> int:
@@ -156,7 +156,7 @@ class Delivery:
                 half = len(entries) // 2
                 done = self._store_all(entries[:half])
                 return done if done < half else done + self._store_all(entries[half:])
-            LOGGER.error("delayed message for topic %s dropped: %s", entries[0][_QUEUE].topic, exc)
+            LOGGER.error("delayed message dropped topic=%s: %s", entries[0][_QUEUE].topic, exc)
         except StoreError as exc:
             self._log.failed(exc)
             return 0

@@ -39,8 +39,7 @@ class Admission:
         self._statistics = statistics
         self._by_port: Counter[bool] = Counter()  # those of name servers' ports, and the others
         self._by_address: Counter[str] = Counter()
-        text = "connections refused since the start: %d; the last one from %s: %s"
-        self._log = RareLog(LOGGER, text, clock_ms)
+        self._log = RareLog(LOGGER, "connections refused since the start: %d; the last one from %s: %s", clock_ms)
 
     def admits(self, host: str, *, is_namesrv: bool) -> bool:
         """Return whether another connection of an address is accepted; it counts until :meth:`left`.

@@ -51,7 +51,7 @@ class MemoryBudget:
         self._statistics = statistics
         self._log = RareLog(
             LOGGER,
-            "memory budget of %d bytes is used up, connections closed since the start: %d; the last one peer=%s held "
+            "memory budget is used up: %d bytes, connections closed since the start: %d; the last one peer=%s held "
             "%d bytes that it does not read or finish",
             clock_ms,
         )

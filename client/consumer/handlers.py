@@ -68,7 +68,7 @@ class Handler(NamedTuple):
     def log_blocked_loop(self, blocked_s: float, messages: Sequence[MessageExt]) -> None:
         """Log that the handler kept the event loop from running anything else."""
         LOGGER.warning(
-            "handler blocked the event loop for about %.1f s, nothing else could run; call blocking code by "
+            "handler blocked the event loop: nothing else could run for about %.1f s; call blocking code by "
             "trio.to_thread.run_sync, or use a plain function as handler, which runs in a thread group=%s topic=%s "
             "message_id=%s",
             *(blocked_s, self.group, messages[0].topic, messages[0].message_id),
@@ -101,4 +101,4 @@ def orderly_status(status: object) -> ConsumeStatus:
 def _complain(status: object) -> None:
     if inspect.iscoroutine(status):
         status.close()  # else Python warns that it was never awaited, far from here
-    LOGGER.error("handler returned %r, which is not a status, so its messages will be redelivered", status)
+    LOGGER.error("handler returned no status, its messages will be redelivered result=%r", status)

@@ -14,6 +14,7 @@ STORM_WINDOW_S: Final = 60.0
 MAX_CHARACTERS: Final = 2000  # of a message, and of each of its fields in JSON
 _MAX_TRACEBACK: Final = 20_000
 _FIELD: Final = re.compile(r"(\w+)=%[^a-zA-Z]*[a-zA-Z]|%[^a-zA-Z%]*[a-zA-Z]")
+_END_OF_ID: Final = re.compile(r"\s*\w+=|[%,:;(]")
 _ID_CHARACTERS: Final = re.compile(r"[^a-z0-9]+")
 
 
@@ -83,6 +84,11 @@ class LineFormatter(logging.Formatter):
         return "\n".join(f" {_printable(line)}" for line in lines)
 
 
+def event_id(text: str) -> str:
+    """Return the stable id of an event from the constant text of its records: ``docs/events.md`` lists them."""
+    return _ID_CHARACTERS.sub("-", _END_OF_ID.split(text)[0].lower()).strip("-")
+
+
 class JsonFormatter(LineFormatter):
     """One JSON object per line: ``time``, ``level``, ``logger``, ``event``, ``message``, then the event's own fields.
 
@@ -96,12 +102,11 @@ class JsonFormatter(LineFormatter):
         text = str(record.msg)
         arguments = record.args if isinstance(record.args, tuple) else ()
         fields = [(found[1], value) for found, value in zip(_FIELD.finditer(text), arguments, strict=False) if found[1]]
-        event = _ID_CHARACTERS.sub("-", re.split(r"\s*\w+=|%", text)[0].lower()).strip("-")
         line = {
             "time": self.formatTime(record),
             "level": record.levelname,
             "logger": record.name,
-            "event": event,
+            "event": event_id(text),
             "message": _short(record.getMessage()),
             **{f"{name}_" if name in _OWN_FIELDS else name: _field(value) for name, value in fields},
         }

@@ -164,7 +164,7 @@ class MessageIndex:
             return True
         batch = self._reader.read(self.position, end, RECORDS_AT_ONCE, stop, self._skip)
         if batch.damage:
-            LOGGER.error("commit log damaged, messages left out of the index reason=%s", batch.damage)
+            LOGGER.error("messages left out of the index, the commit log is damaged reason=%s", batch.damage)
         try:
             self._write(batch)
         except StoreError as exc:

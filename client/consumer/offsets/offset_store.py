@@ -105,7 +105,7 @@ async def for_each(
         try:
             results[queue] = await function(queue)
         except REMOTE_ERRORS as exc:
-            LOGGER.warning("%s queue=%s error=%s", complaint, queue, exc)
+            LOGGER.warning("queue passed over: %s queue=%s error=%s", complaint, queue, exc)
 
     async with trio.open_nursery() as nursery:
         for queue in queues:

@@ -207,7 +207,7 @@ class ConcurrentService(WorkerPool):
             if process_queue.dropped or message in self.expired or slot.messages is not messages:
                 continue
             LOGGER.warning(
-                "handler has run for %.0f s, its message is sent back queue=%s offset=%d",
+                "handler runs for too long, its message is sent back seconds=%.0f queue=%s offset=%d",
                 self.now() - slot.started_at,
                 process_queue.queue,
                 message.queue_offset,

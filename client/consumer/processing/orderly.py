@@ -337,7 +337,7 @@ def _next_step(status: ConsumeStatus, *, auto_commit: bool, suspends: bool) -> _
     if not auto_commit:
         return _WITHOUT_AUTO_COMMIT[status]
     if status is not ConsumeStatus.SUCCESS:
-        LOGGER.warning("handler returned %s, which counts as success because auto_commit is on", status.name)
+        LOGGER.warning("result of a handler counts as success, as auto_commit is on result=%s", status.name)
     return _Step.COMMIT
 
 

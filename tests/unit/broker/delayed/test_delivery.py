@@ -86,7 +86,7 @@ def test_a_copy_that_became_too_long_does_not_stop_the_others(broker: Broker, ca
     assert broker.store.reader.max_offset_in_queue("T", 1) == 2
     assert broker.statistics.put_by_topic == {"T": 2}
     assert broker.statistics.put_bytes == 2
-    assert "delayed message for topic T dropped" in caplog.text
+    assert "delayed message dropped topic=T" in caplog.text
 
 
 def test_a_topic_that_is_being_deleted_holds_up_no_other(
@@ -107,9 +107,9 @@ def test_a_topic_that_is_being_deleted_holds_up_no_other(
 
     monkeypatch.setattr(broker.store, "append", append_one)
     assert broker.delivery.store(copies) == 2
-    assert caplog.text.count("delayed message for topic D dropped: the topic is being deleted") == 1
+    assert caplog.text.count("delayed message dropped topic=D: the topic is being deleted") == 1
     assert broker.delivery.store(copies[2:]) == 3
-    assert caplog.text.count("delayed message for topic D dropped: the topic is being deleted") == 2
+    assert caplog.text.count("delayed message dropped topic=D: the topic is being deleted") == 2
     assert broker.store.reader.max_offset_in_queue("T", 1) == 3
     assert broker.delivery.delivered == 3
     assert broker.delivery.store(copies[1:2]) == 1

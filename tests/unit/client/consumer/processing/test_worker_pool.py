@@ -148,5 +148,5 @@ async def test_handler_that_blocks_the_loop_is_reported_once(
         bench.pull(2)
         await trio.sleep(10)
     (record,) = caplog.records
-    assert record.getMessage().startswith("handler blocked the event loop for about 1.")
+    assert record.getMessage().startswith("handler blocked the event loop: nothing else could run for about 1.")
     assert "to_thread.run_sync" in record.getMessage()
