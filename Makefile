@@ -20,7 +20,7 @@ QUICK_TESTS := tests/unit tests/property tests/integration
 LONG_TESTS := tests/chaos tests/fuzz tests/kills tests/packaging tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test quick smoke test-all test-containers unit long interop spark check static coverage fix demo spark-demo spark-zip bench dist docker-check clean distclean
+.PHONY: help venv test quick smoke test-all test-containers unit long interop spark check static docs coverage fix demo spark-demo spark-zip bench dist docker-check clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ static: $(INSTALLED) ## Check format, lint, types and imports
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m bench.size --check
 	@find broker client spark -name '*.py' | xargs $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_keep_connections
+
+docs: $(INSTALLED) ## Build the documentation as a site, in build/docs
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
 coverage: $(INSTALLED) ## Run the tests of unit and report branch coverage
 	@$(BIN)/coverage erase
