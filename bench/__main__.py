@@ -13,6 +13,7 @@ from bench import (
     consumers,
     failover,
     filtered,
+    fixtures,
     load,
     peers,
     queues,
@@ -57,6 +58,9 @@ MODES: Final = {
         failover.run,
     ),
     "filter": Mode("what SQL filters cost our broker and its other clients", filtered.add_arguments, filtered.run),
+    "fixtures": Mode(
+        "start and stop of a test's broker, one by one and together", fixtures.add_arguments, fixtures.run
+    ),
     "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),
     "queues": Mode("ten thousand queues and 10 GiB of log together", queues.add_arguments, queues.run),
     "topics": Mode("many topics: their disk space, and the start after a kill", topics.add_arguments, topics.run),

@@ -3,20 +3,20 @@
 Source: behaviour.md A.1.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import trio
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.network.tls import ServerTls
-from triomq.broker.server import Broker
+from triomq.broker.server import Broker, Gate
 from triomq.storage.commit_log.log_scan import ProgressLog
 from triomq.storage.config import StoreConfig
-from triomq.storage.message_store import MessageStore
+from triomq.storage.message_store import MessageStore, system_clock_ms
 
 
-async def _open_store(config: StoreConfig) -> MessageStore:
+async def _open_store(config: StoreConfig, clock_ms: Callable[[], int]) -> MessageStore:
     """Open the store in a worker thread, as it may take minutes.
 
     Cancelled, it stops where it is, and the next start repeats it.
@@ -24,7 +24,7 @@ async def _open_store(config: StoreConfig) -> MessageStore:
     Raises:
         StoreLockedError, StoreLayoutError, StoreError: as ``MessageStore.open``.
     """
-    store = MessageStore(config)
+    store = MessageStore(config, clock_ms=clock_ms)
     log = ProgressLog()
 
     def progress(done_bytes: int, total_bytes: int) -> None:
@@ -43,8 +43,15 @@ def _lone_error(error: BaseException) -> BaseException:
 
 
 @asynccontextmanager
-async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
+async def open_broker(
+    config: BrokerConfig, *, clock_ms: Callable[[], int] = system_clock_ms, gate: Gate | None = None
+) -> AsyncGenerator[Broker]:
     """Open the store, listen, and serve until the block ends; then everything is on disk.
+
+    Args:
+        config: all settings.
+        clock_ms: the wall clock; :meth:`Broker.clock_moved` tells that it was set forward.
+        gate: replaces what each port serves.
 
     Raises:
         ConfigError: an address cannot be bound, or the file of accounts or one of TLS is wrong.
@@ -52,8 +59,8 @@ async def open_broker(config: BrokerConfig) -> AsyncGenerator[Broker]:
         StoreLayoutError: the store cannot be read, or was written with other file sizes.
     """
     tls = ServerTls(config.tls) if config.tls else None
-    store = await _open_store(config.store)
-    broker = Broker(config, store, tls=tls)
+    store = await _open_store(config.store, clock_ms)
+    broker = Broker(config, store, clock_ms, tls=tls, gate=gate)
     try:
         broker.load()
         endpoints = await broker.listen()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -34,8 +34,8 @@ from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.acceptors import Acceptors, Endpoint, advertised_address
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
-from triomq.broker.network.connection import Connection, ConnectionContext
-from triomq.broker.network.listeners import Listeners
+from triomq.broker.network.connection import Connection, ConnectionContext, Requests
+from triomq.broker.network.listeners import Listeners, Ports
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.steps import Steps
@@ -81,6 +81,9 @@ from triomq.storage.config import Durability
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
+Gate: TypeAlias = Callable[[Requests], Requests]
+"""Replaces what a port serves: for a broker that is to refuse requests."""
+
 
 def steady_ms() -> int:
     """Return a clock in milliseconds that is never set."""
@@ -117,6 +120,7 @@ class Broker:
         steady_clock_ms: Callable[[], int] = steady_ms,
         random: Random | None = None,
         tls: ServerTls | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.config: Final = config
         self.store: Final = store
@@ -134,7 +138,8 @@ class Broker:
         self._build_transactions(random)
         self._build_services()
         self.processors: Final = self._build_processors()
-        self.ports: Final = tables(self.processors, self.paged_reads, config.max_body_bytes, self._guard)
+        ports = tables(self.processors, self.paged_reads, config.max_body_bytes, self._guard)
+        self.ports: Final = ports if gate is None else Ports(*map(gate, ports))
         self._listeners: Final = Listeners(config.listeners, self.ports, config.admin_listen)
         self.acceptors: Final = Acceptors(self.context, self.stopping, tls)
 
@@ -182,7 +187,7 @@ class Broker:
         consumers = ConsumerGroups(
             clock_ms=steady_clock_ms, notify=self.notices.add, notifies=settings.notifies_members
         )
-        producers = ProducerGroups(clock_ms=clock_ms)
+        producers = ProducerGroups(clock_ms=steady_clock_ms)
         locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members, may_lock=self._may_lock)
         self.groups = Groups(settings, offsets, consumers, producers, locks, self.steps)
 
@@ -284,6 +289,11 @@ class Broker:
     def connections(self) -> set[Connection]:
         """Open connections."""
         return self.context.connections
+
+    def clock_moved(self) -> None:
+        """Look at once for what is due by the wall clock; else that takes up to a second."""
+        self.delayed_arrived.set()
+        self.transaction_checks.clock_moved.set()
 
     def load(self) -> None:
         """Read the tables, and save at once the offsets that had to be lowered.

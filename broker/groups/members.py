@@ -269,7 +269,7 @@ def _is_shared(connections: Sequence[tuple[Connection, Member]]) -> bool:
 
 
 class ProducerGroups:
-    """Producer groups with live members."""
+    """Producer groups with live members; ``clock_ms`` is a steady clock, as for consumers."""
 
     def __init__(self, *, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
@@ -323,15 +323,19 @@ class ProducerGroups:
         if self._by_client_id.get(client_id) is connection:
             del self._by_client_id[client_id]
 
+    def silent_ms(self, member: Member) -> int:
+        """Return the age of a member's newest heartbeat."""
+        return self._clock_ms() - member.last_heartbeat_ms
+
     def drop_silent(self, timeout_s: float) -> None:
         """Remove the producers whose newest heartbeat is older than ``timeout_s``.
 
         Their connections stay open: a connection in use belongs to a client with other producers or consumers, and any
         other one is closed for being idle.
         """
-        limit = self._clock_ms() - timeout_s * 1000
         for group, members in list(self._groups.items()):
-            for connection in [each for each, member in members.items() if member.last_heartbeat_ms < limit]:
+            silent = [each for each, member in members.items() if self.silent_ms(member) > timeout_s * 1000]
+            for connection in silent:
                 LOGGER.info("producer left group=%s peer=%s reason=no heartbeat", group, connection.peer)
                 self.leave(connection, group)
 

@@ -217,18 +217,19 @@ class StatisticsProcessors:
 
     def get_all_producer_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the members of all producer groups."""
+        producers, now_ms = self.groups.producers, self.clock_ms()
         groups = {
             group: [
                 {
                     "clientId": member.client_id,
                     "language": _language(peer.language).name,
-                    "lastUpdateTimestamp": member.last_heartbeat_ms,
+                    "lastUpdateTimestamp": now_ms - producers.silent_ms(member),
                     "remoteIP": f"/{peer.peer}",
                     "version": peer.version,
                 }
                 for peer, member in members.items()
             ]
-            for group, members in self.groups.producers.all().items()
+            for group, members in producers.all().items()
         }
         return command.reply(body=fastjson.dumps({"data": groups}))
 

@@ -145,6 +145,11 @@ class PullAnswers:
         self._send(pull, nothing, ResponseCode.PULL_RETRY_IMMEDIATELY)
         return True
 
+    def end_waiting(self, queue: ConsumeQueue) -> None:
+        """Answer the held pulls of a queue as at their deadline: consumers then tell their progress with the next."""
+        for pull in self.hold.forget_queue(queue):
+            self._serve_held(pull, is_expired=True)
+
     def forget_queue(self, queue: ConsumeQueue, remark: str) -> None:
         """Answer TOPIC_NOT_EXIST to the held pulls of a deleted queue."""
         for pull in self.hold.forget_queue(queue):

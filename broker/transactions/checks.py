@@ -22,6 +22,7 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.network.steps import Steps
 from triomq.broker.paged_read import run_paged_read
 from triomq.broker.services.flush import GroupCommit
+from triomq.broker.signals import Signal
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
 from triomq.protocol.codes import RequestCode
@@ -51,7 +52,7 @@ _REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
 
 @dataclass(eq=False)
 class TransactionChecks:
-    """The task that checks undecided transactions."""
+    """The task that checks undecided transactions; ``clock_moved`` makes it look at the clock."""
 
     config: BrokerConfig
     store: MessageStore
@@ -65,6 +66,7 @@ class TransactionChecks:
     clock_ms: Callable[[], int]
 
     def __post_init__(self) -> None:
+        self.clock_moved = Signal()
         self._refused = FailureLog(LOGGER, "transactions cannot be checked for now: %s")
         self._absent = FailureLog(
             LOGGER, "no live producer to ask about undecided transactions group=%s", logging.WARNING
@@ -73,6 +75,7 @@ class TransactionChecks:
     async def run(self) -> None:
         """Check what is due until cancelled."""
         while True:
+            self.clock_moved.clear()
             is_behind = await self._turn()
             self.undecided.save_offsets()
             next_ms = self.undecided.next_due_ms()
@@ -80,7 +83,8 @@ class TransactionChecks:
                 await trio.lowlevel.checkpoint()
             else:
                 sleep_s = _MAX_SLEEP_S if next_ms is None else (next_ms - self.clock_ms()) / 1000
-                await trio.sleep(min(max(sleep_s, _MIN_SLEEP_S), _MAX_SLEEP_S))
+                with trio.move_on_after(min(max(sleep_s, _MIN_SLEEP_S), _MAX_SLEEP_S)):
+                    await self.clock_moved.wait()
 
     async def _turn(self) -> bool:
         """Check a bounded number of due transactions; return whether more may be due."""

@@ -21,7 +21,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 #: What each Python example prints.
 PYTHON = {
-    "README.md": [r"SEND_OK \w+ orders@broker-a:\d\npaid \('17',\) order 17\n", r"1 orders@broker-a:\d\n"],
+    "README.md": [r"SEND_OK \w+ orders@broker-a:\d\npaid \('17',\) order 17\n", r"1 orders@broker-a:\d\n", ""],
     "docs/api.md": [
         r"SEND_OK orders@broker-a:\d\n",
         r"COMMIT\n",

@@ -3,13 +3,17 @@
 import json
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 from shutil import copy2, copytree, ignore_patterns
 from typing import Final
 
 import pytest
+
+from tests.integration.test_testing_examples import run_example
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROOMS: Final = ("broker", "client", "protocol", "spark", "storage")
@@ -136,3 +140,17 @@ def test_sdist_holds_every_room(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/src/triomq/")[2] for name in archive.getnames() if "/src/triomq/" in name}
     assert packaged_files() <= names
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_installed_wheel_brings_its_fixtures(built: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    venv.create(tmp_path / "venv")
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    (site / "others.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")  # its own .pth files do not count
+    python = tmp_path / "venv" / "bin" / "python"
+    found = (python, "-c", "import triomq; print(triomq.__file__)")
+    assert subprocess.check_output(found, text=True, cwd=tmp_path).strip() == str(site / "triomq" / "__init__.py")
+    run_example("trio_service", tmp_path, python)

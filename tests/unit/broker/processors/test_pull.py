@@ -228,6 +228,15 @@ def expire(broker: Broker, after_s: float) -> None:
         broker.pulls._serve_held(pull, is_expired=True)
 
 
+async def test_held_pulls_of_one_queue_can_be_ended_before_their_deadline(peer: Peer, topic: str) -> None:
+    assert peer.pull(topic, 0, **HOLD) is None
+    assert peer.pull(topic, 0, queueId=1, **HOLD) is None
+    peer.broker.pulls.end_waiting(peer.broker.store.queue(topic, 0))
+    (response,) = peer.sent
+    assert answered(response) == (ResponseCode.PULL_NOT_FOUND, 0)
+    assert peer.broker.pull_hold.held == 1
+
+
 async def test_held_pull_is_answered_exactly_at_its_deadline(peer: Peer, topic: str, autojump_clock: MockClock) -> None:
     """C.2 scenario 25."""
     assert peer.pull(topic, 0, suspendTimeoutMillis=1500, **HOLD) is None

@@ -1,0 +1,223 @@
+"""A broker in a thread with a loop of its own, and what tests ask of it there.
+
+Rules: what tests ask are coroutine methods, which :meth:`BrokerHost.call` runs in the broker's thread; arguments and
+results can be pickled, so that ``process.py`` does the same across processes.
+"""
+
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from concurrent.futures import Future
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+
+import trio
+import trio.testing
+
+from triomq.broker import Broker, BrokerConfig, open_broker
+from triomq.broker.network.connection import Connection, Processor, Requests, next_command
+from triomq.broker.network.refusal import RefusedError
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.names import is_system_group
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.record import decode_records
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.message_store import system_clock_ms
+from triomq.storage.reading.cold_read import finish
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SENDS: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
+"""The requests that store messages of producers."""
+_SETTLE_S: Final = 1.0
+_MESSAGES_AT_ONCE: Final = 1024
+
+
+class Group(NamedTuple):
+    """A consumer group as the broker sees it.
+
+    Attributes:
+        members: client ids of the live ones.
+        behind: number of messages without a committed offset after them, by topic.
+    """
+
+    members: tuple[str, ...]
+    behind: dict[str, int]
+
+
+class BrokerHost:
+    """A broker in a thread of this process."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config: Final = config
+        self._ahead_ms = 0
+        self._refused: tuple[int, Collection[int]] = 0, ()  # the code of the answer, and those of requests
+        self._refusals_left = 0
+        self._broker: Broker
+        self._token: trio.lowlevel.TrioToken
+        self._nursery: trio.Nursery
+        self._stop = trio.Event()
+        self._ends_stall: Final = threading.Event()
+        self._started: Final[Future[tuple[str, str]]] = Future()
+        self._failure: BaseException | None = None
+        self._thread: Final = threading.Thread(target=self._run, name="triomq-broker", daemon=True)
+
+    def start(self) -> tuple[str, str]:
+        """Start the thread; return the addresses of broker and name server.
+
+        Raises:
+            TriomqError: as ``triomq.broker.open_broker``.
+        """
+        self._thread.start()
+        return self._started.result()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._serve)
+        except BaseException as exc:  # noqa: BLE001  # boundary: it belongs to the test's thread
+            if self._started.done():
+                self._failure = exc
+            else:
+                self._started.set_exception(exc)
+
+    async def _serve(self) -> None:
+        async with open_broker(self._config, clock_ms=self._now_ms, gate=self._gate) as self._broker:
+            async with trio.open_nursery() as self._nursery:
+                self._token = trio.lowlevel.current_trio_token()
+                broker, namesrv = self._broker.addresses["default"]
+                self._started.set_result((str(broker), str(namesrv)))
+                await self._stop.wait()
+                self._nursery.cancel_scope.cancel()
+
+    def call(
+        self, method: "Callable[Concatenate[BrokerHost, P], Awaitable[T]]", *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run one of the methods below in the broker's thread, also from a thread with a loop."""
+        result: Future[T] = Future()
+
+        async def run() -> None:
+            try:
+                result.set_result(await method(self, *args, **kwargs))
+            except Exception as exc:  # noqa: BLE001  # boundary: passed on to the test
+                result.set_exception(exc)
+            finally:
+                if not result.done():
+                    result.set_exception(RuntimeError("the broker was stopped meanwhile"))
+
+        self._token.run_sync_soon(self._nursery.start_soon, run)
+        return result.result()
+
+    def stop(self) -> None:
+        """Stop the broker and wait for it; raise what ended it before."""
+        self._ends_stall.set()
+        if self._thread.is_alive():
+            self._token.run_sync_soon(self._stop.set)
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def kill(self) -> None:
+        """Refuse to: a thread cannot be killed.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("a broker in a thread cannot be killed: take a BrokerProcess")
+
+    # --- time and refusals: handed to the broker ----------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return system_clock_ms() + self._ahead_ms
+
+    def _gate(self, requests: Requests) -> Requests:
+        def next_frame(connection: Connection, frames: Iterator[bytes]) -> RemotingCommand | None:
+            return (next_command if self._refusals_left else requests.next_command)(connection, frames)
+
+        processors = {code: self._refusing(processor) for code, processor in requests.processors.items()}
+        return requests._replace(processors=processors, next_command=next_frame)
+
+    def _refusing(self, processor: Processor) -> Processor:
+        def refusing(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+            code, requests = self._refused
+            if self._refusals_left and command.code in requests:
+                self._refusals_left -= 1
+                raise RefusedError("refused as the test asked", code)
+            return processor(connection, command)
+
+        return refusing
+
+    # --- what tests ask, in the broker's thread -----------------------------------------------------------
+
+    async def create_topic(self, topic: str, queues: int) -> None:
+        """Create a topic unless it exists."""
+        self._broker.topics.ensure(topic, queues)
+
+    async def messages(self, topic: str) -> list[MessageExt]:
+        """Return all messages of a topic in the order in which they were stored."""
+        reader, config = self._broker.store.reader, self._broker.topics.get(topic)
+        found: list[MessageExt] = []
+        for queue_id in range(config.read_queue_nums if config else 0):
+            at = reader.min_offset_in_queue(topic, queue_id)
+            while at < reader.max_offset_in_queue(topic, queue_id):
+                result = reader.get_message((topic, queue_id), at, _MESSAGES_AT_ONCE)
+                at = result.next_begin_offset
+                for buffer in result.buffers:
+                    found += decode_records(buffer)
+        for message in found:
+            message.broker_name = self._config.broker_name
+        return sorted(found, key=lambda message: message.physical_offset)
+
+    async def groups(self) -> dict[str, Group]:
+        """Return all groups that have members or offsets."""
+        topics = {name: set(known) for name, known in finish(self._broker.groups.offsets.groups()).items()}
+        for group in self._broker.groups.consumers:
+            topics.setdefault(group.name, set()).update(group.subscriptions)
+        return {name: self._group(name, topics[name]) for name in sorted(topics) if not is_system_group(name)}
+
+    def _group(self, name: str, topics: Collection[str]) -> Group:
+        live = self._broker.groups.consumers.get(name)
+        behind = {topic: sum(self._behind(name, topic).values()) for topic in sorted(topics)}
+        return Group(tuple(live.client_ids()) if live else (), behind)
+
+    def _behind(self, group: str, topic: str) -> dict[int, int]:
+        """Return how many messages a group has not consumed in each queue with such messages."""
+        reader, config = self._broker.store.reader, self._broker.topics.get(topic)
+        behind = {}
+        for queue_id in range(config.read_queue_nums if config else 0):
+            committed = self._broker.groups.offsets.query(group, topic, queue_id)
+            done = reader.min_offset_in_queue(topic, queue_id) if committed is None else committed
+            if (count := reader.max_offset_in_queue(topic, queue_id) - done) > 0:
+                behind[queue_id] = count
+        return behind
+
+    async def progress(self, name: str) -> Group | None:
+        """Return a group, and let its consumers tell their progress.
+
+        Java's tell it every 5 s, or with the next pull: those pulls that wait for messages are answered.
+        """
+        group = (await self.groups()).get(name)
+        for topic in group.behind if group else ():
+            for queue_id in self._behind(name, topic):
+                self._broker.pulls.end_waiting(self._broker.store.queue(topic, queue_id))
+        self._broker.steps.end()
+        return group
+
+    async def advance(self, milliseconds: int) -> None:
+        """Set the clock forward, and return when what is due then has been done."""
+        self._ahead_ms += milliseconds
+        self._broker.clock_moved()
+        with trio.move_on_after(_SETTLE_S):  # under load there may be no such moment
+            await trio.testing.wait_all_tasks_blocked()
+
+    async def drop_connections(self) -> None:
+        """Close all connections."""
+        for connection in list(self._broker.connections):
+            connection.close("dropped by the test")
+        self._broker.steps.end()
+
+    async def stall(self, seconds: float) -> None:
+        """Block the broker's thread from now on."""
+        self._token.run_sync_soon(self._ends_stall.wait, seconds)
+
+    async def refuse(self, code: int, count: int, requests: Collection[int]) -> None:
+        """Answer the next ``count`` of these requests with a code."""
+        self._refused, self._refusals_left = (code, frozenset(requests)), count

@@ -1,0 +1,231 @@
+"""A running broker as tests see it: its address, what to assert, its clock, and trouble."""
+
+import asyncio
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self
+
+import trio
+
+from triomq.broker import Address, BrokerConfig, Listener
+from triomq.protocol.record.message import MessageExt
+from triomq.storage.config import StoreConfig
+from triomq.testing.host import SENDS, BrokerHost, Group
+from triomq.testing.process import ProcessHost
+
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a folder in it is made safely
+_ENOUGH_MEMORY_BYTES: Final = 1024**3
+_ANY_PORT: Final = "127.0.0.1:0"
+_PAUSE_S: Final = 0.02
+
+
+def _base() -> Path | None:
+    """Return where folders in memory can be made, if there is room for many; ``None``: where others are."""
+    if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ENOUGH_MEMORY_BYTES:
+        return _MEMORY
+    return None
+
+
+def _store(root: Path) -> StoreConfig:
+    """Return settings of a store that costs little: small files, and never a full disk because others use it."""
+    return StoreConfig(
+        root=root,
+        commit_log_file_size_bytes=16 * 1024**2,
+        consume_queue_file_size_bytes=20 * 1000,
+        index_slots=1000,
+        index_units=10_000,
+        reserve_step_bytes=256 * 1024,
+        disk_max_used_ratio=95,
+        disk_clean_ratio=100,
+        disk_full_ratio=100,
+    )
+
+
+class Clock:
+    """The broker's wall clock, which dates messages and tells what is due."""
+
+    def __init__(self, broker: "RunningBroker") -> None:
+        self._broker = broker
+
+    def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
+        """Set the clock forward; return when messages, retries and checks of transactions that are due then are sent.
+
+        Clients and connections notice nothing: their time is another one.
+        """
+        passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._broker.host.call(BrokerHost.advance, passed // timedelta(milliseconds=1))
+
+
+class Faults:
+    """Trouble that the broker makes when a test asks."""
+
+    def __init__(self, broker: "RunningBroker") -> None:
+        self._broker = broker
+
+    def drop_connections(self) -> None:
+        """Close all connections; clients may connect again."""
+        self._broker.host.call(BrokerHost.drop_connections)
+
+    def stall(self, seconds: float) -> None:
+        """Let the broker stand still from now on: it accepts, reads and answers nothing."""
+        self._broker.host.call(BrokerHost.stall, seconds)
+
+    def refuse(self, *, code: int, next: int = 1, requests: Collection[int] = SENDS) -> None:  # noqa: A002  # reads well
+        """Answer the next sends, or requests with other codes, with a ``ResponseCode``; replaces an earlier call."""
+        self._broker.host.call(BrokerHost.refuse, code, next, requests)
+
+    def clear(self) -> None:
+        """Refuse nothing any more."""
+        self.refuse(code=0, next=0)
+
+    def kill(self) -> None:
+        """Kill a ``BrokerProcess``, as in a crash."""
+        self._broker.host.kill()
+
+    def restart(self) -> None:
+        """Start the broker again with the same addresses and messages; stop it before if it runs."""
+        self._broker.host.stop()
+        self._broker.start()
+
+
+class RunningBroker:
+    """A broker in a thread of this process, while a block runs, ``with`` or ``async with``.
+
+    Entering and leaving block for some ms.
+
+    Attributes:
+        address, namesrv: of broker and name server, ``HOST:PORT``.
+        clock, faults: time and trouble.
+        host: what runs it.
+    """
+
+    _make_host: ClassVar[type[BrokerHost | ProcessHost]] = BrokerHost
+    host: BrokerHost | ProcessHost
+
+    def __init__(self, **settings: Any) -> None:
+        """Prepare it; ``settings`` are those of ``BrokerConfig`` beside addresses and store."""
+        self.address = self.namesrv = _ANY_PORT
+        self.clock: Final = Clock(self)
+        self.faults: Final = Faults(self)
+        self._settings: Final = {"shutdown_grace_s": 0.1, **settings}
+        self._numbers: Final = itertools.count(1)
+        self._folder: tempfile.TemporaryDirectory[str]
+
+    def start(self) -> None:
+        """Start it where it was, or at any free ports."""
+        listener = Listener(broker=Address.parse(self.address), namesrv=Address.parse(self.namesrv))
+        store = _store(Path(self._folder.name) / "store")
+        self.host = self._make_host(BrokerConfig(store=store, listeners=(listener,), **self._settings))
+        self.address, self.namesrv = self.host.start()
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="triomq-", dir=_base(), ignore_cleanup_errors=True)
+        try:
+            self.start()
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.host.stop()
+        finally:
+            self._folder.cleanup()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def create_topic(self, topic: str, queues: int = 4) -> str:
+        """Create a topic unless it exists; return its name."""
+        self.host.call(BrokerHost.create_topic, topic, queues)
+        return topic
+
+    def new_topic(self, prefix: str = "topic", queues: int = 4) -> str:
+        """Create a topic with a name that no other one has, and return the name."""
+        return self.create_topic(f"{prefix}-{next(self._numbers)}", queues)
+
+    def messages(self, topic: str) -> list[MessageExt]:
+        """Return all messages of a topic in the order in which they were stored; none if there is no such topic."""
+        return self.host.call(BrokerHost.messages, topic)
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """All consumer groups that have members or have consumed, by name."""
+        return self.host.call(BrokerHost.groups)
+
+    def wait_until_consumed(self, group: str, timeout: float = 10.0) -> Awaitable[None]:
+        """Wait until a group has consumed all messages of its topics; ``await`` it in a coroutine of trio or asyncio.
+
+        A message that failed counts as consumed until its retry is due: ``clock.advance`` sees to that.  Broadcasting
+        consumers keep their offsets to themselves: for them it fails.
+
+        Raises:
+            AssertionError: ``timeout`` seconds have passed; the text says what is left.
+        """
+        pauses = self._pauses_until_consumed(group, timeout)
+        sleep = _sleep_of_loop()
+        if sleep is not None:
+            return _sleep_all(sleep, pauses)
+        for pause in pauses:
+            time.sleep(pause)
+        return _Done()
+
+    def _pauses_until_consumed(self, name: str, timeout: float) -> Iterator[float]:
+        deadline = time.monotonic() + timeout
+        while True:
+            group = self.host.call(BrokerHost.progress, name)
+            left = {topic: count for topic, count in group.behind.items() if count} if group else {}
+            if group and not left:
+                return
+            if time.monotonic() >= deadline:
+                what = f"has left {left}, members={list(group.members)}" if group else "never had a member"
+                raise AssertionError(f"after {timeout:g} s group {name!r} {what}")
+            yield _PAUSE_S
+
+
+class BrokerProcess(RunningBroker):
+    """A broker in a process of its own, which can be killed."""
+
+    _make_host: ClassVar[type[BrokerHost | ProcessHost]] = ProcessHost
+
+
+def open_broker(**settings: Any) -> RunningBroker:
+    """Return a broker for ``async with`` or ``with``; ``settings`` as for ``RunningBroker``."""
+    return RunningBroker(**settings)
+
+
+class _Done:
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+def _sleep_of_loop() -> Callable[[float], Awaitable[None]] | None:
+    """Return how the caller's loop sleeps, ``None`` if it has none."""
+    if trio.lowlevel.in_trio_task():
+        return trio.sleep
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return asyncio.sleep
+
+
+async def _sleep_all(sleep: Callable[[float], Awaitable[None]], pauses: Iterator[float]) -> None:
+    for pause in pauses:
+        await sleep(pause)

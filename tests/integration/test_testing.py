@@ -1,0 +1,298 @@
+"""``triomq.testing`` and its fixtures: assertions, time and trouble, for trio, asyncio and plain tests alike."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+import trio
+
+import triomq.client.asyncio as of_asyncio
+from triomq.client import (
+    Message,
+    MessageExt,
+    Producer,
+    ProducerConfig,
+    PushConsumer,
+    RequestTimeoutError,
+    SystemBusyError,
+    Transaction,
+    TransactionProducer,
+    TransactionState,
+    sync,
+)
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.names import HALF_TOPIC
+from triomq.testing import BrokerProcess, RunningBroker, open_broker
+from triomq.testing.host import BrokerHost
+
+GROUP = "G"
+ONCE = ProducerConfig(on_busy="raise", retries=0, send_timeout_s=0.3)
+
+
+def bodies(broker: RunningBroker, topic: str) -> list[bytes]:
+    return [message.body for message in broker.messages(topic)]
+
+
+@pytest.fixture
+def topic(rocketmq: RunningBroker) -> str:
+    return rocketmq.new_topic()
+
+
+@pytest.fixture(params=[RunningBroker, BrokerProcess], ids=["thread", "process"])
+def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
+    with request.param() as started:
+        yield started
+
+
+# --- the three kinds of tests ---------------------------------------------------------------------------------
+
+
+def test_plain(rocketmq: RunningBroker, topic: str) -> None:
+    taken: list[bytes] = []
+    with (
+        sync.Producer("P", namesrv=rocketmq.namesrv) as producer,
+        sync.PushConsumer(
+            "plain",
+            namesrv=rocketmq.namesrv,
+            on_message=lambda message: taken.append(message.body),
+            subscriptions={topic: "*"},
+            start="earliest",
+        ),
+    ):
+        producer.send_batch([Message(topic, b"%d" % number) for number in range(100)])
+        rocketmq.wait_until_consumed("plain")
+        assert len(taken) == 100
+        (member,) = rocketmq.groups["plain"].members
+        assert member
+        assert rocketmq.groups["plain"].behind[topic] == 0
+    assert sorted(bodies(rocketmq, topic)) == sorted(taken)
+
+
+async def test_trio(rocketmq: RunningBroker, topic: str) -> None:
+    taken: list[MessageExt] = []
+
+    async def take(message: MessageExt) -> None:
+        await trio.sleep(0.1)
+        taken.append(message)
+
+    async with (
+        Producer("P", namesrv=rocketmq.namesrv) as producer,
+        PushConsumer("trio", namesrv=rocketmq.namesrv, on_message=take, subscriptions={topic: "*"}, start="earliest"),
+    ):
+        sent = await producer.send(Message(topic, b"x"))
+        await rocketmq.wait_until_consumed("trio")
+    assert [message.message_id for message in taken] == [sent.message_id]
+    assert [message.message_id for message in rocketmq.messages(topic)] == [sent.message_id]
+
+
+def test_asyncio(rocketmq: RunningBroker, topic: str) -> None:
+    taken: list[bytes] = []
+
+    async def take(message: MessageExt) -> None:
+        taken.append(message.body)
+
+    async def main() -> None:
+        async with (
+            of_asyncio.Producer("P", namesrv=rocketmq.namesrv) as producer,
+            of_asyncio.PushConsumer(
+                "asyncio", namesrv=rocketmq.namesrv, on_message=take, subscriptions={topic: "*"}, start="earliest"
+            ),
+        ):
+            await producer.send(Message(topic, b"x"))
+            await rocketmq.wait_until_consumed("asyncio")
+        async with open_broker() as another:
+            assert another.namesrv != rocketmq.namesrv
+
+    asyncio.run(main())
+    assert taken == [b"x"]
+
+
+def test_what_is_not_consumed_in_time_is_named(rocketmq_broker: RunningBroker) -> None:
+    with pytest.raises(AssertionError, match="'nobody' never had a member"):
+        rocketmq_broker.wait_until_consumed("nobody", timeout=0)
+    release = trio.Event()
+    rocketmq_broker.create_topic("T")
+
+    async def main() -> None:
+        async with (
+            Producer("P", namesrv=rocketmq_broker.namesrv) as producer,
+            PushConsumer(
+                GROUP,
+                namesrv=rocketmq_broker.namesrv,
+                on_message=lambda _: trio.from_thread.run(release.wait),
+                subscriptions={"T": "*"},
+                start="earliest",
+            ),
+        ):
+            await producer.send(Message("T", b"x"))
+            with pytest.raises(AssertionError, match=r"has left \{'T': 1\}"):
+                await rocketmq_broker.wait_until_consumed(GROUP, timeout=0.5)
+            release.set()
+            await rocketmq_broker.wait_until_consumed(GROUP)
+
+    trio.run(main)
+
+
+def test_nothing_is_imported_before_a_fixture_is_used() -> None:
+    code = "import pytest, sys; b = set(sys.modules); import triomq.pytest_plugin; print(*sorted(set(sys.modules) - b))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["triomq", "triomq.pytest_plugin"]
+
+
+def test_brokers_side_by_side_do_not_clash() -> None:
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(open_broker()) for _ in range(10)]
+        assert len({address for each in brokers for address in (each.address, each.namesrv)}) == 20
+        for number, each in enumerate(brokers):
+            with sync.Producer("P", namesrv=each.namesrv) as producer:
+                producer.send(Message("T", b"%d" % number))
+        assert [bodies(each, "T") for each in brokers] == [[b"%d" % number] for number in range(10)]
+
+
+# --- time -----------------------------------------------------------------------------------------------------
+
+
+def test_delayed_messages_are_due_when_the_clock_says_so(broker: RunningBroker) -> None:
+    with sync.Producer("P", namesrv=broker.namesrv) as producer:
+        producer.send(Message("T", b"level", delay_level=18))
+        producer.send(Message("T", b"time", delay_s=7200))
+    broker.clock.advance(hours=1, minutes=59)
+    assert bodies(broker, "T") == []
+    broker.clock.advance(minutes=1)
+    assert sorted(bodies(broker, "T")) == [b"level", b"time"]
+
+
+def test_retries_are_due_when_the_clock_says_so(rocketmq_broker: RunningBroker) -> None:
+    tries: list[int] = []
+    rocketmq_broker.create_topic("T")
+
+    def fail_twice(message: MessageExt) -> None:
+        tries.append(message.reconsume_times)
+        if len(tries) < 3:
+            raise ValueError("again")
+
+    with (
+        sync.Producer("P", namesrv=rocketmq_broker.namesrv) as producer,
+        sync.PushConsumer(
+            GROUP, namesrv=rocketmq_broker.namesrv, on_message=fail_twice, subscriptions={"T": "*"}, start="earliest"
+        ),
+    ):
+        producer.send(Message("T", b"x"))
+        for tried in (1, 2, 3):
+            rocketmq_broker.wait_until_consumed(GROUP)
+            assert tries == list(range(tried))
+            rocketmq_broker.clock.advance(minutes=2)
+
+
+async def test_undecided_transactions_are_checked_when_the_clock_says_so(rocketmq_broker: RunningBroker) -> None:
+    checked: list[str] = []
+
+    async def check(half: MessageExt) -> TransactionState:
+        checked.append(half.topic)
+        return TransactionState.UNKNOWN
+
+    async def execute(_: Transaction) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async with TransactionProducer("P", namesrv=rocketmq_broker.namesrv, check=check) as producer:
+        await producer.send(Message("T", b"x"), execute)
+        with trio.fail_after(10):
+            while not checked:  # at first the producer's heartbeat may be on its way
+                rocketmq_broker.clock.advance(minutes=2)
+                await trio.sleep(0.02)
+        for _ in range(3):
+            before = len(rocketmq_broker.messages(HALF_TOPIC))  # each check adds a copy
+            rocketmq_broker.clock.advance(minutes=2)
+            assert len(rocketmq_broker.messages(HALF_TOPIC)) == before + 1
+
+
+async def test_members_do_not_fall_silent_when_the_clock_is_advanced(rocketmq_broker: RunningBroker) -> None:
+    async def producers(host: BrokerHost) -> set[str]:
+        host._broker.housekeeping.remove_silent_members()
+        return set(host._broker.groups.producers.all())
+
+    async with Producer("P", namesrv=rocketmq_broker.namesrv) as producer:
+        await producer.send(Message("T", b"x"))
+        with trio.fail_after(10):
+            while not rocketmq_broker.host.call(producers):  # noqa: ASYNC110  # its heartbeat is on its way
+                await trio.sleep(0.01)
+        rocketmq_broker.clock.advance(hours=2)
+        assert rocketmq_broker.host.call(producers) == {"P"}
+
+
+# --- trouble --------------------------------------------------------------------------------------------------
+
+
+def test_refuses_as_many_requests_as_asked(broker: RunningBroker) -> None:
+    with sync.Producer("P", namesrv=broker.namesrv, settings=ONCE) as producer:
+        producer.send(Message("T", b"0"))
+        broker.faults.refuse(code=ResponseCode.SYSTEM_BUSY, next=2)
+        for _ in range(2):
+            with pytest.raises(SystemBusyError, match="refused as the test asked"):
+                producer.send(Message("T", b"1"))
+        producer.send(Message("T", b"2"))
+        broker.faults.refuse(code=ResponseCode.SYSTEM_BUSY, requests={RequestCode.PULL_MESSAGE})
+        producer.send(Message("T", b"3"))
+        broker.faults.refuse(code=ResponseCode.SYSTEM_BUSY)
+        broker.faults.clear()
+        producer.send(Message("T", b"4"))
+    assert bodies(broker, "T") == [b"0", b"2", b"3", b"4"]
+
+
+def test_a_stall_holds_up_clients_for_its_time(rocketmq_broker: RunningBroker) -> None:
+    with sync.Producer("P", namesrv=rocketmq_broker.namesrv, settings=ONCE) as producer:
+        producer.send(Message("T", b"0"))
+        rocketmq_broker.faults.stall(1)
+        with pytest.raises(RequestTimeoutError):
+            producer.send(Message("T", b"1"))
+    assert bodies(rocketmq_broker, "T")[:1] == [b"0"]  # answered when it is over
+
+
+def test_dropped_connections_end_and_new_ones_work(broker: RunningBroker) -> None:
+    host, port = broker.address.split(":")
+    with sync.Producer("P", namesrv=broker.namesrv) as producer, socket.create_connection((host, int(port))) as peer:
+        producer.send(Message("T", b"0"))
+        broker.faults.drop_connections()
+        assert peer.recv(1) == b""
+        producer.send(Message("T", b"1"))
+    assert bodies(broker, "T") == [b"0", b"1"]
+
+
+def test_a_restarted_broker_has_its_addresses_and_messages(broker: RunningBroker) -> None:
+    before = broker.address, broker.namesrv
+    with sync.Producer("P", namesrv=broker.namesrv) as producer:
+        producer.send(Message("T", b"0"))
+        broker.faults.restart()
+        assert (broker.address, broker.namesrv) == before
+        producer.send(Message("T", b"1"))
+    assert bodies(broker, "T") == [b"0", b"1"]
+
+
+def test_a_killed_broker_answers_nothing_until_it_is_restarted() -> None:
+    with BrokerProcess() as broker:
+        broker.create_topic("T")
+        with sync.Producer("P", namesrv=broker.namesrv) as producer:
+            producer.send(Message("T", b"0"))
+        broker.faults.kill()
+        with pytest.raises(ConnectionError, match=r"faults\.restart"):
+            broker.messages("T")
+        broker.faults.restart()
+        assert bodies(broker, "T") == [b"0"]
+        broker.faults.kill()  # leaving the block is no error
+
+
+def test_a_thread_cannot_be_killed(rocketmq: RunningBroker) -> None:
+    with pytest.raises(RuntimeError, match="BrokerProcess"):
+        rocketmq.faults.kill()
+
+
+def test_a_stall_does_not_outlive_the_test() -> None:
+    began = time.monotonic()
+    with open_broker() as broker:
+        broker.faults.stall(60)
+    assert time.monotonic() - began < 30
