@@ -1,0 +1,137 @@
+"""A file of settings that an operator edits: read at the start, and again within 5 s after it changed.
+
+Rules: what it says counts as a whole or not at all; a wrong file changes nothing, and the log says so once.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import trio
+
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.failure_log import FailureLog
+
+LOGGER: Final = logging.getLogger("triomq.broker.watched_file")
+
+Content = TypeVar("Content")
+Mark: TypeAlias = tuple[int, int, int]
+"""What changes with a file."""
+
+_INTERVAL_S: Final = 2.0
+_MISSING: Final = (0, 0, 0)
+
+
+class WatchedFile(Generic[Content]):
+    """A file and what it says.
+
+    Attributes:
+        path: the file.
+        readings, failed_readings: how often the file was read since the start, and how often it was wrong.
+    """
+
+    def __init__(self, path: Path, log: FailureLog) -> None:
+        """``log`` tells that a changed file is wrong."""
+        self.path: Final = path
+        self.readings = 0
+        self.failed_readings = 0
+        self._mark: Mark = _MISSING
+        self._log = log
+
+    def _parse(self, text: str | None) -> Content:
+        """Return what the file says; ``None``: there is none.  May run in a worker thread.
+
+        Raises:
+            ConfigError: it is wrong; the text names the line.
+        """
+        raise NotImplementedError
+
+    def _use(self, content: Content) -> None:
+        """Let it count from now on."""
+        raise NotImplementedError
+
+    def load(self) -> None:
+        """Read the file at the start.
+
+        Raises:
+            ConfigError: it does not exist, cannot be read, or is wrong; the text names file and line.
+        """
+        mark, content = self._read()
+        if mark == _MISSING:
+            raise ConfigError(f"{self.path}: there is no such file")
+        self._take(mark, content)
+
+    def read_text(self) -> str:
+        """Return what the file holds now, "" for a missing one.  May run in a worker thread.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        return _read(self.path)[1] or ""
+
+    async def run(self) -> None:
+        """Look every 2 s whether the file changed; until cancelled."""
+        while True:
+            await trio.sleep(_INTERVAL_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Read the file in a worker thread if it changed."""
+        try:
+            found = await trio.to_thread.run_sync(self._read_changed)
+        except ConfigError as exc:
+            self.failed_readings += 1
+            self._log.failed(exc, cause=str(exc))
+            return
+        if found is not None:
+            self._take(*found)
+            self._log.worked()
+            LOGGER.info("file read again path=%s", self.path)
+
+    def _take(self, mark: Mark, content: Content) -> None:
+        self.readings += 1
+        self._mark = mark
+        self._use(content)
+
+    def _read_changed(self) -> tuple[Mark, Content] | None:
+        return None if _mark(self.path) == self._mark else self._read()
+
+    def _read(self) -> tuple[Mark, Content]:
+        """Return the file's mark and what it says.
+
+        Raises:
+            ConfigError: it cannot be read, or is wrong.
+        """
+        try:
+            mark, text = _read(self.path)
+            return mark, self._parse(text)
+        except ConfigError as exc:
+            raise ConfigError(f"{self.path}: {exc}") from None
+
+
+def _mark(path: Path) -> Mark:
+    """Return what changes with the file; ``_MISSING`` if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return _MISSING
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read(path: Path) -> tuple[Mark, str | None]:
+    """Return the file's mark and text, ``None`` if it is missing.
+
+    Raises:
+        ConfigError: it cannot be read; the text does not name it.
+    """
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            return (found.st_ino, found.st_mtime_ns, found.st_size), file.read().decode()
+    except FileNotFoundError:
+        return _MISSING, None
+    except OSError as exc:
+        raise ConfigError(f"cannot be read: {exc.strerror}") from None
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"is not UTF-8 at byte {exc.start}") from None
