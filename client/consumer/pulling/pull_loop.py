@@ -376,17 +376,17 @@ class PullLoop:
         self.process_queue.lock = old.lock
 
     async def _wait_after(self, exc: TriomqError) -> None:
-        config = self._context.config
+        config, complaint = self._context.config, str(exc).partition("\n")[0]
         delay_s = config.pull_error_delay_s
-        complaint = str(exc).partition("\n")[0]
         level = logging.INFO if is_reported(exc) else logging.WARNING
         if isinstance(exc, SubscriptionNotExistError | SubscriptionNotLatestError):
             self._context.announce()
             if complaint != self._complaint:  # the first time: the heartbeat follows
-                level = logging.INFO
-                delay_s = min(delay_s, _ANNOUNCED_DELAY_S)
+                level, delay_s = logging.INFO, min(delay_s, _ANNOUNCED_DELAY_S)
         elif isinstance(exc, BrokerResponseError) and exc.code == ResponseCode.FLOW_CONTROL:
             delay_s = config.broker_flow_control_delay_s
+        elif isinstance(exc, BrokerResponseError) and exc.retry_after_s is not None:
+            delay_s, complaint = exc.retry_after_s, exc.remark  # without the time, which differs
         self._complain(complaint, level)
         self._waiting_for = complaint
         await trio.sleep(delay_s)

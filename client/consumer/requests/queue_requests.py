@@ -112,7 +112,7 @@ class QueueRequests:
         response = await self._invoke(queue, address, command, timeout_s)
         status = _STATUSES.get(response.code)
         if status is None:
-            raise BrokerResponseError.from_response(response.code, response.remark, address)
+            raise BrokerResponseError.from_response(response.code, response.remark, address, response.ext_fields)
         answer = PullMessageResponseHeader.decode(response.ext_fields)
         return RawPull(
             pull.queue_offset,

@@ -148,10 +148,20 @@ async def test_messages_of_the_retry_topic_show_their_first_topic(autojump_clock
         assert [message.topic for _, message in bench.service.got] == ["T", "%RETRY%G"]
 
 
-@pytest.mark.parametrize(("code", "delay_s"), [(ResponseCode.SYSTEM_ERROR, 1.0), (ResponseCode.FLOW_CONTROL, 0.02)])
-async def test_a_failed_pull_is_tried_again(autojump_clock: MockClock, bench: Bench, code: int, delay_s: float) -> None:
-    answers = [code, code]
-    bench.cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply(answers.pop()) if answers else None
+@pytest.mark.parametrize(
+    ("code", "delay_s", "fields"),
+    [
+        (ResponseCode.SYSTEM_ERROR, 1.0, {}),
+        (ResponseCode.FLOW_CONTROL, 0.02, {}),
+        (ResponseCode.SYSTEM_BUSY, 0.3, {"retryAfterMs": "300"}),
+    ],
+)
+async def test_a_failed_pull_is_tried_again(
+    autojump_clock: MockClock, bench: Bench, code: int, delay_s: float, fields: dict[str, str]
+) -> None:
+    answers = [(code, fields), (code, fields)]
+    handlers = bench.cluster.handlers
+    handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply(*answers.pop()) if answers else None
     bench.cluster.send(bench.queue, b"x")
     async with bench.pulling():
         await trio.sleep(delay_s * 2 + 0.001)
