@@ -86,6 +86,7 @@ class BrokerConfig(ConnectionConfig):
     register: tuple[Address, ...] = ()  # namesrvAddr: name servers that this broker registers with
     acl: Path | None = None  # plain_acl.yml; None: no accounts, everybody may do everything (aclEnable)
     acl_like_apache: bool = False  # check only what RocketMQ checks
+    quotas: Path | None = None  # how much each account, address and topic may use
     cluster_name: str = "DefaultCluster"  # brokerClusterName
     broker_name: str = "broker-a"  # brokerName
     region: str = "DefaultRegion"  # regionId

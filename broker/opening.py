@@ -54,7 +54,7 @@ async def open_broker(
         gate: replaces what each port serves.
 
     Raises:
-        ConfigError: an address cannot be bound, or the file of accounts or one of TLS is wrong.
+        ConfigError: an address cannot be bound, or a file of accounts, quotas or TLS is wrong.
         StoreLockedError: another broker owns the store.
         StoreLayoutError: the store cannot be read, or was written with other file sizes.
     """

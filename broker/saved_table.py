@@ -50,6 +50,7 @@ class ConfigTable(SavedTable, Generic[Config]):
 
     Attributes:
         data_version: a new object after each change.
+        may_create: called with this table and a name before a client creates it; raises what refuses that.
     """
 
     _FIELD: str  # of the file
@@ -63,6 +64,7 @@ class ConfigTable(SavedTable, Generic[Config]):
         self._on_change = on_change
         self._configs: dict[str, Config] = {}
         self.data_version = DataVersion(counter=0, timestamp=clock_ms())
+        self.may_create: Callable[[Mapping[str, Any], str], None] | None = None
 
     def load(self) -> None:
         """Read the saved table and add the built-in entries.
@@ -123,12 +125,16 @@ class ConfigTable(SavedTable, Generic[Config]):
         Raises:
             LimitReachedError: it would be one too many.
         """
-        if name not in self._configs and len(self._configs) >= limit:
+        if name in self._configs:
+            return
+        if len(self._configs) >= limit:
             raise LimitReachedError(
                 f"{name[:_SHOWN]}: the broker has {len(self._configs)} {self._KIND} and may have {limit}: "
                 f"delete those that nobody uses, or raise {setting}",
                 setting,
             )
+        if self.may_create is not None:
+            self.may_create(self._configs, name)
 
     def _put(self, name: str, config: Config) -> None:
         self._configs[name] = config

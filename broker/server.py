@@ -52,6 +52,7 @@ from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_requests import GuardedPlainRequests, PlainRequests
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
+from triomq.broker.processors.quotas import QuotaCheck
 from triomq.broker.processors.recall import RecallProcessor
 from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.reply import ReplyProcessors
@@ -62,6 +63,7 @@ from triomq.broker.processors.transaction import TransactionProcessors
 from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
+from triomq.broker.quotas.quotas import Quotas
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
 from triomq.broker.services.housekeeping import Housekeeping, tell_exposure
@@ -99,7 +101,7 @@ class Broker:
         routes: the brokers that registered here, and this one.
         groups: consumer and producer groups with offsets, members and locks.
         notices: tells members that their group changed.
-        accounts: who may do what; ``None``: everybody everything.
+        accounts, quotas: who may do what, and how much of it; ``None``: everybody everything.
         audit: notes who did what, if that is wanted.
         statistics: counters.
         budget: counts the memory that peers make the broker hold.
@@ -130,10 +132,12 @@ class Broker:
         self.audit: Final = None if config.audit is None else Audit(config, clock_ms)
         self._clock_ms = clock_ms
         self._steady_ms = steady_clock_ms
+        self.quotas: Final = Quotas(config.quotas, store, steady_clock_ms, self.accounts) if config.quotas else None
         self._build_pulls()
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
         self._build_tables(steady_clock_ms, random)
-        self._guard = Guard(config, self.routes, self.statistics, steady_clock_ms, self.accounts, self.audit)
+        check = None if self.quotas is None else QuotaCheck(self.quotas, store)
+        self._guard = Guard(config, self.routes, self.statistics, steady_clock_ms, self.accounts, self.audit, check)
         self._build_delays()
         self._build_transactions(random)
         self._build_services()
@@ -182,6 +186,8 @@ class Broker:
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
         self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
         self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets, self.key_values)
+        if self.quotas is not None:
+            self._saved += (self.quotas.limit(self.topics, settings),)
         self.client_requests = ClientRequests(self.stopping, self.budget, config.unread_high_bytes)
         self.notices = GroupNotices(self.steps, self.client_requests.notify_ids_changed)
         consumers = ConsumerGroups(
@@ -235,7 +241,7 @@ class Broker:
 
     def _build_services(self) -> None:
         config, store = self.config, self.store
-        admission = Admission(config, self.statistics, self._steady_ms, lambda: store.max_open_files)
+        admission = Admission(config, self.statistics, self._steady_ms, lambda: store.max_open_files, self.quotas)
         parts = self.steps, self.budget, self.refusals, self.client_requests, admission
         self.context = ConnectionContext(config, self.statistics, *parts, self._forget)
         self.stalls = StallWatch(config, store, self.topics, self.groups, self.client_requests, self._clock_ms)
@@ -273,7 +279,14 @@ class Broker:
 
     def _build_plain_requests(self) -> PlainRequests:
         parts = self.config, self.store, self.topics, self.undecided, self.statistics, self.group_commit
-        return PlainRequests(*parts) if self.accounts is None else GuardedPlainRequests(self._guard.passes, *parts)
+        quotas = self._guard.quotas
+        if self.accounts is None and quotas is None:
+            return PlainRequests(*parts)
+        return GuardedPlainRequests(self._guard.passes, None if quotas is None else quotas.passes, *parts)
+
+    @property
+    def _watched_files(self) -> list[Accounts | Quotas]:
+        return [file for file in (self.accounts, self.quotas) if file is not None]
 
     @property
     def addresses(self) -> dict[str, tuple[Address, Address]]:
@@ -301,12 +314,12 @@ class Broker:
         Otherwise the next start could find an old offset again, after new messages have been stored at it.
 
         Raises:
-            ConfigError: the file of accounts is missing or wrong, or that of the audit cannot be written.
+            ConfigError: the file of accounts or quotas is missing or wrong, or that of the audit cannot be written.
             StoreLayoutError: a table and its previous generation cannot be read.
         """
         groups = self.groups
-        if self.accounts is not None:
-            self.accounts.load()
+        for file in self._watched_files:
+            file.load()
         if self.audit is not None:
             self.audit.open()
         self.topics.load()
@@ -359,8 +372,8 @@ class Broker:
             services.start_soon(Indexing(store.index, self.statistics).run)
             services.start_soon(self.scheduled_delivery.run, config.persist_delay_offsets_interval_s)
             services.start_soon(self.transaction_checks.run)
-            if self.accounts is not None:
-                services.start_soon(self.accounts.run)
+            for file in self._watched_files:
+                services.start_soon(file.run)
             if self.audit is not None:
                 services.start_soon(self.audit.run)
             services.start_soon(tell_exposure, config.exposure)

@@ -69,10 +69,12 @@ class LimitReachedError(TriomqError):
 
     Attributes:
         limit: the setting.
+        retry_after_ms: when there is room again; 0: not by waiting.
     """
 
-    def __init__(self, text: str, limit: str = "") -> None:
+    def __init__(self, text: str, limit: str = "", retry_after_ms: int = 0) -> None:
         self.limit = limit
+        self.retry_after_ms = retry_after_ms
         super().__init__(text)
 
 

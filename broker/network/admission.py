@@ -13,6 +13,7 @@ from typing import Final
 from triomq.broker.addresses import Address
 from triomq.broker.config import ConnectionConfig
 from triomq.broker.network.rare_log import RareLog
+from triomq.broker.quotas.quotas import Quotas
 from triomq.broker.statistics.counters import BrokerStatistics
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.admission")
@@ -32,9 +33,19 @@ class Admission:
         statistics: BrokerStatistics,
         clock_ms: Callable[[], int],
         files_of_store: Callable[[], int] = lambda: 0,
+        quotas: Quotas | None = None,
     ) -> None:
-        """``clock_ms`` is a steady clock; ``files_of_store`` returns how many files the store may open."""
+        """Begin without connections.
+
+        Args:
+            config: the limits.
+            statistics: counts those that are refused.
+            clock_ms: a steady clock.
+            files_of_store: returns how many files the store may open.
+            quotas: may tell how many connections an address may have.
+        """
         self._files_of_store = files_of_store
+        self._quotas = quotas
         self._config = config
         self._statistics = statistics
         self._by_port: Counter[bool] = Counter()  # those of name servers' ports, and the others
@@ -46,6 +57,7 @@ class Admission:
 
         ``is_namesrv`` tells that it comes to a port that serves only a name server's requests.
         """
+        most_of_address: float
         limit, total, of_address = self._limit(), self._by_port.total(), self._by_address[host]
         others = limit - limit // _LEFT_FOR_LOOPBACK
         left_for_port = limit // _LEFT_FOR_OTHER_PORTS
@@ -53,12 +65,15 @@ class Admission:
             most, most_of_address = limit, others - left_for_port
         else:
             most, most_of_address = others, self._config.max_connections_per_address or max(limit // 2, 1)
-        kind = "all"
+        kind, setting = "all", "max_connections_per_address"
+        quota = None if self._quotas is None else self._quotas.connections_of(host)
+        if quota is not None:
+            most_of_address, setting = quota, "connections in the quotas"
         if total >= most or self._by_port[is_namesrv] >= most - left_for_port:
             reason = f"{total} of at most {limit} are open (max_connections {self._config.max_connections}, ulimit -n)"
         elif of_address >= most_of_address:
             kind = "address"
-            reason = f"{of_address} of at most {most_of_address} are open from there (max_connections_per_address)"
+            reason = f"{of_address} of at most {most_of_address} are open from there ({setting})"
         else:
             self._by_port[is_namesrv] += 1
             self._by_address[host] += 1

@@ -297,5 +297,8 @@ class Connection(Writer[ConnectionContext]):
         context.admission.left(self.peer_ip, is_namesrv=self._is_namesrv)
         level = logging.INFO if self.version else logging.DEBUG  # a probe sends no heartbeat
         LOGGER.log(level, "connection closed peer=%s reason=%s", self.peer, reason or self._close_reason or "closed")
+        if self.usage is not None:
+            self.usage.connections -= 1
+            self.usage = None
         context.forget(self, closed_by_peer)
         context.client_requests.forget(self)

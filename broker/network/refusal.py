@@ -74,7 +74,7 @@ class Refusals:
             self._limits.note(self._statistics.limited_requests, peer, command.code, error, kind=error.limit)
         if isinstance(error, TriomqError):
             response = self.response(peer, command, response_code(error), remark_of(error))
-            if isinstance(error, RefusedError) and error.retry_after_ms:
+            if isinstance(error, RefusedError | LimitReachedError) and error.retry_after_ms:
                 response.ext_fields = {**response.ext_fields, RETRY_AFTER: str(error.retry_after_ms)}
             return response
         LOGGER.error("request failed code=%d peer=%s", command.code, peer, exc_info=error)
@@ -85,6 +85,8 @@ def response_code(error: TriomqError) -> int:
     """Return the response code for an error of a processor."""
     if isinstance(error, RefusedError):
         return error.code
+    if isinstance(error, LimitReachedError) and error.retry_after_ms:
+        return ResponseCode.SYSTEM_BUSY
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code

@@ -16,6 +16,7 @@ from triomq.broker.config import ConnectionConfig
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.sockets import Wire
 from triomq.broker.network.steps import Steps
+from triomq.broker.quotas.usage import Usage
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.wire.write_queue import WriteQueue
 
@@ -46,6 +47,7 @@ class Writer(ABC, Generic[_Context]):
         held_bytes: memory that the peer makes the broker hold, kept by the budget.
         idle_s: time since the last read or write, kept by housekeeping.
         is_scheduled: whether it is in ``Steps.unflushed``.
+        usage: counts what is written, if there are quotas.
     """
 
     __slots__ = (
@@ -62,6 +64,7 @@ class Writer(ABC, Generic[_Context]):
         "idle_s",
         "is_scheduled",
         "peer",
+        "usage",
     )
 
     def __init__(self, context: _Context, sock: Wire, peer: str) -> None:
@@ -70,6 +73,7 @@ class Writer(ABC, Generic[_Context]):
         self.held_bytes = 0
         self.idle_s = 0.0
         self.is_scheduled = False
+        self.usage: Usage | None = None
         self._context = context
         self._socket = sock
         self._writes = WriteQueue()
@@ -140,9 +144,12 @@ class Writer(ABC, Generic[_Context]):
         writes = self._writes
         self.idle_s = 0.0
         if writes.pending_bytes <= _JOIN_BYTES:
-            writes.written(self._socket.send(b"".join(writes.chunks())))
+            size = self._socket.send(b"".join(writes.chunks()))
         else:
-            writes.written(self._socket.sendmsg(writes.chunks()))
+            size = self._socket.sendmsg(writes.chunks())
+        writes.written(size)
+        if self.usage is not None:
+            self.usage.wrote(size)
 
     async def _drain(self) -> None:
         """Write the rest as fast as the peer reads; close the connection if it reads nothing for too long."""

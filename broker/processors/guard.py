@@ -18,8 +18,10 @@ from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.network.rare_log import RareLog
 from triomq.broker.network.refusal import RefusedError
+from triomq.broker.processors.quotas import QuotaCheck
+from triomq.broker.quotas.quotas import Quotas
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.acl.accounts import Account
+from triomq.protocol.acl.accounts import Account, AclRules
 from triomq.protocol.acl.needs import BROKER_REQUESTS, is_administration
 from triomq.protocol.acl.verdict import authenticate, check, passes_as_send
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -61,7 +63,11 @@ class Port(Enum):
 
 
 class Guard:
-    """Lets requests pass by the accounts that count at the moment and the addresses that they come from."""
+    """Lets requests pass by the accounts that count at the moment and the addresses that they come from.
+
+    Attributes:
+        quotas: checks how much they use; ``None``: nobody does.
+    """
 
     def __init__(
         self,
@@ -71,22 +77,21 @@ class Guard:
         clock_ms: Callable[[], int],
         accounts: Accounts | None = None,
         audit: Audit | None = None,
+        quotas: QuotaCheck | None = None,
     ) -> None:
         self._config = config
         self._routes = routes
         self._statistics = statistics
         self._accounts = accounts
         self._audit = audit
+        self.quotas: Final = quotas
         self._log = RareLog(
             LOGGER, "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s", clock_ms
         )
 
     def guarded(self, requests: Requests, port: Port) -> Requests:
         """Return the same requests, each checked first; those that nobody serves need an account and no right."""
-        processors = {
-            code: self._guarded(code, processor, self._judge(code, port))
-            for code, processor in requests.processors.items()
-        }
+        processors = {code: self._guarded(code, processor, port) for code, processor in requests.processors.items()}
         unserved = requests.unserved
         if self._accounts is not None and port is not Port.NAMESRV:
             unserved = self._checking(unserved, self._authenticate)
@@ -94,22 +99,24 @@ class Guard:
 
     def passes(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool:
         """Whether a request with this JSON header passes; if not, its processor tells why."""
-        assert self._accounts is not None
-        rules = self._accounts.rules
         try:
-            if (
-                fields["code"] == _SEND
-                and passes_as_send(rules, fields["extFields"], body)
-                and (self._audit is None or fields["extFields"][ACCESS_KEY] in connection.logins)
-            ):
-                return True
-            command = RemotingCommand.from_json(fields, body)
-            account = self._account(connection, command)
+            account = "" if self._accounts is None else self._signer(self._accounts.rules, connection, fields, body)
+            if self.quotas is not None:
+                self.quotas.quotas.join(connection, account)
         except (TriomqError, KeyError, ValueError, TypeError):
             return False
-        if self._audit is not None and account is not None:
-            self._audit.login(connection, command, account)
         return True
+
+    def _signer(self, rules: AclRules, connection: Connection, fields: dict[str, Any], body: bytes) -> str:
+        if fields["code"] == _SEND and passes_as_send(rules, fields["extFields"], body):
+            account: str = fields["extFields"][ACCESS_KEY]
+            if self._audit is None or account in connection.logins:
+                return account
+        command = RemotingCommand.from_json(fields, body)
+        account = self._account(connection, command)
+        if self._audit is not None:
+            self._audit.login(connection, command, account)
+        return account
 
     # --- judges -----------------------------------------------------------------------------------------
 
@@ -165,11 +172,23 @@ class Guard:
 
     # --- checks -----------------------------------------------------------------------------------------
 
-    def _guarded(self, code: int, processor: Processor, judge: Judge | None) -> Processor:
+    def _guarded(self, code: int, processor: Processor, port: Port) -> Processor:
+        judge = self._judge(code, port)
+        if self.quotas is not None and port is not Port.NAMESRV:
+            judge = self._joining(judge or _anybody, self.quotas.quotas)
+            processor = self.quotas.limited(code, processor)
         is_noted = self._audit is not None and is_administration(code)
         if judge is None and not is_noted:
             return processor
         return self._checking(processor, judge or _anybody, is_noted=is_noted)
+
+    def _joining(self, judge: Judge, quotas: Quotas) -> Judge:
+        def joining(connection: Connection, command: RemotingCommand) -> str | None:
+            account = judge(connection, command)
+            quotas.join(connection, account or "")
+            return account
+
+        return joining
 
     def _checking(self, processor: Processor, judge: Judge, *, is_noted: bool = False) -> Processor:
         audit = self._audit

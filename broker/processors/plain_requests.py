@@ -314,11 +314,12 @@ class PlainRequests:
 
 
 class GuardedPlainRequests(PlainRequests):
-    """Plain requests of a broker with accounts: one that does not pass is left to the processor of its code."""
+    """Plain requests of a broker with accounts or quotas: others than those that pass are left to their processors."""
 
     def __init__(
         self,
         passes: Callable[[Connection, dict[str, Any], bytes], bool],
+        passes_quotas: Callable[[Connection, str, Entry], bool] | None,
         config: BrokerConfig,
         store: MessageStore,
         topics: TopicTable,
@@ -326,12 +327,16 @@ class GuardedPlainRequests(PlainRequests):
         statistics: BrokerStatistics,
         group_commit: GroupCommit | None,
     ) -> None:
-        """``passes`` tells whether a request with this JSON header and body passes."""
+        """Take what tells whether a request with a JSON header and body passes, and then the entry that it makes."""
         super().__init__(config, store, topics, undecided, statistics, group_commit)
         self._passes = passes
+        self._passes_quotas = passes_quotas
 
     def _entry(self, connection: Connection, fields: dict[str, Any], body: bytes) -> Entry | None:
-        return super()._entry(connection, fields, body) if self._passes(connection, fields, body) else None
+        found = super()._entry(connection, fields, body) if self._passes(connection, fields, body) else None
+        if found is None or self._passes_quotas is None:
+            return found
+        return found if self._passes_quotas(connection, fields["extFields"]["b"], found) else None
 
     def _decision(self, connection: Connection, fields: dict[str, Any], body: bytes) -> Decision | None:
         return super()._decision(connection, fields, body) if self._passes(connection, fields, body) else None

@@ -132,11 +132,13 @@ class PullAnswers:
         self._send(pull, found, code)
 
     def put_off(self, pull: Pull) -> bool:
-        """Ask a peer that does not read its answers to pull again; return whether this is one.
+        """Ask a peer to pull again that does not read its answers, or is above a quota; return whether this is one.
 
-        A pull that waited was not stopped by the limit for unread bytes, and a peer may have any number of them.
+        A pull that waited was not stopped by these limits, and a peer may have any number of them.
         """
-        if pull.connection.unread_bytes <= self.unread_high_bytes:
+        connection = pull.connection
+        may_read = connection.usage is None or connection.usage.may_read()
+        if may_read and connection.unread_bytes <= self.unread_high_bytes:
             return False
         queue = pull.queue
         nothing = GetMessageResult(

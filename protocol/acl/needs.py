@@ -51,7 +51,7 @@ BROKER_REQUESTS: Final = frozenset(
     (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.QUERY_DATA_VERSION)
 )
 #: Code to the field that names the topic of a send.
-_SENDS: Final[dict[int, str]] = {
+SENDS: Final[dict[int, str]] = {
     RequestCode.SEND_MESSAGE: "topic",
     RequestCode.SEND_MESSAGE_V2: "b",
     RequestCode.SEND_BATCH_MESSAGE: "b",
@@ -88,7 +88,7 @@ _APACHE_READS: Final = frozenset(
 
 def is_administration(code: int) -> bool:
     """Whether neither clients nor brokers send a request, but tools of administrators."""
-    return not any(code in codes for codes in (_SENDS, _READS, _BY_BODY, _FREE, BROKER_REQUESTS))
+    return not any(code in codes for codes in (SENDS, _READS, _BY_BODY, _FREE, BROKER_REQUESTS))
 
 
 def needs(command: RemotingCommand) -> Needs:
@@ -99,7 +99,7 @@ def needs(command: RemotingCommand) -> Needs:
         ProtocolError: its body cannot be read.
     """
     code = command.code
-    sent_to = _SENDS.get(code)
+    sent_to = SENDS.get(code)
     if sent_to is not None:
         topic = _required(command, sent_to)
         return Needs({topic: SUB if topic.startswith(RETRY_PREFIX) else PUB})
@@ -122,7 +122,7 @@ def needs_like_apache(command: RemotingCommand) -> Needs:
     """
     fields, code = command.ext_fields, command.code
     if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2):
-        topic = fields.get(_SENDS[code])
+        topic = fields.get(SENDS[code])
         if topic is not None and topic.startswith(RETRY_PREFIX):  # 10 has no field "group", so nothing is checked
             return _subscribing((), (fields.get("group" if code == RequestCode.SEND_MESSAGE else "a"),))
         return Needs({} if topic is None else {topic: PUB})

@@ -10,7 +10,7 @@ import sys
 
 import trio
 
-from tests.attack import clients, frames, loop, memory, tables, topics
+from tests.attack import clients, frames, loop, memory, quotas, tables, topics
 from tests.attack.measure import HEAD, MAX_GROWN_MIB, MAX_MEMORY_MIB, MAX_PING_MS, P99_PING_MS, Attack, Target, measure
 
 
@@ -23,6 +23,7 @@ ATTACKS: tuple[Attack, ...] = (
     *frames.ATTACKS,
     *loop.ATTACKS,
     *memory.ATTACKS,
+    *quotas.ATTACKS,
     *tables.ATTACKS,
     *topics.ATTACKS,
     *clients.ATTACKS,

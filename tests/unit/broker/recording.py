@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from tests.commands import make_command
 from triomq.broker.network.connection import Connection
+from triomq.broker.quotas.usage import Usage
 from triomq.broker.server import Broker
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode
 from triomq.protocol.errors import TriomqError
@@ -47,6 +48,7 @@ class Peer:
         self.version = 0
         self.is_local = host.startswith("127.")
         self.logins: frozenset[str] = frozenset()
+        self.usage: Usage | None = None
         self.closed = False
         self.unread_bytes = 0
         self.sent: list[RemotingCommand] = []

@@ -67,6 +67,7 @@ class BrokerOptions(ServerOptions):
     store: str | None
     durability: str
     acl: str | None
+    quotas: str | None
     broker_name: str
     delay_levels: str | None
     end_with_stdin: bool

@@ -66,6 +66,7 @@ def make_config(options: BrokerOptions) -> BrokerConfig:
         listeners=listeners,
         register=_register(options.register),
         acl=Path(options.acl).expanduser() if options.acl else None,
+        quotas=Path(options.quotas).expanduser() if options.quotas else None,
         **network_settings(options),
         broker_name=options.broker_name,
         **settings,

@@ -1,0 +1,1 @@
+"""Quotas: how much each account, address and topic may use of a broker."""

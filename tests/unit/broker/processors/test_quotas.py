@@ -1,0 +1,271 @@
+"""Quotas: what is above one is refused before anything is done, for the account or address that it counts for."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import make_command
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.server import Broker
+from triomq.protocol.bodies.route import TopicConfig
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.record.batch import encode_batch
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.signing import Credentials
+
+BUSY = ResponseCode.SYSTEM_BUSY
+ONE = Credentials("account-1", "secret-1")
+TWO = Credentials("account-2", "secret-2")
+ACCOUNTS = "accounts:\n" + "".join(
+    f"- {{accessKey: account-{n}, secretKey: secret-{n}, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}}\n"
+    for n in (1, 2)
+)
+PLAIN = {
+    "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
+    "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01true", "j": "0", "k": "false", "m": "false", "n": "broker-a",
+}  # fmt: skip
+OpenWith = Callable[..., Broker]
+
+
+@pytest.fixture
+def open_with(make_broker: MakeBroker, tmp_path: Path) -> OpenWith:
+    """Open a broker with quotas, and with accounts if that is wanted."""
+
+    def make(quotas: str, *, accounts: bool = False, **settings: Any) -> Broker:
+        (tmp_path / "quotas.yml").write_text(quotas)
+        if accounts:
+            (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+            settings["acl"] = tmp_path / "plain_acl.yml"
+        broker = make_broker(quotas=tmp_path / "quotas.yml", **settings)
+        broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+        return broker
+
+    return make
+
+
+def send(account: Credentials | None = None, body: bytes = b"x", **fields: Any) -> RemotingCommand:
+    """Return a send that is served by the short way, unless fields prevent it."""
+    named = {**PLAIN, **fields}
+    return make_command(RequestCode.SEND_MESSAGE_V2, 7, 0, account.sign(named, body) if account else named, body)
+
+
+def codes(peer: Peer, *commands: RemotingCommand) -> list[int]:
+    peer.sent.clear()
+    peer.read(*commands)
+    return [response.code for response in peer.sent]
+
+
+def pulled(peer: Peer, **fields: Any) -> int:
+    response = peer.pull("T", 0, **fields)
+    assert response is not None
+    return response.code
+
+
+def stored(broker: Broker) -> int:
+    return sum(broker.store.reader.max_offset_in_queue("T", queue_id) for queue_id in range(4))
+
+
+@pytest.mark.parametrize("fields", [{}, {"l": "0"}])  # by the short way, and not
+@pytest.mark.parametrize("quota", ["sends_per_s: 4", "in_bytes_per_s: 4000"])
+def test_sends_above_a_quota_are_not_stored_and_told_when_to_come_back(
+    open_with: OpenWith, clock: Clock, fields: dict[str, Any], quota: str
+) -> None:
+    broker = open_with(f"default: {{{quota}}}")
+    peer = Peer(broker)
+    sends = [send(body=bytes(1000), **fields)] * 6
+    assert codes(peer, *sends) == [0, 0, 0, 0, BUSY, BUSY]
+    assert stored(broker) == 4
+    refused = peer.sent[-1]
+    assert f"the address 192.0.2.9 has used up its quota {quota.partition(':')[0]}" in str(refused.remark)
+    clock.now_ms += int(refused.ext_fields["retryAfterMs"]) + 1
+    assert codes(peer, sends[0]) == [0]
+    assert broker.statistics.limited_requests == 2
+
+
+def test_each_account_and_each_address_has_its_own(open_with: OpenWith) -> None:
+    broker = open_with("default: {sends_per_s: 2}\naccounts: {account-2: {sends_per_s: 1}}", accounts=True)
+    peer, other = Peer(broker), Peer(broker, "192.0.2.10:50001")
+    commands = [send(ONE), send(TWO), send(TWO), send(ONE), send(ONE), send(TWO, l="0")]
+    assert codes(peer, *commands) == [0, 0, BUSY, 0, BUSY, BUSY]
+    assert codes(other, send(ONE)) == [BUSY]
+    broker = open_with("default: {sends_per_s: 2}")
+    assert codes(Peer(broker), *[send()] * 3) == [0, 0, BUSY]
+    assert codes(Peer(broker, "192.0.2.9:50009"), send()) == [BUSY]  # the same address
+    assert codes(Peer(broker, "192.0.2.10:50001"), send()) == [0]
+
+
+def test_a_denied_request_uses_nothing(open_with: OpenWith) -> None:
+    broker = open_with("default: {sends_per_s: 1}", accounts=True)
+    peer = Peer(broker)
+    forged = Credentials("account-1", "not the secret")
+    assert codes(peer, send(forged), send(forged, l="0"), send(), send(ONE)) == [1, 1, 1, 0]
+
+
+def test_all_requests_that_store_count_as_sends(open_with: OpenWith) -> None:
+    broker = open_with("default: {sends_per_s: 1}")
+    batch = encode_batch([(0, b"x", b"")] * 3)
+    for number, (code, fields, body) in enumerate(
+        [
+            (RequestCode.SEND_MESSAGE, {"topic": "T"}, b"x"),
+            (RequestCode.SEND_BATCH_MESSAGE, {**PLAIN, "m": "true", "i": ""}, batch),
+            (RequestCode.SEND_REPLY_MESSAGE_V2, PLAIN, b"x"),
+            (RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "G", "offset": "0", "delayLevel": "0"}, b""),
+        ]
+    ):
+        peer = Peer(broker, f"192.0.2.{number + 20}:50001")
+        peer.ask(code, fields, body)
+        assert peer.put("T").code == BUSY, code
+
+
+async def test_messages_above_a_quota_are_not_given_out(open_with: OpenWith, clock: Clock) -> None:
+    broker = open_with("default: {out_bytes_per_s: 1000}\naddresses: {192.0.2.8: {out_bytes_per_s: null}}")
+    peer, free = Peer(broker), Peer(broker, "192.0.2.8:50001")
+    free.put("T", b"y" * 3000)
+    asked = peer.pull("T", 1, sysFlag=6)
+    assert asked is None  # held
+    assert peer.usage is not None
+    peer.usage.wrote(9000)  # as a connection does
+    for refused in (peer.pull("T", 0), peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": "0"})):
+        assert refused is not None
+        assert (refused.code, refused.ext_fields["retryAfterMs"]) == (BUSY, "5000")
+    assert peer.put("T").code == 0  # its sends go on
+    broker.pulls.serve_arrivals()
+    assert peer.sent[-1].code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert pulled(free) == 0
+    clock.now_ms += 5001
+    assert pulled(peer) == 0
+
+
+def test_an_account_has_so_many_connections(open_with: OpenWith) -> None:
+    broker = open_with("default: {connections: 2}", accounts=True)
+    assert broker.quotas is not None
+    first, second, third = (Peer(broker, f"192.0.2.{number}:50001") for number in range(3))
+    assert [codes(peer, send(ONE)) for peer in (first, second, third, first)] == [[0], [0], [BUSY], [0]]
+    assert "quota connections, 2: try again later" in str(third.sent[0].remark)
+    assert codes(third, send(TWO)) == [0]
+    assert codes(first, send(TWO)) == [0]  # so it counts for this account now
+    assert codes(third, send(ONE)) == [0]
+    broker.quotas.leave(second.as_connection)
+    assert codes(first, send(ONE)) == [0]
+
+
+def test_the_connections_of_an_address_are_limited_when_they_come(open_with: OpenWith) -> None:
+    quotas = "default: {connections: 2}\naddresses: {10.0.0.*: {connections: 1}}"
+    for accounts, most in ((False, 2), (True, 20)):  # default is for accounts, where there are any
+        admission = open_with(quotas, accounts=accounts).context.admission
+        for host, count in (("10.0.0.7", 1), ("10.0.0.8", 1), ("192.0.2.1", most), ("127.0.0.1", most)):
+            admitted = [admission.admits(host, is_namesrv=number % 2 == 1) for number in range(20)]
+            assert sum(admitted) == count
+            admission.left(host, is_namesrv=False)
+            assert admission.admits(host, is_namesrv=True)
+
+
+def test_an_account_creates_so_many_topics_and_groups(open_with: OpenWith) -> None:
+    quotas = "default: {topics: 2, groups: 1}"
+    broker = open_with(quotas)
+    peer, other = Peer(broker), Peer(broker, "192.0.2.10:50001")
+    assert [peer.put(topic).code for topic in ("A", "B", "A", "C")] == [0, 0, 0, ResponseCode.SYSTEM_ERROR]
+    refused = peer.put("C")
+    assert "quota topics, 2: delete some" in str(refused.remark)
+    assert "retryAfterMs" not in refused.ext_fields
+    assert broker.topics.get("C") is None
+    fields = {
+        "topic": "C",
+        "readQueueNums": 1,
+        "writeQueueNums": 1,
+        "perm": 6,
+        "defaultTopic": "",
+        "topicFilterType": "SINGLE_TAG",
+    }
+    assert peer.get(RequestCode.UPDATE_AND_CREATE_TOPIC, {**fields, "topic": "T"}).code == 0  # it exists
+    assert peer.get(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == ResponseCode.SYSTEM_ERROR
+    assert other.put("C").code == 0
+    assert [pulled(peer, consumerGroup=group) for group in ("G", "H")] == [ResponseCode.PULL_NOT_FOUND, 1]
+    broker.save_tables()
+    broker = open_with(quotas)  # after a restart
+    peer = Peer(broker)
+    assert peer.put("D").code == ResponseCode.SYSTEM_ERROR
+    assert peer.get(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "A"}).code == 0
+    assert [peer.put(topic).code for topic in ("D", "E")] == [0, ResponseCode.SYSTEM_ERROR]
+
+
+@pytest.mark.parametrize("holder", ["topics: {T: {disk_share: 0.5}}", "default: {disk_share: 0.5}"])
+@pytest.mark.parametrize("fields", [{}, {"l": "0"}])
+async def test_nobody_fills_more_of_the_log_than_its_share(
+    open_with: OpenWith, fields: dict[str, Any], holder: str
+) -> None:
+    """The log may have three files of 256 KiB, so that a share of 0.5 is one and a half."""
+    store = {"retention_bytes": 3 * 256 * 1024, "disk_clean_ratio": 99}
+    broker = open_with(holder, store_settings=store)
+    peer, other = Peer(broker), Peer(broker, "192.0.2.10:50001")
+    sent = 0
+    while codes(peer, send(body=bytes(10_000), **fields)) == [0]:
+        sent += 1
+    assert sent in (38, 39)  # 39 records fit, but not at the end of a file
+    assert ("topic T" if "topics" in holder else "address 192.0.2.9") in str(peer.sent[0].remark)
+    assert other.put("U", bytes(10_000)).code == 0
+    broker.save_tables()
+    broker = open_with(holder, store_settings=store)  # after a restart
+    peer, other = Peer(broker), Peer(broker, "192.0.2.10:50001")
+    assert broker.quotas is not None
+    assert codes(peer, send(**fields)) == [BUSY]
+    for _ in range(2 * 256 * 1024 // 10_000):
+        other.put("U", bytes(10_000))
+    await broker.retention.clean()
+    await broker.quotas.look()
+    assert broker.store.commit_log.min_offset == 256 * 1024
+    assert codes(peer, send(**fields)) == [0]
+
+
+async def test_changed_quotas_count_at_once_and_wrong_or_missing_ones_never(
+    open_with: OpenWith, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = open_with("default: {sends_per_s: 2}")
+    peer, path = Peer(broker), tmp_path / "quotas.yml"
+    assert broker.quotas is not None
+    assert codes(peer, *[send()] * 3) == [0, 0, BUSY]
+    path.write_text("default: {sends_per_s: 0}")
+    await broker.quotas.look()
+    path.unlink()
+    await broker.quotas.look()
+    assert codes(peer, send()) == [BUSY]
+    path.write_text("default: {}")
+    await broker.quotas.look()
+    assert codes(peer, *[send()] * 5) == [0] * 5
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert ["line 1: sends_per_s" in errors[0], "no such file" in errors[1], len(errors)] == [True, True, 2]
+
+
+def test_refusals_are_logged_once_a_minute(open_with: OpenWith, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    broker = open_with("default: {sends_per_s: 0.001}")
+    for number in range(50):
+        codes(Peer(broker, f"192.0.2.{number}:50001"), send(), send())
+    clock.now_ms += 60_000
+    codes(Peer(broker), send())
+    lines = [record.getMessage() for record in caplog.records if "beyond a limit" in record.getMessage()]
+    assert len(lines) == 2
+    assert "the address 192.0.2.0 has used up its quota sends_per_s, 0.001" in lines[0]
+
+
+def test_idle_addresses_are_forgotten(open_with: OpenWith, clock: Clock) -> None:
+    broker = open_with("default: {sends_per_s: 1}")
+    assert broker.quotas is not None
+    for number in range(5000):
+        peer = Peer(broker, f"10.0.{number // 250}.{number % 250}:50001")
+        codes(peer, send())
+        if number:
+            broker.quotas.leave(peer.as_connection)
+        clock.now_ms += 10
+    assert len(broker.quotas._usages) < 3000
+    assert codes(Peer(broker, "10.0.0.0:50002"), send()) == [0]
+
+
+def test_without_quotas_nothing_is_wrapped(make_broker: MakeBroker) -> None:
+    broker = make_broker()
+    processors = broker.ports.broker.processors
+    assert processors[RequestCode.PULL_MESSAGE] == broker.processors.pulls.pull_message
+    assert processors[RequestCode.SEND_MESSAGE_V2] == broker.processors.sends.send_message_v2
+    assert type(broker.processors.plain_requests).__name__ == "PlainRequests"
