@@ -13,6 +13,7 @@ from triomq.storage.config import StoreConfig
 
 DEFAULT_BROKER: Final = Address("127.0.0.1", 10911)
 DEFAULT_NAMESRV: Final = Address("127.0.0.1", 9876)
+DEFAULT_METRICS: Final = Address("127.0.0.1", 5557)  # metricsPromExporterPort
 _MAX_ADVERTISED_LENGTH: Final = 255
 _MAX_DELAY_S: Final = 366 * 86_400
 #: More queues in one topic are a mistake or an attack: each costs a file.
@@ -68,6 +69,7 @@ class ConnectionConfig:
     insecure: bool = False  # listen beyond loopback although clients do not log in
     admin_listen: Address | None = None  # where administration is served, and then nowhere else
     brokers_from: tuple[Network, ...] = ()  # brokers may register from there, beside this machine
+    metrics: Address | None = None  # where figures are told; DEFAULT_METRICS: at another port if that is in use
     audit: Path | None = None  # who did what, a JSON object in each line
     audit_file_bytes: int = 16 * 1024**2  # size above which the next file begins
     audit_files: int = 10  # full files that are kept

@@ -27,9 +27,11 @@ from triomq.broker.network.tls import ServerTls
 from triomq.broker.processors.guard import Guard, Port
 from triomq.broker.processors.namesrv import name_server
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, tell_exposure
+from triomq.broker.services.monitor import Monitor, put_server
 from triomq.broker.services.saving import TableSaving, save_now
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.statistics.exposition import Exposition
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import system_clock_ms
@@ -53,10 +55,12 @@ class NameServer:
         stopping: set to stop it.
         audit: notes who did what, if that is wanted.
         address, admin_address: where it listens, with the ports really used.
+        monitor: tells its figures, if that is wanted.
     """
 
     address: Address
     admin_address: Address | None = None
+    monitor: Monitor | None = None
 
     def __init__(self, config: NameServerConfig, tls: ServerTls | None = None) -> None:
         """Build the parts; nothing is read or opened."""
@@ -105,6 +109,9 @@ class NameServer:
                 sock = sockets.enter_context(listen(config.admin_listen))
                 self.admin_address = Address(config.admin_listen.host, sock.getsockname()[1])
                 endpoints.append(Endpoint(sock, guarded(self._requests, Port.ADMIN), self.admin_address.port))
+            if config.metrics is not None:
+                self.monitor = Monitor(config.metrics, "namesrv")
+                self.monitor.watched = self
             sockets.pop_all()
         return endpoints
 
@@ -119,8 +126,25 @@ class NameServer:
             services.start_soon(tell_exposure, self.config.exposure)
             if self.audit is not None:
                 services.start_soon(self.audit.run)
+            if self.monitor is not None:
+                services.start_soon(self.monitor.run)
             await acceptors.run(endpoints, lambda: task_status.started())
             services.cancel_scope.cancel()
+
+    def illness(self) -> str:
+        """Return "": a name server that answers works."""
+        return ""
+
+    def refusal(self) -> str:
+        """Return why it does not serve now; "" if it does."""
+        return "the name server stops" if self.stopping.is_set() else ""
+
+    async def figures(self) -> bytes:
+        """Return all figures, as text."""
+        text = Exposition(node_type="namesrv", node_id=str(self.address))
+        put_server(text, self.context, self.config.exposure, self.routes.sizes())
+        await trio.lowlevel.checkpoint()
+        return text.encode()
 
     async def _scan(self) -> None:
         while True:

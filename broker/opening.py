@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 import trio
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.figures import BrokerFigures
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.server import Broker, Gate
+from triomq.broker.services.monitor import Monitor
 from triomq.storage.commit_log.log_scan import ProgressLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.message_store import MessageStore, system_clock_ms
@@ -59,19 +61,33 @@ async def open_broker(
         StoreLayoutError: the store cannot be read, or was written with other file sizes.
     """
     tls = ServerTls(config.tls) if config.tls else None
-    store = await _open_store(config.store, clock_ms)
-    broker = Broker(config, store, clock_ms, tls=tls, gate=gate)
+    monitor = None if config.metrics is None else Monitor(config.metrics, "broker")
+    try:
+        async with trio.open_nursery() as monitoring:
+            if monitor is not None:
+                monitoring.start_soon(monitor.run)
+            store = await _open_store(config.store, clock_ms)
+            broker = Broker(config, store, clock_ms, tls=tls, gate=gate)
+            if monitor is not None:
+                broker.monitor, monitor.watched = monitor, BrokerFigures(broker)
+            async with _serving(broker):
+                yield broker
+            monitoring.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise _lone_error(group) from None
+
+
+@asynccontextmanager
+async def _serving(broker: Broker) -> AsyncGenerator[None]:
+    """Listen and serve until the block ends; then close the store."""
     try:
         broker.load()
         endpoints = await broker.listen()
-        try:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(broker.serve, endpoints)
-                yield broker
-                await broker.registration.leave()
-                broker.stopping.set()
-        except BaseExceptionGroup as group:
-            raise _lone_error(group) from None
+        async with trio.open_nursery() as nursery:
+            await nursery.start(broker.serve, endpoints)
+            yield
+            await broker.registration.leave()
+            broker.stopping.set()
     finally:
         broker.save_tables()
-        store.close()
+        broker.store.close()

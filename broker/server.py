@@ -68,6 +68,7 @@ from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
 from triomq.broker.services.housekeeping import Housekeeping, tell_exposure
 from triomq.broker.services.index import Indexing
+from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.services.saving import TableSaving, save_now
@@ -111,7 +112,9 @@ class Broker:
         retention, table_saving, scheduled_delivery, transaction_checks, housekeeping: services.
         registration: tells name servers of the broker.
         acceptors, steps, context, connections: the connections and what they share.
+        is_serving: whether it has begun to serve.
         stopping: set to stop the broker.
+        monitor: tells its figures, if that is wanted.
     """
 
     def __init__(
@@ -127,6 +130,8 @@ class Broker:
         self.config: Final = config
         self.store: Final = store
         self.stopping: Final = trio.Event()
+        self.is_serving = False
+        self.monitor: Monitor | None = None
         self.statistics: Final = BrokerStatistics(clock_ms())
         self.accounts: Final = None if config.acl is None else Accounts(config.acl, like_apache=config.acl_like_apache)
         self.audit: Final = None if config.audit is None else Audit(config, clock_ms)
@@ -163,7 +168,8 @@ class Broker:
         self.steps = Steps(self.pulls.serve_arrivals)
         self.paged_reads = PagedReads(self.steps, self.refusals, self.budget, config.unread_high_bytes)
         is_sync = config.store.durability is Durability.SYNC
-        self.group_commit = GroupCommit(store, self.steps, config.sync_flush_timeout_s) if is_sync else None
+        commit = GroupCommit(store, self.steps, config.sync_flush_timeout_s, self.statistics)
+        self.group_commit = commit if is_sync else None
 
     def _build_tables(self, steady_clock_ms: Callable[[], int], random: Random) -> None:
         config, clock_ms = self.config, self._clock_ms
@@ -368,7 +374,7 @@ class Broker:
             services.start_soon(self.housekeeping.run)
             services.start_soon(self.table_saving.run)
             services.start_soon(self.retention.run)
-            services.start_soon(flush_consume_queues, store)
+            services.start_soon(flush_consume_queues, store, self.statistics.flushes)
             services.start_soon(Indexing(store.index, self.statistics).run)
             services.start_soon(self.scheduled_delivery.run, config.persist_delay_offsets_interval_s)
             services.start_soon(self.transaction_checks.run)
@@ -378,7 +384,7 @@ class Broker:
                 services.start_soon(self.audit.run)
             services.start_soon(tell_exposure, config.exposure)
             if self.group_commit is None:
-                services.start_soon(flush_commit_log, store)
+                services.start_soon(flush_commit_log, store, self.statistics.flushes)
             else:
                 services.start_soon(self.group_commit.run)
             async with trio.open_nursery() as server:
@@ -387,6 +393,7 @@ class Broker:
                 await accepting.wait()
                 services.start_soon(self.registration.run)
                 await self.registration.wait_tried()
+                self.is_serving = True
                 task_status.started()
             services.cancel_scope.cancel()
 

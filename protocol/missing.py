@@ -48,11 +48,6 @@ MISSING: Final = (
         ("slave", "brokerRole", "brokerId", "haListenPort", "haMasterAddress", "enableDLegerCommitLog"),
         "each message is on one broker: keep its store on redundant storage",
     ),
-    Missing(
-        "an exporter of metrics",
-        ("metrics", "prometheus", "metricsExporterType"),
-        "triomq broker status --json prints the figures",
-    ),
 )  # fmt: skip
 
 

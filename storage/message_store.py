@@ -52,7 +52,7 @@ class MessageStore:
         commit_log: all records.
         queues: all consume queues.
         index: finds messages by their keys.
-        cold_reads: knows which records must be read from the disk.
+        cold_reads, refused: know which records must be read from the disk, and why messages are refused now.
         recovery: result of the last ``open``.
     """
 
@@ -82,7 +82,7 @@ class MessageStore:
         self._clock_ms = clock_ms
         self._clock_s = clock_s
         self._tags_code_of = tags_code_of or stored_tags_code(config.delay_levels)
-        self._refusal = Refusal(config)
+        self.refused = self._refusal = Refusal(config)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
         self.queues = QueueTable(config, self._file_system, self._directory.consume_queue, self._directory.scratch)
         self._forget()

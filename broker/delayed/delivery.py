@@ -107,12 +107,13 @@ class Delivery:
 
     Attributes:
         delivered: messages delivered since the start.
+        statistics: those of the broker.
     """
 
     def __init__(self, store: MessageStore, statistics: BrokerStatistics) -> None:
         self.delivered = 0
         self._store = store
-        self._statistics = statistics
+        self.statistics: Final = statistics
         self._messages = WaitingMessages(store)
         self._reader = CopyReader(self._messages.find)
         self._log = FailureLog(LOGGER, "delayed messages are not delivered for now: %s")
@@ -169,5 +170,5 @@ class Delivery:
         sizes_bytes: defaultdict[str, list[int]] = defaultdict(list)
         for each in entries:
             sizes_bytes[each[_QUEUE].topic].append(len(each[_BODY]))
-        self._statistics.put_run(sizes_bytes)
+        self.statistics.put_run(sizes_bytes)
         self.delivered += len(entries)

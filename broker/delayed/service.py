@@ -49,7 +49,7 @@ class ScheduledDelivery:
 
     def __post_init__(self) -> None:
         self._tables = (self.schedule.offsets, self.timer.progress)
-        self._flushes = FlushRuns(self.store, trio.to_thread.run_sync)
+        self._flushes = FlushRuns(self.store, trio.to_thread.run_sync, self.delivery.statistics.flushes)
         self._saving_log = FailureLog(LOGGER, "progress of delayed messages is not saved for now: %s")
         self._reading_log = FailureLog(LOGGER, "delayed messages cannot be read for now: %s")
         self._read_again_at = 0.0  # what could not be read

@@ -30,6 +30,9 @@ class ConsumerOffsetTable(SavedTable):
         self._offsets: dict[str, dict[int, int]] = {}
         self._changed_ms: dict[str, dict[int, int]] = {}
 
+    def __len__(self) -> int:
+        return len(self._offsets)
+
     def load(self) -> None:
         """Read the saved table.
 
@@ -106,6 +109,10 @@ class ConsumerOffsetTable(SavedTable):
         offsets = self._offsets.get(f"{topic}{_SEPARATOR}{group}")
         return None if offsets is None else offsets.get(queue_id)
 
+    def has(self, group: str, topic: str) -> bool:
+        """Whether any offset of a group in a topic is stored."""
+        return f"{topic}{_SEPARATOR}{group}" in self._offsets
+
     def changed_ms(self, group: str, topic: str, queue_id: int) -> int:
         """Return when the offset last changed, ms; 0 if it has not since the start."""
         return self._changed_ms.get(f"{topic}{_SEPARATOR}{group}", {}).get(queue_id, 0)
@@ -122,11 +129,16 @@ class ConsumerOffsetTable(SavedTable):
         found = yield from self._copy(lambda key: key.startswith(topic + _SEPARATOR))
         return {key.partition(_SEPARATOR)[2]: offsets for key, offsets in found.items()}
 
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Yield each topic and group with stored offsets; they may be deleted meanwhile."""
+        for key in list(self._offsets):
+            topic, _, group = key.partition(_SEPARATOR)
+            yield topic, group
+
     def groups(self) -> _Slowly[dict[str, list[str]]]:
         """Return the topics where each group has stored offsets."""
         found: dict[str, list[str]] = {}
-        for key in list(self._offsets):
-            topic, _, group = key.partition(_SEPARATOR)
+        for topic, group in self.pairs():
             found.setdefault(group, []).append(topic)
             yield ()
         return found

@@ -73,6 +73,9 @@ class QueueLocks:
         self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}
         self._groups_of: dict[Connection, set[str]] = {}
 
+    def __len__(self) -> int:
+        return sum(map(len, self._locks.values()))
+
     def owner(self, group: str, queue: MessageQueue) -> str | None:
         """Return the client id of a queue's owner; ``None`` if nobody holds a valid lock."""
         lock = self._locks.get(group, {}).get(queue)

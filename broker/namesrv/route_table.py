@@ -98,6 +98,14 @@ class RouteTable:
         lease = _Lease(_OWN_ADDRESS, "", DataVersion(), None, math.inf)
         self._brokers[name] = _Broker(cluster, topics, {_MASTER_ID: lease})
 
+    def sizes(self) -> tuple[tuple[str, int, int], ...]:
+        """Return names, sizes and limits of the tables."""
+        brokers = self._brokers.values()
+        return (
+            ("route_brokers", sum(len(broker.leases) for broker in brokers), MAX_ADDRESSES),
+            ("route_topics", sum(len(broker.topics) for broker in brokers), MAX_TOPICS),
+        )
+
     # --- registration -----------------------------------------------------------------------------------
 
     def register(
@@ -138,11 +146,8 @@ class RouteTable:
         return None if master is None or broker_id == _MASTER_ID else Master(master.address, master.ha_address)
 
     def _check_room(self, addresses: int, topics: int) -> None:
-        brokers = self._brokers.values()
-        if (
-            addresses + sum(len(broker.leases) for broker in brokers) > MAX_ADDRESSES
-            or topics + sum(len(broker.topics) for broker in brokers) > MAX_TOPICS
-        ):
+        more = (addresses, topics)
+        if any(size + new > limit for (_, size, limit), new in zip(self.sizes(), more, strict=True)):
             raise RefusedError(f"the name server is full: {MAX_ADDRESSES} brokers, {MAX_TOPICS} topics at most")
 
     def version_of(self, header: BrokerRequestHeader, version: DataVersion) -> DataVersion | None:

@@ -58,7 +58,7 @@ class Admission:
         ``is_namesrv`` tells that it comes to a port that serves only a name server's requests.
         """
         most_of_address: float
-        limit, total, of_address = self._limit(), self._by_port.total(), self._by_address[host]
+        limit, total, of_address = self.limit(), self._by_port.total(), self._by_address[host]
         others = limit - limit // _LEFT_FOR_LOOPBACK
         left_for_port = limit // _LEFT_FOR_OTHER_PORTS
         if Address(host, 0).is_loopback:
@@ -89,7 +89,8 @@ class Admission:
         if not self._by_address[host]:
             del self._by_address[host]
 
-    def _limit(self) -> int:
+    def limit(self) -> int:
+        """Return how many connections may be open now."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
             return self._config.max_connections

@@ -12,6 +12,7 @@ the time.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Any, Final
 from zlib import crc32
 
@@ -97,6 +98,7 @@ class PlainRequests:
         Raises:
             ProtocolError: a frame cannot be read; those before it are stored and answered.
         """
+        began = perf_counter()
         run: list[Entry] = []
         requests: list[dict[str, Any] | None] = []  # of each entry; a decision gives entries without one
         decisions: dict[int, tuple[Decision, dict[str, Any]]] = {}  # by the last half message
@@ -129,6 +131,8 @@ class PlainRequests:
         finally:
             if run:
                 self._store_run(connection, run, requests, decisions)
+                if self._group_commit is None:
+                    self._statistics.sends.observe(perf_counter() - began)
         return None
 
     def _find(self, topic: str, queue_id: str) -> ConsumeQueue | None:

@@ -5,6 +5,7 @@ Source: behaviour.md A.3, A.7; SendMessageProcessor.java.
 
 from dataclasses import dataclass
 from random import Random
+from time import perf_counter
 from typing import Final, NamedTuple, TypeAlias
 
 from triomq.broker.config import BrokerConfig
@@ -102,7 +103,10 @@ class SendProcessor:
         return self._send(connection, command, SendMessageRequestHeaderV2.decode(command.ext_fields))
 
     def _send(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> RemotingCommand | None:
+        began = perf_counter()
         stored = self.store_message(connection, command, header)
+        if self.group_commit is None:
+            self.statistics.sends.observe(perf_counter() - began)
         fields = response_fields(self._region, stored.msg_id, str(stored.queue_id), str(stored.queue_offset))
         if stored.recall_handle is not None:
             fields["recallHandle"] = stored.recall_handle

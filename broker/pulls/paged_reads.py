@@ -93,6 +93,10 @@ class PagedReads:
         self.wait(connection, command, read, ranges, check)
         return None
 
+    async def run(self, read: PagedRead[Found]) -> Found:
+        """Run a paged read of the broker itself to its end, by turns with those of its peers."""
+        return await _run_by_turns(read, self._steps, (), self._limiter, _check_nothing)
+
     def wait(
         self,
         connection: Connection,

@@ -20,6 +20,8 @@ import trio
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.steps import Steps
 from triomq.broker.signals import Signal
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.statistics.timing import Flushes
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.failure_log import FailureLog
@@ -41,8 +43,11 @@ _GO: Final = 1
 class FlushRuns:
     """Runs flush plans in another thread."""
 
-    def __init__(self, store: MessageStore, run_in_thread: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
+    def __init__(
+        self, store: MessageStore, run_in_thread: Callable[[Callable[[], None]], Awaitable[None]], flushes: Flushes
+    ) -> None:
         self._store = store
+        self._flushes = flushes
         self._run_in_thread = run_in_thread
         self._log = FailureLog(LOGGER, "messages are not flushed for now: %s")
 
@@ -52,6 +57,7 @@ class FlushRuns:
         Raises:
             StoreError: the disk has failed.
         """
+        self._flushes.begin(self, trio.current_time())
         try:
             await self._run_in_thread(plan.run)
         except StoreError as exc:
@@ -60,23 +66,28 @@ class FlushRuns:
             self._log.failed(exc)
             return False
         self._log.worked()
+        self._flushes.end(self, trio.current_time())
         self._store.flush_done(plan)
         return True
 
 
-async def flush_commit_log(store: MessageStore) -> None:
+async def flush_commit_log(store: MessageStore, flushes: Flushes) -> None:
     """Flush the commit log for durability ``async``, until cancelled: 16 KiB or more every 500 ms, all every 10 s."""
     config = store.config
     await _flush_periodically(
-        store, store.flush_plan, config.flush_interval_s, config.flush_least_pages, config.flush_thorough_interval_s
+        FlushRuns(store, trio.to_thread.run_sync, flushes),
+        store.flush_plan,
+        config.flush_interval_s,
+        config.flush_least_pages,
+        config.flush_thorough_interval_s,
     )
 
 
-async def flush_consume_queues(store: MessageStore) -> None:
+async def flush_consume_queues(store: MessageStore, flushes: Flushes) -> None:
     """Flush the consume queues until cancelled; they can be rebuilt, so nobody waits for it."""
     config = store.config
     await _flush_periodically(
-        store,
+        FlushRuns(store, trio.to_thread.run_sync, flushes),
         store.flush_consume_queues_plan,
         config.flush_consume_queue_interval_s,
         config.flush_consume_queue_least_pages,
@@ -85,14 +96,13 @@ async def flush_consume_queues(store: MessageStore) -> None:
 
 
 async def _flush_periodically(
-    store: MessageStore,
+    runs: FlushRuns,
     plan_for: Callable[[int], FlushPlan | None],
     interval_s: float,
     min_pages: int,
     thorough_interval_s: float,
 ) -> None:
     """Flush what ``plan_for`` returns for a minimum of dirty pages, as in RocketMQ; 0 pages is the thorough flush."""
-    runs = FlushRuns(store, trio.to_thread.run_sync)
     last_thorough = trio.current_time()
     while True:
         await trio.sleep(interval_s)
@@ -164,8 +174,9 @@ class _Waiting(NamedTuple):
 class GroupCommit:
     """Senders that wait for the disk: one fdatasync answers all senders before it."""
 
-    def __init__(self, store: MessageStore, steps: Steps, timeout_s: float) -> None:
+    def __init__(self, store: MessageStore, steps: Steps, timeout_s: float, statistics: BrokerStatistics) -> None:
         self._store = store
+        self._statistics = statistics
         self._steps = steps
         self._timeout_s = timeout_s
         self._waiting: deque[_Waiting] = deque()
@@ -197,7 +208,7 @@ class GroupCommit:
                 await self._flush_groups(thread)
 
     async def _flush_groups(self, thread: FlushThread) -> None:
-        runs = FlushRuns(self._store, thread.run)
+        runs = FlushRuns(self._store, thread.run, self._statistics.flushes)
         while True:
             await self._wanted.wait()
             await self._gather()
@@ -234,9 +245,11 @@ class GroupCommit:
                     await self._wanted.wait()
 
     def _answer(self, flushed_offset: int) -> None:
-        waiting = self._waiting
+        waiting, observe = self._waiting, self._statistics.sends.observe
+        began = trio.current_time() + self._timeout_s
         while waiting and waiting[0].end_offset <= flushed_offset:
             entry = waiting.popleft()
+            observe(began - entry.deadline)
             entry.connection.send_frame(entry.answers)
 
     async def _watch_deadlines(self) -> None:

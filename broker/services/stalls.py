@@ -69,7 +69,12 @@ class StallWatch:
 
     def count(self) -> int:
         """Return how many queues of all groups are stalled."""
-        return sum(waiting.is_stalled for queues in self._waiting.values() for waiting in queues.values())
+        return sum(count for _, count in self.by_group())
+
+    def by_group(self) -> Iterator[tuple[str, int]]:
+        """Yield each watched group with the number of its queues that are stalled."""
+        for group, queues in list(self._waiting.items()):
+            yield group, sum(waiting.is_stalled for waiting in queues.values())
 
     def scan(self, now: float) -> None:
         """Check the next queues; call it once a second with a steady clock in seconds."""

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from triomq.broker.statistics.history import Counters, StatsHistory
+from triomq.broker.statistics.timing import Flushes, Histogram
 from triomq.protocol.bodies.statistics import BrokerStatsData
 
 _WINDOWS_S: Final = (10, 60, 600)  # the three figures of putTps and getTransferedTps
 _KEPT_SAMPLES: Final = _WINDOWS_S[-1] + 1
 _GROUP_WINDOW_S: Final = 60
+_EVENTS: Final = (
+    "bad_frames", "denied_requests", "limited_requests", "failed_requests", "unmatched_responses", "stalled_peers",
+    "given_up_peers", "refused_connections", "idle_closed",
+)  # fmt: skip
 
 _Key = TypeVar("_Key")
 _Number = TypeVar("_Number", int, float)
@@ -44,6 +49,7 @@ class BrokerStatistics:
 
     Attributes:
         day_totals: totals at midnight before yesterday and before today, 0 for a midnight before the start.
+        sends, pulls, flushes: how long they take; ``METRICS`` says from when to when.
     """
 
     def __init__(self, start_ms: int) -> None:
@@ -61,6 +67,10 @@ class BrokerStatistics:
         self.given_up_peers = 0  # closed because of the memory they held
         self.refused_connections = 0
         self.idle_closed = 0
+        self.committed = self.rolled_back = 0  # transactions
+        self.sends = Histogram()
+        self.pulls = Histogram()
+        self.flushes = Flushes()
         self.put_by_topic: dict[str, int] = {}
         self.put_bytes_by_topic: dict[str, int] = {}  # of bodies
         self.get_by_group: dict[tuple[str, str], int] = {}
@@ -95,6 +105,7 @@ class BrokerStatistics:
         _add(self.get_bytes_by_group, key, size_bytes)
         _add(self.pulls_by_group, key, 1)
         _add(self.pull_ms_by_group, key, pull_ms)
+        self.pulls.observe(pull_ms / 1000)
 
     def send_back(self, group: str, topic: str) -> None:
         """Count a message of a topic that a consumer of a group sent back."""
@@ -159,6 +170,10 @@ class BrokerStatistics:
         if name.startswith("BROKER_"):
             return self._history.data(self._counters(), name, "") if key == cluster_name else None
         return self._history.data(self._counters(), name, (topic, group) if separator else topic)
+
+    def events(self) -> dict[str, int]:
+        """Return how often each kind of trouble with peers happened."""
+        return {name: getattr(self, name) for name in _EVENTS}
 
     def note_day(self, day: int) -> None:
         """Keep the totals whenever ``day``, a number that changes at midnight, has changed."""

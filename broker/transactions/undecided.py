@@ -278,7 +278,10 @@ class Undecided:
     def decided(self, decision: Decision) -> None:
         """Forget a transaction whose decision was stored."""
         half, live, bits, queue = decision
-        if queue is not None:
+        if queue is None:
+            self._statistics.rolled_back += 1
+        else:
+            self._statistics.committed += 1
             self._statistics.put(queue.topic, 1, len(half.stored_body))
         self._forget(half, live)
         if len(self._decisions) >= _MAX_REMEMBERED:

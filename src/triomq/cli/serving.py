@@ -14,7 +14,7 @@ import trio
 
 from triomq import __version__
 from triomq.broker.addresses import Address, Network, parse_networks
-from triomq.broker.config import TlsConfig
+from triomq.broker.config import DEFAULT_METRICS, TlsConfig
 from triomq.cli.arguments.options import Options, ServerOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.process import end_at_next_signal, raise_open_files_limit, settle_garbage_collector, stop_signals
@@ -81,6 +81,7 @@ class NetworkSettings(TypedDict):
     insecure: bool
     admin_listen: Address | None
     brokers_from: tuple[Network, ...]
+    metrics: Address | None
     audit: Path | None
     tls: TlsConfig | None
 
@@ -96,11 +97,18 @@ def network_settings(options: ServerOptions) -> NetworkSettings:
             insecure=options.insecure,
             admin_listen=Address.parse(options.admin_listen) if options.admin_listen else None,
             brokers_from=parse_networks(options.brokers_from) if options.brokers_from else (),
+            metrics=_metrics_address(options.metrics),
             audit=Path(options.audit).expanduser() if options.audit else None,
             tls=tls_config(options),
         )
     except ConfigError as exc:
-        raise UsageError(f"--admin-listen or --brokers-from: {exc}") from None
+        raise UsageError(f"--admin-listen, --metrics or --brokers-from: {exc}") from None
+
+
+def _metrics_address(text: str | None) -> Address | None:
+    if text is None:
+        return DEFAULT_METRICS
+    return None if text == "off" else Address.parse(text)
 
 
 def tls_config(options: ServerOptions) -> TlsConfig | None:

@@ -46,6 +46,7 @@ class ServerOptions(Options):
     insecure: bool
     admin_listen: str | None
     brokers_from: str | None
+    metrics: str | None
     audit: str | None
     tls: str | None
     tls_cert: str | None

@@ -166,4 +166,7 @@ def _describe(broker: Broker) -> tuple[dict[str, Any], str]:
     if broker.admin_address is not None:
         members["admin"] = str(broker.admin_address)
         text += f"; administration {broker.admin_address}"
+    if broker.monitor is not None:
+        members["metrics"] = str(broker.monitor.address)
+        text += f"; metrics http://{broker.monitor.address}/metrics"
     return members, text

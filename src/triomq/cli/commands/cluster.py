@@ -70,7 +70,7 @@ class Cluster:
     """The brokers of a running cluster; served by :func:`open_cluster`.
 
     Attributes:
-        brokers: address of each broker that is ready, by name.
+        brokers, metrics: addresses of each broker that is ready, by name.
         root: folder of all stores.
         namesrv: where the name server listens.
     """
@@ -85,6 +85,7 @@ class Cluster:
         """
         self.root: Final = root
         self.brokers: Final[dict[str, Address]] = {}
+        self.metrics: Final[dict[str, str]] = {}
         self.stopping: Final = trio.Event()
         self._options = options
         self._first = parse_address("--listen", options.listen)
@@ -120,7 +121,7 @@ class Cluster:
             name = f"broker-{chr(ord('a') + number)}"
             listen = Address(host, first + _PORT_DISTANCE * number if first else 0)
             own = ["--broker-name", name, "--listen", str(listen), "--store", str(self.root / name)]
-            own += ["--log-file", str(self.log(name))]
+            own += ["--log-file", str(self.log(name)), "--metrics", "127.0.0.1:0"]
             commands[name] = [sys.executable, "-m", "triomq.cli", "broker", *common, *own, *options.options]
         return commands
 
@@ -156,7 +157,10 @@ class Cluster:
             if not data:
                 raise await self._ended(name, process)
             line += data
-        self.brokers[name] = Address.parse(json.loads(line)["broker"])
+        ready = json.loads(line)
+        self.brokers[name] = Address.parse(ready["broker"])
+        if "metrics" in ready:
+            self.metrics[name] = ready["metrics"]
         nursery.start_soon(self._watch, name, process)
 
     async def _watch(self, name: str, process: trio.Process) -> None:
@@ -206,4 +210,5 @@ def _describe(cluster: Cluster) -> tuple[dict[str, Any], str]:
     namesrv, store = str(cluster.namesrv), str(cluster.root)
     text = ", ".join(f"{name} {address}" for name, address in brokers.items())
     text = f"name server {namesrv}, {text}, store {store}, pid {os.getpid()}"
-    return {"namesrv": namesrv, "brokers": brokers, "store": store}, text
+    metrics = dict(sorted(cluster.metrics.items()))
+    return {"namesrv": namesrv, "brokers": brokers, "metrics": metrics, "store": store}, text

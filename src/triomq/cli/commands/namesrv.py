@@ -43,4 +43,7 @@ def _describe(server: NameServer) -> tuple[dict[str, Any], str]:
     if server.admin_address is not None:
         members["admin"] = str(server.admin_address)
         text += f"; administration {server.admin_address}"
+    if server.monitor is not None:
+        members["metrics"] = str(server.monitor.address)
+        text += f"; metrics http://{server.monitor.address}/metrics"
     return members, text

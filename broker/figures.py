@@ -1,0 +1,284 @@
+"""The figures of a broker, for Prometheus, and whether it works and serves.
+
+Rules: of what was deleted nothing is told; the loop is not held up: what there may be many of is told a row at a time,
+and what is on the disk only is read in a worker thread.
+
+Source: ConsumerLagCalculator.java, BrokerMetricsManager.java of RocketMQ 5.5.0.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import trio
+
+from triomq.broker.network.connection import Connection
+from triomq.broker.server import Broker
+from triomq.broker.services.monitor import Table, put_server
+from triomq.broker.statistics.exposition import Exposition, Row, label
+from triomq.protocol.bodies.client import ConsumeType, MessageModel
+from triomq.protocol.codes import LanguageCode, Permission
+from triomq.protocol.errors import StoreError
+from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_group, topic_kind
+from triomq.storage.config import Durability
+from triomq.storage.consume_queue.unit_search import physical_offset_of
+from triomq.storage.files.file_system import FileSystem, translated
+from triomq.storage.reading.cold_read import PagedRead
+
+#: A flush that takes longer will not end.
+_HUNG_S: Final = 30.0
+#: After this time no more messages are read to tell since when a group is behind.
+_READING_S: Final = 1.0
+_STORAGE: Final = label("storage_type", "local") + label("storage_medium", "disk")
+_BOOLS: Final = ("false", "true")
+_MODES: Final = {ConsumeType.CONSUME_ACTIVELY: "pull", ConsumeType.CONSUME_PASSIVELY: "push"}
+_LANGUAGES: Final = {code.value: code.name.lower() for code in LanguageCode}
+
+
+class BrokerFigures:
+    """Tells the figures of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        """Take the broker."""
+        self._broker = broker
+        self._names = (broker.config.cluster_name, broker.config.broker_name)
+
+    def illness(self) -> str:
+        """Return why the broker should be started again; "" if loop and disk work."""
+        failure = self._broker.store.refused.failure
+        waiting_s = self._broker.statistics.flushes.waiting_s(trio.current_time())
+        if failure is not None:
+            return f"the disk has failed: {failure}"
+        return f"a flush has not ended for {waiting_s:.0f} s" if waiting_s > _HUNG_S else ""
+
+    def refusal(self) -> str:
+        """Return why the broker does not serve now; "" if it does."""
+        broker = self._broker
+        if not broker.is_serving or broker.stopping.is_set():
+            return "the broker stops" if broker.is_serving else "the broker starts"
+        return str(broker.store.refused.error() or "") or self.illness()
+
+    async def figures(self) -> bytes:
+        """Return all figures, as text."""
+        return await self._broker.paged_reads.run(self._write())
+
+    def _write(self) -> PagedRead[bytes]:
+        cluster_name, broker_name = self._names
+        text = Exposition(cluster=cluster_name, node_type="broker", node_id=broker_name)
+        topics: dict[str, str] = {}
+        for topic in self._broker.topics.names():
+            topics[topic] = label("topic", topic)
+            yield ()
+        yield from self._write_in(text, topics)
+        yield from self._write_out(text, topics)
+        yield from self._write_lag(text, topics)
+        yield from self._write_members(text)
+        yield from self._write_store(text)
+        self._write_delays(text)
+        yield ()
+        self._write_limits(text)
+        return text.encode()
+
+    # --- topics and groups ------------------------------------------------------------------------------
+
+    def _write_in(self, text: Exposition, topics: Mapping[str, str]) -> PagedRead[None]:
+        statistics = self._broker.statistics
+        for name, counts in (
+            ("rocketmq_messages_in_total", statistics.put_by_topic),
+            ("rocketmq_throughput_in_total", statistics.put_bytes_by_topic),
+        ):
+            rows = (
+                (topics[topic] + self._is_system(topic), count)
+                for topic, count in list(counts.items())
+                if topic in topics
+            )
+            yield from text.add(name, rows)
+        given_up = (
+            (self._group(topic.removeprefix(DEAD_LETTER_PREFIX)), count)
+            for topic, count in list(statistics.put_by_topic.items())
+            if topic.startswith(DEAD_LETTER_PREFIX) and topic in topics
+        )
+        yield from text.add("rocketmq_send_to_dlq_messages_total", given_up)
+
+    def _write_out(self, text: Exposition, topics: Mapping[str, str]) -> PagedRead[None]:
+        statistics = self._broker.statistics
+        for name, counts in (
+            ("rocketmq_messages_out_total", statistics.get_by_group),
+            ("rocketmq_throughput_out_total", statistics.get_bytes_by_group),
+        ):
+            rows = (
+                (self._pair(topics, topic, group), count)
+                for (topic, group), count in list(counts.items())
+                if topic in topics and self._broker.groups.is_known(group)
+            )
+            yield from text.add(name, rows)
+        sent_back = (
+            (topics[topic] + label("consumer_group", group), count)
+            for (topic, group), count in list(statistics.sent_back_by_group.items())
+            if topic in topics and self._broker.groups.is_known(group)
+        )
+        yield from text.add("triomq_sent_back_messages_total", sent_back)
+
+    def _is_system(self, topic: str, group: str = "") -> str:
+        is_system = topic_kind(topic, self._names) == "system" or is_system_group(group)
+        return f',is_system="{_BOOLS[is_system]}"'
+
+    def _group(self, group: str) -> str:
+        return label("consumer_group", group) + f',is_system="{_BOOLS[is_system_group(group)]}"'
+
+    def _pair(self, topics: Mapping[str, str], topic: str, group: str) -> str:
+        is_retry = _BOOLS[topic.startswith(RETRY_PREFIX)]
+        return f'{topics[topic]}{label("consumer_group", group)},is_retry="{is_retry}"{self._is_system(topic, group)}'
+
+    def _write_lag(self, text: Exposition, topics: Mapping[str, str]) -> PagedRead[None]:
+        reads_until = trio.current_time() + _READING_S
+        lags: list[Row] = []
+        latencies: list[Row] = []
+        for topic, group in self._consumed():
+            yield ()
+            if topic not in topics or not self._broker.groups.is_known(group):
+                continue
+            labels = self._pair(topics, topic, group)
+            lag, first = yield from self._lag(group, topic, may_read=trio.current_time() < reads_until)
+            lags.append((labels, lag))
+            if lag == 0 or first >= 0:
+                age_ms = max(self._broker.store.now_ms() - first, 0) if lag else 0
+                latencies.append((labels, age_ms))
+        yield from text.add("rocketmq_consumer_lag_messages", lags)
+        yield from text.add("rocketmq_consumer_lag_latency_milliseconds", latencies)
+
+    def _consumed(self) -> Iterator[tuple[str, str]]:
+        """Yield each topic with each group that has stored offsets in it or subscribes to it now.
+
+        A group that has yet to consume its first message counts; one that subscribes to the topic no more does not.
+        """
+        groups = self._broker.groups
+        for topic, group in groups.offsets.pairs():
+            live = groups.consumers.get(group)
+            if live is None or not live.subscriptions or topic in live.subscriptions:
+                yield topic, group
+        for live in list(groups.consumers):
+            if live.message_model is MessageModel.CLUSTERING:
+                for topic in list(live.subscriptions):
+                    if not groups.offsets.has(live.name, topic):
+                        yield topic, live.name
+
+    def _lag(self, group: str, topic: str, *, may_read: bool) -> PagedRead[tuple[int, int]]:
+        """Return how many messages of a topic a group has yet to consume, and when the first was stored.
+
+        That is ms since 1970, -1: unknown.
+        """
+        store, query = self._broker.store, self._broker.groups.offsets.query
+        lag, first = 0, -1
+        starts = []
+        for queue in store.queues.of_topic(topic):
+            start = max(query(group, topic, queue.queue_id) or 0, queue.min_offset)
+            if start < queue.max_offset:
+                lag += queue.max_offset - start
+                starts.append((queue, start))
+        if lag and may_read:
+            try:
+                places = []
+                for queue, start in starts:
+                    yield from store.cold_reads.load_units(queue, start)
+                    places.append(physical_offset_of(queue, start))
+                yield from store.cold_reads.load_records((min(places),))
+                first = store.commit_log.store_time(min(places))
+            except StoreError:  # it is told to who pulls
+                pass
+        return lag, first
+
+    def _write_members(self, text: Exposition) -> PagedRead[None]:
+        consumers: Counter[str] = Counter()
+        producers: Counter[str] = Counter()
+        groups = self._broker.groups
+        for group in list(groups.consumers):
+            labels = self._group(group.name) + label("consume_mode", _MODES.get(group.consume_type, "pop"))
+            for connection in list(group.members):
+                consumers[labels + _client(connection)] += 1
+                yield ()
+        for members in list(groups.producers.all().values()):
+            for connection in list(members):
+                producers[_client(connection)] += 1
+                yield ()
+        yield from text.add("rocketmq_consumer_connections", consumers.items())
+        yield from text.add("rocketmq_producer_connections", producers.items())
+        live = list(groups.consumers)
+        for name, counts in (
+            ("triomq_stalled_queues", self._broker.stalls.by_group()),
+            ("triomq_duplicate_client_ids", ((group.name, len(group.duplicate_ids)) for group in live)),
+            ("triomq_different_subscriptions", ((group.name, len(group.differences)) for group in live)),
+        ):
+            yield from text.add(name, ((label("consumer_group", group), count) for group, count in counts if count))
+
+    # --- the store --------------------------------------------------------------------------------------
+
+    def _write_store(self, text: Exposition) -> PagedRead[None]:
+        store = self._broker.store
+        log, config = store.commit_log, store.config
+        behind = log.max_offset - log.flushed_offset
+        text.put("rocketmq_storage_flush_behind_bytes", behind, _STORAGE)
+        hidden = behind if config.durability is Durability.SYNC else 0
+        text.put("rocketmq_storage_dispatch_behind_bytes", hidden, _STORAGE)
+        text.put("triomq_log_bytes", log.max_offset - log.min_offset)
+        text.put("triomq_index_behind_bytes", store.index.lag_bytes)
+        text.put("triomq_damaged_records_total", log.damage.count)
+        text.put("triomq_store_refuses", int(store.refused.is_active))
+        text.put("triomq_disk_full_ratio", config.disk_full_ratio / 100)
+        try:
+            with translated("measure the disk of", config.root):
+                disk = FileSystem().space(config.root)
+            text.put("rocketmq_storage_size_bytes", disk.used_bytes, _STORAGE)
+            text.put("triomq_disk_used_ratio", disk.used_percent / 100)
+            text.put("triomq_disk_available_bytes", disk.available_bytes)
+            yield from store.cold_reads.load_records((log.min_offset,))
+            oldest_ms = log.store_time(log.min_offset)
+        except StoreError:  # as above; the log of the broker tells it
+            oldest_ms = -1
+        if oldest_ms >= 0:
+            age_ms = max(store.now_ms() - oldest_ms, 0)
+            text.put("rocketmq_storage_message_reserve_time_milliseconds", age_ms, _STORAGE)
+
+    def _write_delays(self, text: Exposition) -> None:
+        broker, statistics = self._broker, self._broker.statistics
+        text.put("rocketmq_half_messages", len(broker.undecided))
+        text.put("rocketmq_commit_messages_total", statistics.committed)
+        text.put("rocketmq_rollback_messages_total", statistics.rolled_back)
+        text.put("rocketmq_timing_messages", len(broker.timer), _STORAGE)
+        end_of = broker.store.reader.max_offset_in_queue
+        waiting = (
+            (label("level", str(level)), max(end_of(SCHEDULE_TOPIC, level - 1) - offset, 0))
+            for level, offset in broker.schedule.offsets.items()
+        )
+        text.put_all("triomq_delayed_messages", waiting)
+        text.put_histogram("triomq_send_seconds", statistics.sends)
+        text.put_histogram("triomq_pull_seconds", statistics.pulls)
+        text.put_histogram("triomq_flush_seconds", statistics.flushes)
+        text.put("triomq_flush_waiting_seconds", statistics.flushes.waiting_s(trio.current_time()))
+
+    # --- limits -----------------------------------------------------------------------------------------
+
+    def _write_limits(self, text: Exposition) -> None:
+        broker, config, groups = self._broker, self._broker.config, self._broker.groups
+        topics, settings = len(broker.topics.configs), len(groups.settings.configs)
+        text.put("rocketmq_topic_number", topics)
+        text.put("rocketmq_consumer_group_number", settings)
+        text.put("rocketmq_broker_permission", int(Permission.READ | Permission.WRITE))
+        pool = broker.store.queues.pool
+        tables: tuple[Table, ...] = (
+            ("topics", topics, config.max_topics),
+            ("groups", settings, config.max_groups),
+            ("group_topics", len(groups.offsets), config.max_group_topics),
+            ("queues", len(broker.store.queues), None),
+            ("mapped_files", len(pool), pool.limit),
+            ("queue_locks", len(groups.locks), None),
+            ("held_pulls", broker.pull_hold.held, None),  # these two are limited by the memory budget
+            ("paged_reads", broker.paged_reads.waiting, None),
+            *broker.routes.sizes(),
+        )
+        put_server(text, broker.context, config.exposure, tables)
+
+
+def _client(connection: Connection) -> str:
+    language = _LANGUAGES.get(connection.language, "other")
+    return f',language="{language}",version="{connection.version}",protocol_type="remoting"'

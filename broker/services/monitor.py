@@ -1,0 +1,133 @@
+"""Tells others how a server is: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for whoever starts it.
+
+Rules: it answers from before the store is opened until after the last request; it changes nothing and shows no
+messages; the text of ``/metrics`` is made at most twice a second, whoever asks.
+"""
+
+import logging
+import socket
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final, Protocol, TypeAlias
+
+import trio
+
+from triomq.broker.addresses import Address
+from triomq.broker.config import DEFAULT_METRICS
+from triomq.broker.network.client_requests import LIMIT as MAX_CLIENT_REQUESTS
+from triomq.broker.network.connection import ConnectionContext
+from triomq.broker.network.http_server import HttpServer, Reply
+from triomq.broker.network.sockets import listen
+from triomq.broker.statistics.exposition import CONTENT_TYPE, Exposition, label
+from triomq.protocol.errors import ConfigError
+
+LOGGER: Final = logging.getLogger("triomq.broker.services.monitor")
+
+_FRESH_S: Final = 0.5
+_INDEX: Final = "/metrics: figures for Prometheus\n/healthz: whether it works\n/readyz: whether it serves\n"
+
+
+Table: TypeAlias = tuple[str, int, int | None]
+"""Name, size and limit of a table; ``None``: it has no limit of its own."""
+
+
+class Watched(Protocol):
+    """A server."""
+
+    def illness(self) -> str:
+        """Return why it should be started again; "" if loop and disk work."""
+
+    def refusal(self) -> str:
+        """Return why it does not serve now; "" if it does."""
+
+    async def figures(self) -> bytes:
+        """Return all figures, as text."""
+
+
+class Monitor:
+    """Answers about one server.
+
+    Attributes:
+        address: where it listens, with the port really used.
+        watched: the server, as soon as there is one.
+    """
+
+    def __init__(self, address: Address, node_type: str) -> None:
+        """Begin to listen.
+
+        The default port is a proposal: where it is in use, as for the second broker of a machine, it is another one.
+
+        Raises:
+            ConfigError: the address cannot be bound.
+        """
+        self._listener = _listen(address)
+        self.address: Final = Address(address.host, self._listener.getsockname()[1])
+        self.watched: Watched | None = None
+        self._node_type = node_type
+        self._making = trio.Lock()
+        self._made = b""
+        self._stale_at = 0.0
+        if not address.is_loopback:
+            LOGGER.warning("figures are open to everybody who reaches them: names of topics and groups at %s", address)
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        await HttpServer(self._answer, lambda: round(trio.current_time() * 1000)).run(self._listener)
+
+    async def _answer(self, path: str) -> Reply:
+        match path:
+            case "/metrics":
+                return Reply(HTTPStatus.OK, await self._metrics(), CONTENT_TYPE)
+            case "/healthz":
+                return _verdict("" if self.watched is None else self.watched.illness())
+            case "/readyz":
+                return _verdict("the store is being opened" if self.watched is None else self.watched.refusal())
+            case "/":
+                return Reply(HTTPStatus.OK, _INDEX.encode())
+        return Reply(HTTPStatus.NOT_FOUND, _INDEX.encode())
+
+    async def _metrics(self) -> bytes:
+        async with self._making:
+            if self.watched is None:
+                exposition = Exposition(node_type=self._node_type)
+                exposition.put_process()
+                return exposition.encode()
+            if trio.current_time() >= self._stale_at:
+                self._made = await self.watched.figures()
+                self._stale_at = trio.current_time() + _FRESH_S
+            return self._made
+
+
+def put_server(text: Exposition, context: ConnectionContext, exposure: str, tables: Iterable[Table]) -> None:
+    """Add what is told of every server: its limits, what happened to its peers, its process."""
+    tables = [
+        ("connections", len(context.connections), context.admission.limit()),
+        ("client_requests", len(context.client_requests), MAX_CLIENT_REQUESTS),
+        *tables,
+    ]
+    text.put_all("triomq_table_size", ((label("table", name), size) for name, size, _ in tables))
+    limits = ((label("table", name), limit) for name, _, limit in tables if limit is not None)
+    text.put_all("triomq_table_limit", limits)
+    budget = context.budget
+    used = (("held", budget.held_bytes), ("reserved", budget.reserved_bytes))
+    text.put_all("triomq_memory_budget_bytes", ((label("use", use), size) for use, size in used))
+    text.put("triomq_memory_budget_limit_bytes", budget.limit_bytes)
+    events = context.statistics.events().items()
+    text.put_all("triomq_events_total", ((label("event", event), count) for event, count in events))
+    text.put("triomq_open_to_network", int(bool(exposure)))
+    text.put_process()
+
+
+def _listen(address: Address) -> socket.socket:
+    try:
+        return listen(address)
+    except ConfigError as exc:
+        if address is not DEFAULT_METRICS:  # it was asked for
+            raise
+        LOGGER.info("figures are at another port: %s", exc)
+        return listen(address._replace(port=0))
+
+
+def _verdict(problem: str) -> Reply:
+    status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
+    return Reply(status, f"{problem or 'ok'}\n".encode())
