@@ -19,7 +19,7 @@ from triomq.broker.statistics.exposition import Exposition, Row, label
 from triomq.protocol.bodies.client import ConsumeType, MessageModel
 from triomq.protocol.codes import LanguageCode, Permission
 from triomq.protocol.errors import StoreError
-from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_group, topic_kind
+from triomq.protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC, dead_letter_topic, is_system_group, topic_kind
 from triomq.storage.config import Durability
 from triomq.storage.consume_queue.unit_search import physical_offset_of
 from triomq.storage.files.file_system import FileSystem, translated
@@ -30,6 +30,7 @@ _HUNG_S: Final = 30.0
 #: After this time no more messages are read to tell since when a group is behind.
 _READING_S: Final = 1.0
 _STORAGE: Final = label("storage_type", "local") + label("storage_medium", "disk")
+_V4_0_0: Final = 213
 _BOOLS: Final = ("false", "true")
 _MODES: Final = {ConsumeType.CONSUME_ACTIVELY: "pull", ConsumeType.CONSUME_PASSIVELY: "push"}
 _LANGUAGES: Final = {code.value: code.name.lower() for code in LanguageCode}
@@ -94,9 +95,9 @@ class BrokerFigures:
             )
             yield from text.add(name, rows)
         given_up = (
-            (self._group(topic.removeprefix(DEAD_LETTER_PREFIX)), count)
-            for topic, count in list(statistics.put_by_topic.items())
-            if topic.startswith(DEAD_LETTER_PREFIX) and topic in topics
+            (self._group(group), statistics.put_by_topic.get(dead_letter_topic(group), 0))
+            for group in self._broker.groups.settings.names()
+            if dead_letter_topic(group) in topics
         )
         yield from text.add("rocketmq_send_to_dlq_messages_total", given_up)
 
@@ -105,6 +106,7 @@ class BrokerFigures:
         for name, counts in (
             ("rocketmq_messages_out_total", statistics.get_by_group),
             ("rocketmq_throughput_out_total", statistics.get_bytes_by_group),
+            ("triomq_sent_back_messages_total", statistics.sent_back_by_group),
         ):
             rows = (
                 (self._pair(topics, topic, group), count)
@@ -112,12 +114,6 @@ class BrokerFigures:
                 if topic in topics and self._broker.groups.is_known(group)
             )
             yield from text.add(name, rows)
-        sent_back = (
-            (topics[topic] + label("consumer_group", group), count)
-            for (topic, group), count in list(statistics.sent_back_by_group.items())
-            if topic in topics and self._broker.groups.is_known(group)
-        )
-        yield from text.add("triomq_sent_back_messages_total", sent_back)
 
     def _is_system(self, topic: str, group: str = "") -> str:
         is_system = topic_kind(topic, self._names) == "system" or is_system_group(group)
@@ -127,8 +123,7 @@ class BrokerFigures:
         return label("consumer_group", group) + f',is_system="{_BOOLS[is_system_group(group)]}"'
 
     def _pair(self, topics: Mapping[str, str], topic: str, group: str) -> str:
-        is_retry = _BOOLS[topic.startswith(RETRY_PREFIX)]
-        return f'{topics[topic]}{label("consumer_group", group)},is_retry="{is_retry}"{self._is_system(topic, group)}'
+        return topics[topic] + label("consumer_group", group) + self._is_system(topic, group)
 
     def _write_lag(self, text: Exposition, topics: Mapping[str, str]) -> PagedRead[None]:
         reads_until = trio.current_time() + _READING_S
@@ -138,7 +133,7 @@ class BrokerFigures:
             yield ()
             if topic not in topics or not self._broker.groups.is_known(group):
                 continue
-            labels = self._pair(topics, topic, group)
+            labels = self._pair(topics, topic, group) + f',is_retry="{_BOOLS[topic.startswith(RETRY_PREFIX)]}"'
             lag, first = yield from self._lag(group, topic, may_read=trio.current_time() < reads_until)
             lags.append((labels, lag))
             if lag == 0 or first >= 0:
@@ -245,11 +240,9 @@ class BrokerFigures:
         text.put("rocketmq_commit_messages_total", statistics.committed)
         text.put("rocketmq_rollback_messages_total", statistics.rolled_back)
         text.put("rocketmq_timing_messages", len(broker.timer), _STORAGE)
-        end_of = broker.store.reader.max_offset_in_queue
-        waiting = (
-            (label("level", str(level)), max(end_of(SCHEDULE_TOPIC, level - 1) - offset, 0))
-            for level, offset in broker.schedule.offsets.items()
-        )
+        end_of, delivered = broker.store.reader.max_offset_in_queue, broker.schedule.offsets.get
+        levels = range(1, len(broker.store.config.delay_levels.delays_ms) + 1)
+        waiting = ((label("level", str(n)), max(end_of(SCHEDULE_TOPIC, n - 1) - delivered(n), 0)) for n in levels)
         text.put_all("triomq_delayed_messages", waiting)
         text.put_histogram("triomq_send_seconds", statistics.sends)
         text.put_histogram("triomq_pull_seconds", statistics.pulls)
@@ -281,4 +274,12 @@ class BrokerFigures:
 
 def _client(connection: Connection) -> str:
     language = _LANGUAGES.get(connection.language, "other")
-    return f',language="{language}",version="{connection.version}",protocol_type="remoting"'
+    return f',language="{language}",version="{_version(connection.version)}",protocol_type="remoting"'
+
+
+def _version(number: int) -> str:
+    """Return the name of a RocketMQ release; anything else as it is.  Source: wire.md 2.5."""
+    release, is_snapshot = divmod(number - _V4_0_0, 2)
+    if release < 0 or is_snapshot:
+        return str(number)
+    return f"v{4 + release // 100}_{release // 10 % 10}_{release % 10}"

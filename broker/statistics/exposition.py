@@ -40,7 +40,8 @@ def _histogram(text: str) -> Metric:
     return Metric("histogram", text)
 
 
-_OUT: Final = ("topic", "consumer_group", "is_retry", "is_system")
+_OUT: Final = ("topic", "consumer_group", "is_system")
+_LAG: Final = (*_OUT, "is_retry")
 _CLIENT: Final = ("language", "version", "protocol_type")
 _STORAGE: Final = ("storage_type", "storage_medium")
 
@@ -50,8 +51,8 @@ METRICS: Final[Mapping[str, Metric]] = {
     "rocketmq_messages_out_total": _counter("messages sent to consumers", *_OUT),
     "rocketmq_throughput_out_total": _counter("bytes of their records", *_OUT),
     "rocketmq_send_to_dlq_messages_total": _counter("messages that a group gave up", "consumer_group", "is_system"),
-    "rocketmq_consumer_lag_messages": _gauge("messages that a group has yet to consume", *_OUT),
-    "rocketmq_consumer_lag_latency_milliseconds": _gauge("since when the oldest of them is stored; 0: none", *_OUT),
+    "rocketmq_consumer_lag_messages": _gauge("messages that a group has yet to consume", *_LAG),
+    "rocketmq_consumer_lag_latency_milliseconds": _gauge("age of the oldest of them; 0: none", *_LAG),
     "rocketmq_consumer_connections": _gauge(
         "connections of consumers", "consumer_group", "consume_mode", "is_system", *_CLIENT
     ),
@@ -75,7 +76,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "triomq_flush_seconds": _histogram("duration of a flush of commit log or consume queues"),
     "triomq_flush_waiting_seconds": _gauge("how long the present flush takes by now; 0: there is none"),
     "triomq_delayed_messages": _gauge("messages that wait for a delay level", "level"),
-    "triomq_sent_back_messages_total": _counter("messages that consumers sent back", *_OUT[:2]),
+    "triomq_sent_back_messages_total": _counter("messages that consumers sent back", *_OUT),
     "triomq_stalled_queues": _gauge("queues where messages wait without progress; groups with any", "consumer_group"),
     "triomq_duplicate_client_ids": _gauge("client ids of several connections; groups with any", "consumer_group"),
     "triomq_different_subscriptions": _gauge(

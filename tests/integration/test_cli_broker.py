@@ -26,7 +26,7 @@ def test_the_ready_line_is_exactly_as_scripts_expect_it(tmp_path: Path) -> None:
     address = r"127\.0\.0\.1:[1-9]\d+"
     assert re.fullmatch(
         rf'{{"event":"ready","broker":"({address})","namesrv":"({address})",'
-        rf'"store":"{store}","durability":"async","pid":{broker.pid}}}\n',
+        rf'"store":"{store}","durability":"async","metrics":"({address})","pid":{broker.pid}}}\n',
         line,
     )
     assert rest == b""
@@ -95,7 +95,9 @@ def test_the_readable_line_names_the_ports_of_every_listener(tmp_path: Path) -> 
     listener = "outside,namesrv=127.0.0.1:0,broker=127.0.0.1:0"
     with running(*ON_FREE_PORTS, "--store", str(tmp_path / "s"), "--listener", listener) as broker:
         line = read_line(broker)
-    assert re.search(r"; listener outside: broker 127\.0\.0\.1:[1-9]\d+, name server 127\.0\.0\.1:[1-9]\d+\n", line)
+    assert re.search(
+        r"; listener outside: broker 127\.0\.0\.1:[1-9]\d+, name server 127\.0\.0\.1:[1-9]\d+; metrics http", line
+    )
 
 
 def test_sigint_that_was_ignored_at_the_start_stays_ignored(tmp_path: Path) -> None:

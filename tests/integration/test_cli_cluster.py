@@ -39,7 +39,8 @@ def wait_ended(pids: list[int]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_brokers_share_topics_and_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
     with cluster(tmp_path, "--brokers", "3", "--", "--durability", "sync") as (process, ready):
-        assert list(ready["brokers"]) == ["broker-a", "broker-b", "broker-c"]
+        assert list(ready["brokers"]) == list(ready["metrics"]) == ["broker-a", "broker-b", "broker-c"]
+        assert len(set(ready["metrics"].values())) == 3
         namesrv = ready["namesrv"]
         ok("topic", "create", "T", "--queues", "1", namesrv=namesrv)
         ok("produce", "T", "--count", "6", namesrv=namesrv)

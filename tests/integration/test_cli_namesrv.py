@@ -13,8 +13,9 @@ COMMAND = ("namesrv", "--listen", "127.0.0.1:0")
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_tells_its_address_and_ends_at_a_signal_with_code_0(tmp_path: Path, number: signal.Signals) -> None:
-    with running(*COMMAND, "--store", str(tmp_path), "--json") as process:
+    with running(*COMMAND, "--store", str(tmp_path), "--metrics", "off", "--json") as process:
         ready = json.loads(read_line(process))
+        assert "metrics" not in ready
         assert (ready["event"], ready["store"], ready["pid"]) == ("ready", str(tmp_path), process.pid)
         assert json.loads(ok("topic", "list", "--json", namesrv=ready["namesrv"]) or "[]") == []
         process.send_signal(number)

@@ -24,6 +24,7 @@ DOCUMENTS = (
     "docs/cli.md",
     "docs/configuration.md",
     "docs/deployment.md",
+    "docs/metrics.md",
     "docs/performance.md",
 )
 

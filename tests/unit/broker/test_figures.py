@@ -1,0 +1,184 @@
+"""The figures of a broker: each is told under its name, is right, and is gone with what it is about."""
+
+import re
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.unit.broker.recording import Clock, MakeBroker, Peer, make_steps_short, set_disk_full
+from tests.unit.broker.scrape import Scrape, join, make_busy, of, scrape
+from triomq.broker.figures import BrokerFigures
+from triomq.broker.server import Broker
+from triomq.broker.statistics.exposition import METRICS
+from triomq.protocol.bodies.client import ConsumerData
+from triomq.protocol.bodies.route import TopicConfig
+from triomq.protocol.codes import RequestCode
+from triomq.storage.config import Durability
+
+ROOT = Path(__file__).resolve().parents[3]
+LAG, AGE = "rocketmq_consumer_lag_messages", "rocketmq_consumer_lag_latency_milliseconds"
+
+
+@pytest.fixture
+async def busy(broker: Broker, clock: Clock) -> Broker:
+    make_busy(broker, clock, lambda address: Peer(broker, address))
+    return broker
+
+
+def suffixes(name: str) -> tuple[str, ...]:
+    kind = METRICS[name].kind
+    return tuple(name + part for part in ("_bucket", "_sum", "_count")) if kind == "histogram" else (name,)
+
+
+async def test_every_metric_is_told_with_the_labels_that_it_declares(busy: Broker) -> None:
+    found = await scrape(busy)
+    expected = {series: METRICS[name].labels for name in METRICS for series in suffixes(name)}
+    assert found.keys() == expected.keys()
+    for series, rows in found.items():
+        for labels in rows:
+            assert {name for name, _ in labels} - {"le"} == set(expected[series]), series
+
+
+async def test_the_figures_are_right(busy: Broker, clock: Clock) -> None:
+    found = await scrape(busy)
+
+    def value(name: str, **labels: str) -> float:
+        (only,) = of(found, name, **labels)
+        return only
+
+    pair = {"topic": "T", "consumer_group": "G", "is_system": "false"}
+    assert value("rocketmq_messages_in_total", topic="T", is_system="false") == 3  # with the committed one
+    assert value("rocketmq_throughput_in_total", topic="T") == len("hellohello, worldhello")
+    assert value("rocketmq_messages_in_total", topic="SCHEDULE_TOPIC_XXXX", is_system="true") == 1
+    assert value("rocketmq_messages_out_total", **pair) == 1
+    assert value("triomq_sent_back_messages_total", topic="T", consumer_group="G") == 1
+    assert value("rocketmq_send_to_dlq_messages_total", consumer_group="G") == 1
+    assert (value(LAG, is_retry="false", **pair), value(AGE, is_retry="false", **pair)) == (2, 80_000)
+    assert value("rocketmq_consumer_connections", consumer_group="G", consume_mode="push") == 2
+    assert value("rocketmq_producer_connections", version="v4_9_7") == 2
+    assert value("rocketmq_commit_messages_total") == value("rocketmq_rollback_messages_total") == 1
+    assert value("rocketmq_half_messages") == value("rocketmq_timing_messages") == 1
+    assert value("triomq_delayed_messages", level="3") == 1
+    for name in ("triomq_stalled_queues", "triomq_duplicate_client_ids", "triomq_different_subscriptions"):
+        assert value(name, consumer_group="G") == 1
+    assert value("triomq_table_size", table="topics") == len(busy.topics.configs)
+    assert value("triomq_table_limit", table="topics") == busy.config.max_topics
+    assert value("triomq_pull_seconds_count") == value("triomq_pull_seconds_bucket", le="+Inf") == 1
+    assert value("rocketmq_storage_message_reserve_time_milliseconds") == 80_000
+
+
+async def test_what_is_deleted_is_told_of_no_more(busy: Broker, peer: Peer) -> None:
+    def told(found: Scrape, name: str, value: str) -> bool:
+        return any((name, value) in labels for rows in found.values() for labels in rows)
+
+    found = await scrape(busy)
+    assert told(found, "topic", "T")
+    assert told(found, "consumer_group", "G")
+    for group in list(busy.groups.consumers):
+        for connection in list(group.members):
+            busy.groups.forget(connection, closed_by_peer=True)
+    peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G"})
+    peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    busy.stalls.scan(1000)
+    found = await scrape(busy)
+    assert not told(found, "topic", "T")
+    assert not told(found, "consumer_group", "G")
+
+
+async def test_a_group_lags_from_its_subscription_on(broker: Broker, peer: Peer) -> None:
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
+    peer.put("T")
+    assert of(await scrape(broker), LAG) == []
+    join(peer, "G", "T")
+    assert of(await scrape(broker), LAG, topic="T", consumer_group="G") == [1]
+    broker.groups.commit("G", "T", 0, 1)
+    found = await scrape(broker)
+    assert (of(found, LAG, topic="T"), of(found, AGE, topic="T")) == ([0], [0])
+    join(peer, "G", "U")  # instead of T
+    assert of(await scrape(broker), LAG, topic="T") == []
+
+
+async def test_names_of_peers_cannot_break_the_text(broker: Broker, peer: Peer) -> None:
+    group = 'G"} 1\nfake{x="\\'
+    broker.groups.consumers.heartbeat(peer.as_connection, "c1", ConsumerData(group))
+    found = await scrape(broker)
+    assert of(found, "rocketmq_consumer_connections", consumer_group=group) == [1]
+    assert "fake" not in found
+
+
+async def test_other_tasks_run_while_the_figures_are_made(busy: Broker) -> None:
+    make_steps_short(busy)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        await BrokerFigures(busy).figures()
+        nursery.cancel_scope.cancel()
+    assert turns > 10
+
+
+async def test_health_is_about_the_disk_and_readiness_about_everything(busy: Broker) -> None:
+    figures = BrokerFigures(busy)
+    assert figures.refusal() == "the broker starts"
+    busy.is_serving = True
+    assert (figures.illness(), figures.refusal()) == ("", "")
+    set_disk_full(busy.store, is_full=True)
+    assert figures.illness() == ""
+    assert "full" in figures.refusal()
+    assert of(await scrape(busy), "triomq_store_refuses") == [1]
+    set_disk_full(busy.store, is_full=False)
+    busy.statistics.flushes.begin("somebody", trio.current_time() - 31)
+    assert figures.refusal() == figures.illness() == "a flush has not ended for 31 s"
+    busy.statistics.flushes.end("somebody", trio.current_time())
+    busy.stopping.set()
+    assert (figures.illness(), figures.refusal()) == ("", "the broker stops")
+
+
+@pytest.mark.parametrize("durability", Durability)
+async def test_sends_are_timed(make_broker: MakeBroker, durability: Durability) -> None:
+    broker = make_broker({"durability": durability})
+    peer = Peer(broker)
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
+    for _ in range(2):
+        peer.ask(
+            RequestCode.SEND_MESSAGE_V2,
+            {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_795_000_000_000, "h": 0},
+        )
+    if broker.group_commit is not None:
+        broker.store.flush()
+        broker.group_commit._answer(broker.store.commit_log.flushed_offset)
+    assert of(await scrape(broker), "triomq_send_seconds_count") == [2]
+
+
+# --- what others rely on ----------------------------------------------------------------------------------
+
+
+def used_in(text: str) -> set[str]:
+    """The metrics that an expression names."""
+    return set(re.findall(r"\b(?:rocketmq|triomq|process)_\w+", text))
+
+
+@pytest.mark.parametrize("name", ["deploy/grafana/triomq.json", "deploy/prometheus/triomq.rules.yml"])
+async def test_boards_and_rules_use_what_is_told(busy: Broker, name: str) -> None:
+    expressions = re.findall(r'"?expr"?: (.+)', (ROOT / name).read_text(encoding="utf-8"))
+    used = {metric for expression in expressions for metric in used_in(expression)}
+    assert len(expressions) > 10
+    assert used <= (await scrape(busy)).keys()
+
+
+def test_every_metric_is_in_the_documents() -> None:
+    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    rows = {
+        name: (kind, labels)
+        for name, kind, labels in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", text, re.MULTILINE)
+    }
+    assert rows == {
+        name: (each.kind, ", ".join(f"`{label}`" for label in each.labels)) for name, each in METRICS.items()
+    }
