@@ -7,7 +7,8 @@ Source: ConsumerLagCalculator.java, BrokerMetricsManager.java of RocketMQ 5.5.0.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import trio
@@ -32,6 +33,7 @@ _READING_S: Final = 1.0
 _STORAGE: Final = label("storage_type", "local") + label("storage_medium", "disk")
 _V4_0_0: Final = 213
 _BOOLS: Final = ("false", "true")
+_IS_SYSTEM: Final = tuple(f',is_system="{each}"' for each in _BOOLS)
 _MODES: Final = {ConsumeType.CONSUME_ACTIVELY: "pull", ConsumeType.CONSUME_PASSIVELY: "push"}
 _LANGUAGES: Final = {code.value: code.name.lower() for code in LanguageCode}
 
@@ -66,13 +68,11 @@ class BrokerFigures:
     def _write(self) -> PagedRead[bytes]:
         cluster_name, broker_name = self._names
         text = Exposition(cluster=cluster_name, node_type="broker", node_id=broker_name)
-        topics: dict[str, str] = {}
-        for topic in self._broker.topics.names():
-            topics[topic] = label("topic", topic)
-            yield ()
-        yield from self._write_in(text, topics)
-        yield from self._write_out(text, topics)
-        yield from self._write_lag(text, topics)
+        labels = _Labels()
+        yield from self._name(labels)
+        yield from self._write_in(text, labels)
+        yield from self._write_out(text, labels)
+        yield from self._write_lag(text, labels)
         yield from self._write_members(text)
         yield from self._write_store(text)
         self._write_delays(text)
@@ -82,65 +82,57 @@ class BrokerFigures:
 
     # --- topics and groups ------------------------------------------------------------------------------
 
-    def _write_in(self, text: Exposition, topics: Mapping[str, str]) -> PagedRead[None]:
+    def _name(self, labels: "_Labels") -> PagedRead[None]:
+        """Make the labels of the topics and groups that there are."""
+        for topic in self._broker.topics.names():
+            labels.topics[topic] = label("topic", topic) + _IS_SYSTEM[topic_kind(topic, self._names) == "system"]
+            yield ()
+        groups = self._broker.groups
+        for group in chain(groups.settings.names(), [live.name for live in groups.consumers]):
+            labels.groups[group] = label("consumer_group", group)
+            if is_system_group(group):
+                labels.system_groups.add(group)
+            yield ()
+
+    def _write_in(self, text: Exposition, labels: "_Labels") -> PagedRead[None]:
         statistics = self._broker.statistics
         for name, counts in (
             ("rocketmq_messages_in_total", statistics.put_by_topic),
             ("rocketmq_throughput_in_total", statistics.put_bytes_by_topic),
         ):
-            rows = (
-                (topics[topic] + self._is_system(topic), count)
-                for topic, count in list(counts.items())
-                if topic in topics
-            )
-            yield from text.add(name, rows)
+            yield from text.add(name, ((labels.topics.get(topic), count) for topic, count in list(counts.items())))
         given_up = (
-            (self._group(group), statistics.put_by_topic.get(dead_letter_topic(group), 0))
+            (labels.group(group) if topic in labels.topics else None, statistics.put_by_topic.get(topic, 0))
             for group in self._broker.groups.settings.names()
-            if dead_letter_topic(group) in topics
+            if (topic := dead_letter_topic(group))
         )
         yield from text.add("rocketmq_send_to_dlq_messages_total", given_up)
 
-    def _write_out(self, text: Exposition, topics: Mapping[str, str]) -> PagedRead[None]:
+    def _write_out(self, text: Exposition, labels: "_Labels") -> PagedRead[None]:
         statistics = self._broker.statistics
         for name, counts in (
             ("rocketmq_messages_out_total", statistics.get_by_group),
             ("rocketmq_throughput_out_total", statistics.get_bytes_by_group),
             ("triomq_sent_back_messages_total", statistics.sent_back_by_group),
         ):
-            rows = (
-                (self._pair(topics, topic, group), count)
-                for (topic, group), count in list(counts.items())
-                if topic in topics and self._broker.groups.is_known(group)
-            )
+            rows = ((labels.pair(topic, group), count) for (topic, group), count in list(counts.items()))
             yield from text.add(name, rows)
 
-    def _is_system(self, topic: str, group: str = "") -> str:
-        is_system = topic_kind(topic, self._names) == "system" or is_system_group(group)
-        return f',is_system="{_BOOLS[is_system]}"'
-
-    def _group(self, group: str) -> str:
-        return label("consumer_group", group) + f',is_system="{_BOOLS[is_system_group(group)]}"'
-
-    def _pair(self, topics: Mapping[str, str], topic: str, group: str) -> str:
-        return topics[topic] + label("consumer_group", group) + self._is_system(topic, group)
-
-    def _write_lag(self, text: Exposition, topics: Mapping[str, str]) -> PagedRead[None]:
+    def _write_lag(self, text: Exposition, labels: "_Labels") -> PagedRead[None]:
         reads_until = trio.current_time() + _READING_S
         lags: list[Row] = []
-        latencies: list[Row] = []
+        ages: list[Row] = []
         for topic, group in self._consumed():
             yield ()
-            if topic not in topics or not self._broker.groups.is_known(group):
+            if (pair := labels.pair(topic, group)) is None:
                 continue
-            labels = self._pair(topics, topic, group) + f',is_retry="{_BOOLS[topic.startswith(RETRY_PREFIX)]}"'
+            pair += f',is_retry="{_BOOLS[topic.startswith(RETRY_PREFIX)]}"'
             lag, first = yield from self._lag(group, topic, may_read=trio.current_time() < reads_until)
-            lags.append((labels, lag))
+            lags.append((pair, lag))
             if lag == 0 or first >= 0:
-                age_ms = max(self._broker.store.now_ms() - first, 0) if lag else 0
-                latencies.append((labels, age_ms))
+                ages.append((pair, max(self._broker.store.now_ms() - first, 0) if lag else 0))
         yield from text.add("rocketmq_consumer_lag_messages", lags)
-        yield from text.add("rocketmq_consumer_lag_latency_milliseconds", latencies)
+        yield from text.add("rocketmq_consumer_lag_latency_milliseconds", ages)
 
     def _consumed(self) -> Iterator[tuple[str, str]]:
         """Yield each topic with each group that has stored offsets in it or subscribes to it now.
@@ -188,7 +180,8 @@ class BrokerFigures:
         producers: Counter[str] = Counter()
         groups = self._broker.groups
         for group in list(groups.consumers):
-            labels = self._group(group.name) + label("consume_mode", _MODES.get(group.consume_type, "pop"))
+            labels = label("consumer_group", group.name) + _IS_SYSTEM[is_system_group(group.name)]
+            labels += label("consume_mode", _MODES.get(group.consume_type, "pop"))
             for connection in list(group.members):
                 consumers[labels + _client(connection)] += 1
                 yield ()
@@ -270,6 +263,27 @@ class BrokerFigures:
             *broker.routes.sizes(),
         )
         put_server(text, broker.context, config.exposure, tables)
+
+
+class _Labels:
+    """The labels of what there is during one scrape, so that each is made once."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, str] = {}
+        self.groups: dict[str, str] = {}
+        self.system_groups: set[str] = set()
+
+    def group(self, group: str) -> str | None:
+        return self.groups[group] + _IS_SYSTEM[group in self.system_groups] if group in self.groups else None
+
+    def pair(self, topic: str, group: str) -> str | None:
+        """Return the labels of a topic and a group; ``None`` if one of them does not exist."""
+        if topic not in self.topics or group not in self.groups:
+            return None
+        of_topic = self.topics[topic]
+        if group in self.system_groups:
+            of_topic = of_topic.replace(_IS_SYSTEM[False], _IS_SYSTEM[True])
+        return of_topic + self.groups[group]
 
 
 def _client(connection: Connection) -> str:

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, TypeAlias
 import triomq
 from triomq.broker.statistics.timing import Histogram
 
-Row: TypeAlias = tuple[str, float]
-"""Labels, as :func:`label` returns them, one after the other; and the value."""
+Row: TypeAlias = tuple[str | None, float]
+"""Labels, as :func:`label` returns them, one after the other; ``None``: of nothing that exists.  And the value."""
 
 
 class Metric(NamedTuple):
@@ -127,7 +127,8 @@ class Exposition:
         self._parts.append(f"# HELP {name} {text}\n# TYPE {name} {kind}\n")
         start = f"{name}{{{self._labels}"
         for labels, value in rows:
-            self._parts.append(f"{start}{labels}}} {value}\n")
+            if labels is not None:
+                self._parts.append(f"{start}{labels}}} {value}\n")
             yield ()
 
     def put_all(self, name: str, rows: Iterable[Row]) -> None:
