@@ -78,6 +78,7 @@ class BrokerFigures:
         self._write_delays(text)
         yield ()
         self._write_limits(text)
+        yield ()
         return text.encode()
 
     # --- topics and groups ------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ LOGGER: Final = logging.getLogger("triomq.broker.network.http_server")
 MAX_CONNECTIONS: Final = 16
 MAX_REQUEST_BYTES: Final = 8192
 TIME_LIMIT_S: Final = 10.0  # of a connection
+_SEND_BYTES: Final = 64 * 1024
 _END: Final = b"\r\n\r\n"
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.[01]\r\n")
 
@@ -80,7 +81,9 @@ class HttpServer:
             with scope:
                 async with stream:
                     is_head, reply = await self._reply(await _read_head(stream))
-                    await stream.send_all(reply.head() if is_head else reply.head() + reply.body)
+                    await stream.send_all(reply.head())
+                    for at in range(0, 0 if is_head else len(reply.body), _SEND_BYTES):  # others run in between
+                        await stream.send_all(memoryview(reply.body)[at : at + _SEND_BYTES])
         except trio.BrokenResourceError:  # the peer is gone
             pass
         finally:

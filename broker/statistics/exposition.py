@@ -104,6 +104,7 @@ METRICS: Final[Mapping[str, Metric]] = {
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_ENCODED_AT_ONCE: Final = 500  # rows
 _STARTED: Final = time.time()
 _PAGE_BYTES: Final = resource.getpagesize()
 
@@ -120,6 +121,7 @@ class Exposition:
         """``labels`` are those of all rows; at least one."""
         self._labels = "".join(label(name, value) for name, value in labels.items())[1:]
         self._parts: list[str] = []
+        self._encoded: list[bytes] = []
 
     def add(self, name: str, rows: Iterable[Row]) -> Iterator[tuple[()]]:
         """Add all rows of a metric; yields after each."""
@@ -129,6 +131,8 @@ class Exposition:
         for labels, value in rows:
             if labels is not None:
                 self._parts.append(f"{start}{labels}}} {value}\n")
+                if len(self._parts) >= _ENCODED_AT_ONCE:
+                    self._encode()
             yield ()
 
     def put_all(self, name: str, rows: Iterable[Row]) -> None:
@@ -160,4 +164,9 @@ class Exposition:
 
     def encode(self) -> bytes:
         """Return the text."""
-        return "".join(self._parts).encode()
+        self._encode()
+        return b"".join(self._encoded)
+
+    def _encode(self) -> None:
+        self._encoded.append("".join(self._parts).encode())
+        self._parts.clear()
