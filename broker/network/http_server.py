@@ -59,7 +59,7 @@ class HttpServer:
         """``clock_ms`` is a steady clock."""
         self._answer = answer
         self._open: dict[trio.CancelScope, None] = {}  # the oldest first
-        self._log = RareLog(LOGGER, "request for figures failed: %r", clock_ms)
+        self._log = RareLog(LOGGER, "figures not told error=%r", clock_ms)
 
     async def run(self, listener: socket.socket) -> None:
         """Serve until cancelled; then close the socket."""

@@ -68,7 +68,7 @@ class Monitor:
         self._made = b""
         self._stale_at = 0.0
         if not address.is_loopback:
-            LOGGER.warning("figures are open to everybody who reaches them: names of topics and groups at %s", address)
+            LOGGER.warning("figures open to the network address=%s: they name topics and groups", address)
 
     async def run(self) -> None:
         """Answer until cancelled."""
