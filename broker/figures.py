@@ -123,10 +123,11 @@ class BrokerFigures:
         reads_until = trio.current_time() + _READING_S
         lags: list[Row] = []
         ages: list[Row] = []
-        for topic, group in self._consumed():
+        for found in self._consumed():
             yield ()
-            if (pair := labels.pair(topic, group)) is None:
+            if found is None or (pair := labels.pair(*found)) is None:
                 continue
+            topic, group = found
             pair += f',is_retry="{_BOOLS[topic.startswith(RETRY_PREFIX)]}"'
             lag, first = yield from self._lag(group, topic, may_read=trio.current_time() < reads_until)
             lags.append((pair, lag))
@@ -135,21 +136,20 @@ class BrokerFigures:
         yield from text.add("rocketmq_consumer_lag_messages", lags)
         yield from text.add("rocketmq_consumer_lag_latency_milliseconds", ages)
 
-    def _consumed(self) -> Iterator[tuple[str, str]]:
-        """Yield each topic with each group that has stored offsets in it or subscribes to it now.
+    def _consumed(self) -> Iterator[tuple[str, str] | None]:
+        """Yield each topic with each group that has stored offsets in it or subscribes to it now; ``None`` is a pause.
 
         A group that has yet to consume its first message counts; one that subscribes to the topic no more does not.
         """
         groups = self._broker.groups
         for topic, group in groups.offsets.pairs():
             live = groups.consumers.get(group)
-            if live is None or not live.subscriptions or topic in live.subscriptions:
-                yield topic, group
+            is_wanted = live is None or not live.subscriptions or topic in live.subscriptions
+            yield (topic, group) if is_wanted else None
         for live in list(groups.consumers):
             if live.message_model is MessageModel.CLUSTERING:
                 for topic in list(live.subscriptions):
-                    if not groups.offsets.has(live.name, topic):
-                        yield topic, live.name
+                    yield None if groups.offsets.has(live.name, topic) else (topic, live.name)
 
     def _lag(self, group: str, topic: str, *, may_read: bool) -> PagedRead[tuple[int, int]]:
         """Return how many messages of a topic a group has yet to consume, and when the first was stored.
