@@ -1,6 +1,8 @@
-"""The accounts of a broker: read from a file, and again when the file changed.
+"""The accounts of a broker: read from one or more files, and again when one changed.
 
 Rules: new accounts count as a whole or not at all; an empty or missing file means nobody, never everybody.
+
+Source: behaviour.md A.19; PlainPermissionManager.java.
 """
 
 import logging
@@ -10,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from triomq.broker.watched_file import WatchedFile
+from triomq.broker.watched_file import MISSING, Marks, WatchedFile, read_file
 from triomq.protocol.acl.accounts import AclRules
+from triomq.protocol.acl.addresses import union
 from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.bodies.route import DataVersion
 from triomq.protocol.errors import ConfigError
@@ -20,35 +23,72 @@ from triomq.storage.files.file_system import FileSystem
 
 LOGGER: Final = logging.getLogger("triomq.broker.accounts")
 
+_DEFAULT_FILE: Final = "plain_acl.yml"
+_FURTHER_FILES: Final = "acl"
+_SUFFIXES: Final = (".yml", ".yaml")
+
 
 class Accounts(WatchedFile[AclRules]):
-    """The file of accounts and what it says.
+    """The files of accounts and what they say; the first one gets new accounts.
 
     Attributes:
         rules: what counts now.
     """
 
     def __init__(self, path: Path, *, like_apache: bool = False) -> None:
-        """Nobody may do anything until :meth:`load`; ``like_apache``: check only what RocketMQ checks."""
-        super().__init__(path, FailureLog(LOGGER, "accounts not read again, the old ones stay in force: %s"))
+        """Nobody may do anything until :meth:`load`.
+
+        Args:
+            path: a file; or a folder such as RocketMQ's ``conf``: its ``plain_acl.yml``, and each ``*.yml`` and
+                ``*.yaml`` below its folder ``acl``.
+            like_apache: check only what RocketMQ checks.
+        """
+        self._folder = path / _FURTHER_FILES if path.is_dir() else None
+        log = FailureLog(LOGGER, "accounts not read again, the old ones stay in force: %s")
+        super().__init__(path if self._folder is None else path / _DEFAULT_FILE, log)
         self.rules = AclRules()
         self._like_apache = like_apache
 
     @property
-    def version(self) -> DataVersion:
-        """Changes with each reading; the time is that of the file's last change."""
-        return DataVersion(timestamp=self._mark[1] // 1_000_000, counter=self.readings)
+    def versions(self) -> dict[str, DataVersion]:
+        """A version for each file by name, the first one first; all change with each reading."""
+        return {
+            self._name(path): DataVersion(timestamp=mark[1] // 1_000_000, counter=self.readings)
+            for path, mark in self._marks.items()
+        }
 
-    def rewrite(self, change: Callable[[str], str]) -> None:
-        """Replace the file by what ``change`` makes of its text; for a worker thread, one at a time.
+    def read_texts(self) -> list[str]:
+        """Return what the files hold now, "" for a missing one.  May run in a worker thread.
+
+        Raises:
+            ConfigError: one cannot be read.
+        """
+        return [read_file(path)[1] or "" for path in self._files()]
+
+    def file_of(self, key: str) -> Path:
+        """Return the file that has an account, the first one for a new account.  May run in a worker thread.
+
+        Raises:
+            ConfigError: a file cannot be read or is wrong.
+        """
+        files = ((path, read_rules(read_file(path)[1] or "")) for path in self._files())
+        return next((path for path, rules in files if key in rules.accounts), self.path)
+
+    def file_named(self, name: str) -> Path | None:
+        """Return a file by its name or full path, the first one for "".  May run in a worker thread."""
+        return next((path for path in self._files() if name in ("", self._name(path), str(path))), None)
+
+    def rewrite(self, path: Path, change: Callable[[str], str]) -> None:
+        """Replace a file by what ``change`` makes of its text; for a worker thread, one at a time.
 
         It is written beside and renamed, so there is the old file or the new one, whatever happens.
 
         Raises:
-            ConfigError: the file is wrong or cannot be written; it is unchanged.
+            ConfigError: a file is wrong or cannot be written; nothing has changed.
         """
-        text = change(self.read_text())
-        path = self.path.resolve()
+        text = change(read_file(path)[1] or "")
+        self._read_rules(path, text)
+        path = path.resolve()
         scratch = path.with_name(f"{path.name}.tmp")
         try:
             mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
@@ -62,10 +102,44 @@ class Accounts(WatchedFile[AclRules]):
         except OSError as exc:
             raise ConfigError(f"the file of accounts cannot be written: {exc.strerror}") from None
 
-    def _parse(self, text: str | None) -> AclRules:
-        return read_rules(text or "")
-
     def _use(self, content: AclRules) -> None:
         self.rules = replace(content, like_apache=self._like_apache)
         if not self.rules.accounts and not self.rules.white:
             LOGGER.warning("no accounts, so every request is refused file=%s", self.path)
+
+    # --- files ------------------------------------------------------------------------------------------
+
+    def _files(self) -> list[Path]:
+        """Return all files; the first one may be missing."""
+        further = [] if self._folder is None else self._folder.rglob("*")
+        return [self.path, *sorted(path for path in further if path.suffix in _SUFFIXES and path.is_file())]
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.path.parent).as_posix()
+
+    def _read(self) -> tuple[Marks, AclRules]:
+        try:
+            return self._read_rules()
+        except ConfigError as exc:
+            raise ConfigError(f"{self.path.parent}{os.sep}{exc}") from None
+
+    def _read_rules(self, changed: Path | None = None, changed_text: str = "") -> tuple[Marks, AclRules]:
+        """Return the marks of all files and what they say; a missing one has no accounts.
+
+        ``changed`` is a file that is to get another text.
+
+        Raises:
+            ConfigError: one cannot be read, or is wrong; the text begins with its name.
+        """
+        marks: Marks = {}
+        found: list[AclRules] = []
+        places: dict[str, str] = {}
+        for path in self._files():
+            name = self._name(path)
+            try:
+                marks[path], text = (MISSING, changed_text) if path == changed else read_file(path)
+                found.append(read_rules(text or "", places, name if self._folder else ""))
+            except ConfigError as exc:
+                raise ConfigError(f"{name}: {exc}") from None
+        accounts = {key: account for rules in found for key, account in rules.accounts.items()}
+        return marks, AclRules(union(rules.white for rules in found), accounts)

@@ -18,9 +18,10 @@ LOGGER: Final = logging.getLogger("triomq.broker.watched_file")
 Content = TypeVar("Content")
 Mark: TypeAlias = tuple[int, int, int]
 """What changes with a file."""
+Marks: TypeAlias = dict[Path, Mark]
 
 _INTERVAL_S: Final = 2.0
-_MISSING: Final = (0, 0, 0)
+MISSING: Final = (0, 0, 0)
 
 
 class WatchedFile(Generic[Content]):
@@ -36,7 +37,7 @@ class WatchedFile(Generic[Content]):
         self.path: Final = path
         self.readings = 0
         self.failed_readings = 0
-        self._mark: Mark = _MISSING
+        self._marks: Marks = {}
         self._log = log
 
     def _parse(self, text: str | None) -> Content:
@@ -57,18 +58,10 @@ class WatchedFile(Generic[Content]):
         Raises:
             ConfigError: it does not exist, cannot be read, or is wrong; the text names file and line.
         """
-        mark, content = self._read()
-        if mark == _MISSING:
+        marks, content = self._read()
+        if set(marks.values()) == {MISSING}:
             raise ConfigError(f"{self.path}: there is no such file")
-        self._take(mark, content)
-
-    def read_text(self) -> str:
-        """Return what the file holds now, "" for a missing one.  May run in a worker thread.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
-        return _read(self.path)[1] or ""
+        self._take(marks, content)
 
     async def run(self) -> None:
         """Look every 2 s whether the file changed; until cancelled."""
@@ -89,37 +82,41 @@ class WatchedFile(Generic[Content]):
             self._log.worked()
             LOGGER.info("file read again path=%s", self.path)
 
-    def _take(self, mark: Mark, content: Content) -> None:
+    def _take(self, marks: Marks, content: Content) -> None:
         self.readings += 1
-        self._mark = mark
+        self._marks = marks
         self._use(content)
 
-    def _read_changed(self) -> tuple[Mark, Content] | None:
-        return None if _mark(self.path) == self._mark else self._read()
+    def _files(self) -> list[Path]:
+        """Return what is read, where that is more than one file."""
+        return [self.path]
 
-    def _read(self) -> tuple[Mark, Content]:
+    def _read_changed(self) -> tuple[Marks, Content] | None:
+        return None if {path: _mark(path) for path in self._files()} == self._marks else self._read()
+
+    def _read(self) -> tuple[Marks, Content]:
         """Return the file's mark and what it says.
 
         Raises:
             ConfigError: it cannot be read, or is wrong.
         """
         try:
-            mark, text = _read(self.path)
-            return mark, self._parse(text)
+            mark, text = read_file(self.path)
+            return {self.path: mark}, self._parse(text)
         except ConfigError as exc:
             raise ConfigError(f"{self.path}: {exc}") from None
 
 
 def _mark(path: Path) -> Mark:
-    """Return what changes with the file; ``_MISSING`` if there is none."""
+    """Return what changes with the file; ``MISSING`` if there is none."""
     try:
         found = path.stat()
     except OSError:
-        return _MISSING
+        return MISSING
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _read(path: Path) -> tuple[Mark, str | None]:
+def read_file(path: Path) -> tuple[Mark, str | None]:
     """Return the file's mark and text, ``None`` if it is missing.
 
     Raises:
@@ -130,7 +127,7 @@ def _read(path: Path) -> tuple[Mark, str | None]:
             found = os.fstat(file.fileno())
             return (found.st_ino, found.st_mtime_ns, found.st_size), file.read().decode()
     except FileNotFoundError:
-        return _MISSING, None
+        return MISSING, None
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror}") from None
     except UnicodeDecodeError as exc:

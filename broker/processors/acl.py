@@ -1,8 +1,8 @@
 """Accounts: UPDATE_AND_CREATE_ACL_CONFIG (50), DELETE_ACL_CONFIG (51), GET_BROKER_CLUSTER_ACL_INFO (52),
 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53), GET_BROKER_CLUSTER_ACL_CONFIG (54).
 
-A change is checked, written to the broker's own file, and counts as soon as it is answered.  No answer has a secret or
-a path.
+A change is checked, written to that of the broker's own files which has the account, and counts as soon as it is
+answered.  No answer has a secret or a path.
 
 Source: wire.md 7; AdminBrokerProcessor.java.
 """
@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import orjson
@@ -61,31 +62,31 @@ class AclProcessors:
             wanted = changes.changes_of(command.ext_fields)
         except ConfigError as exc:
             raise RefusedError(str(exc), failure) from None
-        self._change(connection, command, partial(changes.set_account, changes=wanted), failure)
+        find = partial(self._accounts.file_of, str(wanted[ACCESS_KEY]))
+        self._change(connection, command, find, partial(changes.set_account, changes=wanted), failure)
 
     def delete_account(self, connection: Connection, command: RemotingCommand) -> None:
         """Remove an account."""
-        change = partial(changes.delete_account, key=command.ext_fields.get(ACCESS_KEY, ""))
-        self._change(connection, command, change, ResponseCode.DELETE_ACL_CONFIG_FAILED)
+        key = command.ext_fields.get(ACCESS_KEY, "")
+        find, change = partial(self._accounts.file_of, key), partial(changes.delete_account, key=key)
+        self._change(connection, command, find, change, ResponseCode.DELETE_ACL_CONFIG_FAILED)
 
     def update_white_addresses(self, connection: Connection, command: RemotingCommand) -> None:
-        """Replace the addresses that may do everything; no other file than the broker's own can be named."""
+        """Replace the addresses of a file that may do everything; no other files than the broker's own can be named."""
         failure = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
-        named = command.ext_fields.get("aclFileFullPath", "")
-        if named not in ("", str(self._accounts.path), self._accounts.path.name):
-            raise RefusedError("aclFileFullPath does not name this broker's file of accounts", failure)
         addresses = command.ext_fields.get("globalWhiteAddrs")
         if addresses is None:
             raise RefusedError("globalWhiteAddrs is missing", failure)
         change = partial(changes.set_white_addresses, addresses=changes.split(addresses))
-        self._change(connection, command, change, failure)
+        find = partial(self._accounts.file_named, command.ext_fields.get("aclFileFullPath", ""))
+        self._change(connection, command, find, change, failure)
 
     def get_version(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with what changes when the accounts do."""
-        version = self._accounts.version.encode()
+        versions = {name: version.to_json() for name, version in self._accounts.versions.items()}
         fields = {
-            "version": version.decode(),
-            "allAclFileVersion": orjson.dumps({self._accounts.path.name: orjson.loads(version)}).decode(),
+            "version": orjson.dumps(next(iter(versions.values()))).decode(),
+            "allAclFileVersion": orjson.dumps(versions).decode(),
             "brokerName": self._config.broker_name,
             "brokerAddr": connection.advertised,
             "clusterName": self._config.cluster_name,
@@ -93,18 +94,28 @@ class AclProcessors:
         return command.reply(ext_fields=fields)
 
     def get_accounts(self, connection: Connection, command: RemotingCommand) -> None:
-        """Answer with all accounts as the file has them, without secrets."""
+        """Answer with all accounts as the files have them, without secrets."""
 
         def read() -> bytes:
-            return orjson.dumps(changes.told(self._accounts.read_text()))
+            return orjson.dumps(changes.told(self._accounts.read_texts()))
 
         self._start(connection, command, read, ResponseCode.SYSTEM_ERROR)
 
     def _change(
-        self, connection: Connection, command: RemotingCommand, change: Callable[[str], str], failure: int
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        find: Callable[[], Path | None],
+        change: Callable[[str], str],
+        failure: int,
     ) -> None:
+        """Have the file that ``find`` returns changed."""
+
         def rewrite() -> bytes:
-            self._accounts.rewrite(change)
+            path = find()
+            if path is None:
+                raise ConfigError("aclFileFullPath does not name a file of accounts of this broker")
+            self._accounts.rewrite(path, change)
             LOGGER.info("accounts changed code=%d peer=%s", command.code, connection.peer)
             return b""
 

@@ -7,7 +7,7 @@ Source: wire.md 7 (codes 50, 51, 53, 54); PlainPermissionManager.java.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from triomq.protocol.acl.plain_acl import (
@@ -65,15 +65,18 @@ def set_white_addresses(text: str, addresses: Sequence[str]) -> str:
     return _checked(list(addresses), accounts)
 
 
-def told(text: str) -> dict[str, Any]:
-    """Return all accounts for an administrator, without their secrets.
+def told(texts: Iterable[str]) -> dict[str, Any]:
+    """Return all accounts for an administrator, without their secrets, from the texts of all files.
 
     Raises:
-        ConfigError: the file is wrong.
+        ConfigError: a file is wrong.
     """
-    white, accounts = read_document(text)
-    defaults = {"admin": False}
-    shown = [defaults | {name: value for name, value in each.items() if name != SECRET_KEY} for each in accounts]
+    white: list[str] = []
+    shown: list[AccountFields] = []
+    for text in texts:
+        addresses, accounts = read_document(text)
+        white += addresses
+        shown += [{"admin": False} | {name: each[name] for name in each if name != SECRET_KEY} for each in accounts]
     return {"globalWhiteAddrs": white, "plainAccessConfigs": shown}
 
 

@@ -36,8 +36,13 @@ Value: TypeAlias = str | bool | list[str]
 """A field of an account."""
 
 
-def read_rules(text: str) -> AclRules:
+def read_rules(text: str, places: dict[str, str] | None = None, name: str = "") -> AclRules:
     """Read the file's text; an empty one has no accounts.
+
+    Args:
+        text: of the file.
+        places: where the accounts of other files are, by key; those of this one are added.
+        name: of this file, in ``places``.
 
     Raises:
         ConfigError: it is no YAML, or something in it is wrong; the text begins with the line and shows no secret.
@@ -48,10 +53,12 @@ def read_rules(text: str) -> AclRules:
     found = fields_of(root, (WHITE_ADDRESSES, ACCOUNTS, DATA_VERSION))
     white = union(_pattern(each) for each in items_of(found.get(WHITE_ADDRESSES)))
     accounts: dict[str, Account] = {}
+    places = {} if places is None else places
     for node in items_of(found.get(ACCOUNTS)):
         account = _account(node)
-        if account.access_key in accounts:
-            raise error_at(node, f"accessKey {account.access_key} is given twice")
+        if account.access_key in places:
+            raise error_at(node, f"accessKey {account.access_key} is given twice, also in {places[account.access_key]}")
+        places[account.access_key] = f"{name} line {node.start_mark.line + 1}".strip()
         accounts[account.access_key] = account
     return AclRules(white, accounts)
 

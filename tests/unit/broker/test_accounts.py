@@ -58,16 +58,18 @@ def test_accounts_are_read_at_the_start(path: Path) -> None:
         (None, "there is no such file"),
         (b"accounts: [1]", "line 1: "),
         (b"\xff", "is not UTF-8"),
-        ("/", "cannot be read"),
+        ("/", "there is no such file"),
     ],
 )
 def test_a_bad_file_is_an_error_at_the_start(path: Path, content: bytes | str | None, reason: str) -> None:
     path.unlink()
+    expected = path
     if content == "/":
         path.mkdir()
+        expected = path / "plain_acl.yml"
     elif isinstance(content, bytes):
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match=f"{path}: {reason}"):
+    with pytest.raises(ConfigError, match=f"{expected}: {reason}"):
         Accounts(path).load()
 
 
@@ -127,3 +129,61 @@ async def test_the_file_is_looked_at_more_often_than_every_5_s(
         await loaded(path).run()
     assert len(times) >= 3
     assert all(later - earlier <= 4 for earlier, later in itertools.pairwise([times[0], *times]))
+
+
+# --- several files ------------------------------------------------------------------------------------------
+
+FURTHER = ONE.replace("-1", "-2")
+
+
+@pytest.fixture
+def further(path: Path) -> Path:
+    """A file below the folder ``acl``, beside some that do not count."""
+    further = path.parent / "acl" / "teams" / "shop.yaml"
+    further.parent.mkdir(parents=True)
+    further.write_text(FURTHER)
+    for name in ("tools.yml", "acl/shop.yml.bak"):
+        (path.parent / name).write_text("accessKey: somebody")
+    return further
+
+
+async def test_a_folder_means_its_files_of_accounts_also_those_that_come_and_go(path: Path, further: Path) -> None:
+    accounts = loaded(path.parent)
+    assert keys(accounts) == ["account-1", "account-2"]
+    assert list(accounts.versions) == ["plain_acl.yml", "acl/teams/shop.yaml"]
+    write(path, None)
+    await accounts.look()
+    assert keys(accounts) == ["account-2"]
+    write(further, None)
+    write(further.with_name("other.yml"), ONE + "globalWhiteRemoteAddresses: [10.0.0.1]")
+    await accounts.look()
+    assert keys(accounts) == ["account-1"]
+    assert accounts.rules.white.has("10.0.0.1")
+
+
+async def test_an_account_in_two_files_is_an_error_that_names_both_places(path: Path, further: Path) -> None:
+    accounts = loaded(path.parent)
+    write(further, FURTHER + "- {accessKey: account-1, secretKey: secret-9}")
+    twice = "acl/teams/shop.yaml: line 3: accessKey account-1 is given twice, also in plain_acl.yml line 2"
+    with pytest.raises(ConfigError, match=f"{path.parent}/{twice}"):
+        Accounts(path.parent).load()
+    await accounts.look()
+    assert (keys(accounts), accounts.failed_readings) == (["account-1", "account-2"], 1)
+
+
+async def test_a_change_is_written_to_the_file_that_has_the_account(path: Path, further: Path) -> None:
+    accounts = loaded(path.parent)
+    places = [accounts.file_of(key) for key in ("account-1", "account-2", "account-3")]
+    assert places == [path, further, path]
+    names = ("", "acl/teams/shop.yaml", str(further), "plain_acl.yml", "tools.yml", "/etc/passwd")
+    assert [accounts.file_named(name) for name in names] == [path, further, further, path, None, None]
+    accounts.rewrite(further, lambda text: text.replace("account-2", "account-4"))
+    await accounts.look()
+    assert keys(accounts) == ["account-1", "account-4"]
+
+
+def test_nothing_is_written_that_does_not_fit_the_other_files(path: Path, further: Path) -> None:
+    accounts = loaded(path.parent)
+    with pytest.raises(ConfigError, match=r"^acl/teams/shop.yaml: line 2: accessKey account-1 is given twice"):
+        accounts.rewrite(further, lambda _: ONE)
+    assert further.read_text() == FURTHER

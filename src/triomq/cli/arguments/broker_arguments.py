@@ -88,8 +88,9 @@ def _add_addresses(parser: Parser) -> None:
     text = "further addresses, for clients in another network; may be repeated"
     add("--listener NAME,namesrv=HOST:PORT,broker=HOST:PORT[,advertise=HOST[:PORT]]...", text)
     add(
-        "--acl FILE",
-        "accounts and their rights, RocketMQ's plain_acl.yml (aclEnable; none: everybody may do everything)",
+        "--acl PATH",
+        "accounts and their rights: RocketMQ's plain_acl.yml, or a folder with it and further files below acl "
+        "(aclEnable; none: everybody may do everything)",
     )
     text = "check only what RocketMQ checks: any account reads and changes much that is not its own"
     _add_setting(parser, "--acl-like-apache", "acl_like_apache", text, const=True)

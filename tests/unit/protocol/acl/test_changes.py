@@ -69,7 +69,7 @@ def test_changes_of_what_is_not_there_are_errors() -> None:
 
 
 def test_no_secret_is_told() -> None:
-    assert told(FILE) == {
+    assert told([FILE]) == {
         "globalWhiteAddrs": ["10.0.0.*"],
         "plainAccessConfigs": [
             {"accessKey": "operator", "admin": True},
