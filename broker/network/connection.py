@@ -81,6 +81,9 @@ class ConnectionContext(WriterContext):
     reader: ConnectionReader = field(default_factory=ConnectionReader)
     connections: "set[Connection]" = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.steps.read_ready = self.reader.read_ready
+
 
 class Connection(Writer[ConnectionContext]):
     """A peer, the requests it sent, and the answers it has yet to read.
@@ -191,7 +194,7 @@ class Connection(Writer[ConnectionContext]):
 
     async def _serve_slowly(self, frames: Iterator[bytes], error: ProtocolError | None) -> None:
         """Serve a peer by turns, and as fast as it reads its answers, until all is served; then read it again."""
-        turns = self._context.steps.turns
+        steps = self._context.steps
         rest = list(frames)
         frames = iter(rest)
         self.count_held(self._splitter.pending_bytes + sum(map(len, rest)))
@@ -199,7 +202,7 @@ class Connection(Writer[ConnectionContext]):
             while True:
                 if self._drain_wanted is not None and self._has_too_much_unread():
                     await self._drain_wanted.wait()
-                async with turns:
+                async with steps.turn():
                     if self.closed:
                         return
                     if not self._has_too_much_unread() and not self._serve_frames(frames, error):

@@ -56,16 +56,22 @@ class ConnectionReader:
             del self._connections[number]
             self._poll.unregister(number)
 
+    def read_ready(self) -> None:
+        """Read the connections that have something now; none when the reader has ended."""
+        if self._poll.closed:
+            return
+        for number, _ in self._poll.poll(0, _MAX_READS):
+            connection = self._connections.get(number)
+            if connection is not None:  # it may have been closed by another connection of this round
+                connection.read()
+
     async def run(self, connections: Iterable[Readable]) -> None:
         """Read until cancelled; then close all ``connections``, including those that are not being read."""
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._poll.fileno())
                 self.turns += 1
-                for number, _ in self._poll.poll(0, _MAX_READS):
-                    connection = self._connections.get(number)
-                    if connection is not None:  # it may have been closed by another connection of this round
-                        connection.read()
+                self.read_ready()
         finally:
             for connection in list(connections):
                 connection.close("broker stopped")

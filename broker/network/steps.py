@@ -2,10 +2,11 @@
 
 A step is what one task does between two awaits.  Whoever answers a request in a step ends it with :meth:`Steps.end`.
 What a peer wants beyond one step goes on in a task of its own, by turns: one such task works at a time, so that all
-sockets are looked at between two of its steps, however many long requests there are.
+sockets are read before each of its steps, however many long requests there are.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Final, Protocol, TypeVar
 
@@ -27,12 +28,12 @@ class Steps:
 
     Attributes:
         unflushed: connections with queued answers.
-        turns: held by the task that works on what takes several steps, during each of them.
+        read_ready: serves what has come from peers.
         clock: steady, seconds.
         nursery: runs the tasks that individual connections need; set while the broker serves.
     """
 
-    __slots__ = ("_serve_arrivals", "clock", "nursery", "turns", "unflushed")
+    __slots__ = ("_serve_arrivals", "_turns", "clock", "nursery", "read_ready", "unflushed")
 
     nursery: trio.Nursery
 
@@ -40,18 +41,29 @@ class Steps:
         """``serve_arrivals`` answers the held pulls whose messages arrived in the step."""
         self._serve_arrivals = serve_arrivals
         self.clock: Callable[[], float] = perf_counter
-        self.turns: Final = trio.Lock()  # a fair one
+        self.read_ready: Callable[[], None] = lambda: None
+        self._turns = trio.Lock()  # a fair one
         self.unflushed: Final[list[_Flushable]] = []
 
     def begin(self) -> float:
         """Return when a step that begins now should be over, by ``clock``."""
         return self.clock() + STEP_S
 
+    @asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None]:
+        """Hold the turn during one step of work that takes several.
+
+        The sockets are read at its begin: the run loop might resume the reader only after this step.
+        """
+        async with self._turns:
+            self.read_ready()
+            yield
+
     async def run(self, work: Generator[object, None, Result]) -> Result:
         """Do work that may pause at each item, by turns with other such work; return its result."""
         try:
             while True:
-                async with self.turns:
+                async with self.turn():
                     ends = self.begin()
                     next(work)
                     while self.clock() < ends:

@@ -185,7 +185,7 @@ async def _run_by_turns(
     try:
         while True:
             error = await load(ranges, limiter)
-            async with steps.turns:
+            async with steps.turn():
                 check()
                 ranges = _advance(read, steps, error)
     except StopIteration as done:

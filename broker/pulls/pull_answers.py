@@ -89,7 +89,7 @@ class PullAnswers:
             while True:
                 await self.hold.wait_sweep()
                 while self.hold.is_due(now := trio.current_time()):
-                    async with steps.turns:
+                    async with steps.turn():
                         for pull in self.hold.take_expired(now):
                             self._serve_held(pull, is_expired=True)
                         steps.end()
@@ -97,7 +97,7 @@ class PullAnswers:
     async def _serve_rest(self, steps: Steps) -> None:
         while True:
             await self.hold.wait_ready()
-            async with steps.turns:
+            async with steps.turn():
                 self._serve_ready()
                 steps.end()
 
