@@ -26,6 +26,7 @@ from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.processors.guard import Guard, Port
 from triomq.broker.processors.namesrv import name_server
+from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, tell_exposure
 from triomq.broker.services.monitor import Monitor, put_server
 from triomq.broker.services.saving import TableSaving, save_now
@@ -75,12 +76,13 @@ class NameServer:
         budget = MemoryBudget(config.memory_budget_bytes, statistics, _steady_ms)
         admission = Admission(config, statistics, _steady_ms)
         requests = ClientRequests(self.stopping, budget, config.unread_high_bytes)
+        steps, refusals = Steps(lambda: None), Refusals(statistics, "", _steady_ms)
         self.context: Final = ConnectionContext(
             config,
             statistics,
-            Steps(lambda: None),
+            steps,
             budget,
-            Refusals(statistics, "", _steady_ms),
+            refusals,
             requests,
             admission,
             self._forget,
@@ -89,7 +91,8 @@ class NameServer:
         self._tls = tls
         self.audit: Final = None if config.audit is None else Audit(config, system_clock_ms)
         self._guard = Guard(config, self.routes, statistics, _steady_ms, audit=self.audit)
-        self._requests = Requests(name_server(self.routes, self.key_values, settings))
+        paged_reads = PagedReads(steps, refusals, budget, config.unread_high_bytes)
+        self._requests = Requests(name_server(self.routes, self.key_values, settings, paged_reads))
 
     def _forget(self, connection: Connection, _closed_by_peer: bool) -> None:
         self.routes.lost(connection)

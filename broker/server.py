@@ -181,7 +181,7 @@ class Broker:
             on_change=self._topics_changed,
             random=random,
         )
-        self.registration = Registration(config, self.topics, self._address_at)
+        self.registration = Registration(config, self.topics, self.steps, self._address_at)
         settings = SubscriptionGroupTable(
             self._json_table("subscriptionGroup"), config, clock_ms=clock_ms, on_change=self._changed.set
         )
@@ -260,7 +260,9 @@ class Broker:
         waiting = self.schedule, self.timer, self.undecided
         sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
         return Processors(
-            namesrv=name_server(self.routes, self.key_values, NameServerSettings(self._table_path("kvConfig"))),
+            namesrv=name_server(
+                self.routes, self.key_values, NameServerSettings(self._table_path("kvConfig")), self.paged_reads
+            ),
             plain_requests=self._build_plain_requests(),
             sends=sends,
             replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),

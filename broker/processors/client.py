@@ -5,9 +5,7 @@ Source: behaviour.md A.12, A.14, wire.md 5.13; ClientManageProcessor.java, Consu
 AdminBrokerProcessor.java.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
@@ -22,7 +20,6 @@ from triomq.protocol.bodies.client import (
     LockBatchRequestBody,
     LockBatchResponseBody,
 )
-from triomq.protocol.bodies.fastjson import loads
 from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import retry_topic
@@ -30,8 +27,6 @@ from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, Unregist
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.table import accept
 from triomq.storage.reading.cold_read import PagedRead
-
-_QUEUES_AT_ONCE: Final = 256
 
 
 class ClientProcessors:
@@ -94,7 +89,7 @@ class ClientProcessors:
     def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Lock queues; the answer names those that the client holds now."""
         granted: list[MessageQueue] = []
-        for body in _parts(command.body):
+        for body in LockBatchRequestBody.parts(command.body, "mqSet"):
             yield ()
             if connection.closed:  # its locks have been freed
                 break
@@ -111,18 +106,7 @@ class ClientProcessors:
 
     def unlock_batch_mq(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Free those of the queues that the client holds."""
-        for body in _parts(command.body):
+        for body in LockBatchRequestBody.parts(command.body, "mqSet"):
             yield ()
             self._groups.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return command.reply()
-
-
-def _parts(body: bytes | memoryview) -> Iterator[LockBatchRequestBody]:
-    """Read a request for any number of queues as several."""
-    members = loads(body, irregular=False)
-    queues = members.get("mqSet") if isinstance(members, dict) else None
-    if not isinstance(queues, list):
-        yield LockBatchRequestBody.from_json(members)
-        return
-    for begin in range(0, len(queues) or 1, _QUEUES_AT_ONCE):
-        yield LockBatchRequestBody.from_json({**members, "mqSet": queues[begin : begin + _QUEUES_AT_ONCE]})

@@ -15,20 +15,23 @@ from triomq.broker.processors.route import (
     has_unit_subscription,
     is_unit,
 )
+from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.protocol.bodies.properties_text import properties_text, read_properties
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.command import RemotingCommand
 
 
-def name_server(table: RouteTable, key_values: KvTable, settings: NameServerSettings) -> dict[int, Processor]:
+def name_server(
+    table: RouteTable, key_values: KvTable, settings: NameServerSettings, paged_reads: PagedReads
+) -> dict[int, Processor]:
     """Return the processors of a name server."""
     brokers = RegistrationProcessors(table, key_values)
     routes = RouteProcessors(table, key_values, settings)
     values = KvConfigProcessors(key_values)
     config = _SettingsProcessor(settings)
     return {
-        RequestCode.REGISTER_BROKER: brokers.register,
+        RequestCode.REGISTER_BROKER: paged_reads.processor(brokers.register),
         RequestCode.UNREGISTER_BROKER: brokers.unregister,
         RequestCode.QUERY_DATA_VERSION: brokers.query_data_version,
         RequestCode.GET_ROUTEINFO_BY_TOPIC: routes.get_route_info,

@@ -14,6 +14,7 @@ from triomq.protocol.bodies.route import DataVersion, KVTable
 from triomq.protocol.names import ORDER_NAMESPACE
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.reading.cold_read import PagedRead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,12 +24,14 @@ class RegistrationProcessors:
     table: RouteTable
     key_values: KvTable
 
-    def register(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def register(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
         """Take a broker's address and topics; answer a slave with its master, and all with the order topics."""
         header = RegisterBrokerRequestHeader.decode(command.ext_fields)
         if header.body_crc32 and header.body_crc32 != registration_crc(command.body):
             raise RefusedError("crc32 not match")
-        sent = read_registration(command.body, compressed=header.compressed)
+        sent = yield from read_registration(command.body, compressed=header.compressed)
+        if connection.closed:  # nothing would end the lease
+            return None
         master = self.table.register(header, sent, connection)
         fields = {} if master is None else {"masterAddr": master.address, "haServerAddr": master.ha_address}
         order = self.key_values.namespace(ORDER_NAMESPACE)

@@ -11,9 +11,10 @@ Source: wire.md 9.1.
 import contextlib
 import math
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from enum import Enum
+from functools import cache
 from itertools import islice
 from typing import (
     Annotated,
@@ -37,6 +38,7 @@ from triomq.protocol.wire.headers import camel_case, parse_integer
 
 _Convert: TypeAlias = Callable[[Any], Any]
 _PIECE: Final = 64  # members of an object or list that are written at once
+_PART: Final = 256  # likewise, read at once
 _INT64_LIMIT: Final = 2**63
 _INT64: Final = range(-_INT64_LIMIT, _INT64_LIMIT)
 
@@ -50,6 +52,7 @@ class _Member(NamedTuple):
     wire_name: str
     read: _Convert
     write: _Convert | None  # None: as it is
+    may_be_long: bool  # a container or a body
 
 
 class JsonBody:
@@ -72,6 +75,16 @@ class JsonBody:
         return cls.from_json(loads(data, irregular=cls.irregular and len(data) <= cls.max_irregular_bytes))
 
     @classmethod
+    def parts(cls, data: bytes | memoryview, *path: str) -> Iterator[Self]:
+        """Read a long body as several: each has some of what the container at ``path`` holds, and all other members.
+
+        Raises:
+            ProtocolError: as for :meth:`decode`.
+        """
+        value = loads(data, irregular=cls.irregular and len(data) <= cls.max_irregular_bytes)
+        return map(cls.from_json, _split(value, path))
+
+    @classmethod
     def from_json(cls, value: object) -> Self:
         """Read the value that a JSON reader returned.
 
@@ -81,7 +94,7 @@ class JsonBody:
         if not isinstance(value, dict):
             raise ProtocolError(f"{cls.__name__}: {type(value).__name__} instead of an object")
         arguments = {}
-        for name, wire_name, read, _ in _members(cls):
+        for name, wire_name, read, _, _ in _members(cls):
             raw = value.get(wire_name)
             if raw is None:
                 continue
@@ -96,7 +109,7 @@ class JsonBody:
     def to_json(self) -> dict[str, Any]:
         """Return the members in Java's order, without those that are ``None``; keys of maps stay as they are."""
         written = {}
-        for name, wire_name, _, write in _members(type(self)):
+        for name, wire_name, _, write, _ in _members(type(self)):
             value = getattr(self, name)
             if value is not None:
                 written[wire_name] = value if write is None else write(value)
@@ -105,7 +118,7 @@ class JsonBody:
     def shallow(self) -> dict[str, Any]:
         """Return the members as ``to_json`` does, but containers and bodies as they are."""
         members: dict[str, Any] = {}
-        for name, wire_name, _, write in _members(type(self)):
+        for name, wire_name, _, write, _ in _members(type(self)):
             value = getattr(self, name)
             if value is not None:
                 members[wire_name] = value if write is None or _is_nested(value) else write(value)
@@ -128,7 +141,8 @@ def json_pieces(value: Any) -> Iterator[bytes]:
     items = iter(value.items() if is_dict else value)
     while part := list(islice(items, _PIECE)):
         if not any(map(_is_nested, (item for _, item in part) if is_dict else part)):
-            yield before + dumps(dict(part) if is_dict else part)[1:-1]
+            plain: Any = {key: _plain(item) for key, item in part} if is_dict else list(map(_plain, part))
+            yield before + dumps(plain)[1:-1]
             before = b","
             continue
         for item in part:
@@ -138,8 +152,33 @@ def json_pieces(value: Any) -> Iterator[bytes]:
     yield end if before == b"," else before + end
 
 
+def _split(value: Any, path: Sequence[str]) -> Iterator[Any]:
+    """Yield the value as often as it takes to have all of what is at ``path``, with a part of that each time."""
+    inner = value.get(path[0]) if path and isinstance(value, dict) else None
+    if path and inner:
+        yield from ({**value, path[0]: part} for part in _split(inner, path[1:]))
+    elif path or not isinstance(value, dict | list):
+        yield value
+    else:
+        items = iter(value.items() if isinstance(value, dict) else value)
+        while part := list(islice(items, _PART)):
+            yield dict(part) if isinstance(value, dict) else part
+
+
 def _is_nested(value: object) -> bool:
-    return isinstance(value, dict | list | JsonBody)
+    """Whether a value may be long; a body without other members than scalars is not."""
+    if isinstance(value, JsonBody):
+        return any(getattr(value, name) for name in _long_members(type(value)))
+    return isinstance(value, dict | list)
+
+
+def _plain(value: object) -> object:
+    return value.to_json() if isinstance(value, JsonBody) else value
+
+
+@cache
+def _long_members(cls: type[JsonBody]) -> tuple[str, ...]:
+    return tuple(member.name for member in _members(cls) if member.may_be_long)
 
 
 _TABLES: Final[dict[type[JsonBody], tuple[_Member, ...]]] = {}
@@ -163,7 +202,7 @@ def _read_members(cls: type[JsonBody]) -> tuple[_Member, ...]:
             hint, wire = get_args(hint)
             wire_name = str(wire)
         read, write = _converters(hint)
-        members.append(_Member(field.name, wire_name, read, write))
+        members.append(_Member(field.name, wire_name, read, write, _may_be_long(hint)))
     return tuple(sorted(members, key=lambda member: member.wire_name))
 
 
@@ -188,6 +227,12 @@ def _converters(hint: Any) -> tuple[_Convert, _Convert | None]:
     if issubclass(hint, Enum):
         return _enum_reader(hint), _enum_name
     raise TypeError(f"{hint}: no JSON form is known")
+
+
+def _may_be_long(hint: Any) -> bool:
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(map(_may_be_long, get_args(hint)))
+    return get_origin(hint) in (list, dict) or (isinstance(hint, type) and issubclass(hint, JsonBody))
 
 
 def _list_reader(read: _Convert) -> _Convert:

@@ -5,9 +5,10 @@ Source: wire.md 9.7; RegisterBrokerBody.java, TopicConfig.java.
 
 import struct
 import zlib
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 from triomq.protocol.bodies.json_body import JsonBody
 from triomq.protocol.bodies.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
@@ -34,23 +35,30 @@ def registration_crc(body: bytes | memoryview) -> int:
     return zlib.crc32(body) & 0x7FFF_FFFF
 
 
-def read_registration(body: bytes | memoryview, *, compressed: bool) -> TopicConfigSerializeWrapper:
+Reading: TypeAlias = Generator[tuple[()], None, TopicConfigSerializeWrapper]
+"""Yields nothing, at each place where it may pause."""
+
+
+def read_registration(body: bytes | memoryview, *, compressed: bool) -> Reading:
     """Return the topics of a registration; none for an empty body.
 
     Raises:
         ProtocolError: damaged, or more than 64 MiB.
     """
-    if not body:
-        return TopicConfigSerializeWrapper()
-    if not compressed:
-        return RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
-    try:
-        return _read_compressed(inflate(bytes(body), _MAX_BYTES))
-    except (struct.error, ValueError) as exc:
-        raise ProtocolError(f"compressed registration: {exc}") from exc
+    if compressed and body:
+        try:
+            return (yield from _read_compressed(inflate(bytes(body), _MAX_BYTES)))
+        except (struct.error, ValueError) as exc:
+            raise ProtocolError(f"compressed registration: {exc}") from exc
+    topics, version = {}, DataVersion()
+    for part in RegisterBrokerBody.parts(body, "topicConfigSerializeWrapper", "topicConfigTable") if body else ():
+        topics |= part.topic_config_serialize_wrapper.topic_config_table
+        version = part.topic_config_serialize_wrapper.data_version
+        yield ()
+    return TopicConfigSerializeWrapper(topics, version)
 
 
-def _read_compressed(content: bytes) -> TopicConfigSerializeWrapper:
+def _read_compressed(content: bytes) -> Reading:
     """Read the version and a line for each topic; what follows, also of 5.x brokers, means nothing here."""
     version, position = _part(content, 0)
     (count,) = _LENGTH.unpack_from(content, position)
@@ -60,6 +68,7 @@ def _read_compressed(content: bytes) -> TopicConfigSerializeWrapper:
         line, position = _part(content, position)
         name, read_queues, write_queues, perm, *_ = line.decode().split(" ")
         topics[name] = TopicConfig(name, int(read_queues), int(write_queues), int(perm))
+        yield ()
     return TopicConfigSerializeWrapper(topics, DataVersion.decode(version))
 
 

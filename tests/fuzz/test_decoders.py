@@ -48,6 +48,7 @@ from triomq.protocol.trace import decode_trace
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.headers import Header
 from triomq.protocol.wire.signing import parse_credentials
+from triomq.storage.reading.cold_read import finish
 
 SEED: Final = 20_240_818
 COUNT: Final = 400
@@ -149,9 +150,13 @@ def registered() -> bytes:
     return zlib.compress(parts)
 
 
+def topics_of(data: bytes) -> object:
+    return finish(registration.read_registration(data, compressed=True))
+
+
 def inflated(data: bytes) -> object:
     """Most mutations of compressed bytes end at the checksum: mutate what is in them."""
-    return registration.read_registration(zlib.compress(data), compressed=True)
+    return topics_of(zlib.compress(data))
 
 
 _ROUTE: Final = route.TopicRouteData(
@@ -179,7 +184,7 @@ DECODERS: Final = (
     Decoder("frame", RemotingCommand.decode, tuple(FRAMES)),
     Decoder("fastjson", loads, (b'{"a":[1,{"b":null}],{"topic":"T","brokerName":"b","queueId":1}:5,7:"\\u00e9"}',)),
     Decoder("route", read_queues, (_ROUTE.encode(), _ROUTE.encode(quoted_ids=False))),
-    Decoder("registration", lambda data: registration.read_registration(data, compressed=True), (registered(),)),
+    Decoder("registration", topics_of, (registered(),)),
     Decoder("registration-inside", inflated, (zlib.decompress(registered()),)),
     Decoder("record", read_message, (record(b"body"), record(compress(b"body" * 9), 1), record(b"a") + record(b"b"))),
     Decoder("check-record", lambda data: check_record(data, 0, len(data), check_crc=True), (record(b"body"),)),
