@@ -11,7 +11,7 @@ Source: MappedFileQueue.java, flush; store.md 5.9.
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
 _PAGE: Final = 4096
+_QUEUES_AT_ONCE: Final = 256  # some 1 ms
 _MANY: Final = 1000  # files and directories: one by one they would take the disk a second or more
 
 
@@ -188,12 +189,16 @@ def fill_commit_log_plan(plan: FlushPlan, log: CommitLog, least_pages: int) -> b
     return True
 
 
-def fill_consume_queue_plan(plan: FlushPlan, queues: Iterable[ConsumeQueue], least_pages: int) -> bool:
+def fill_consume_queue_plan(
+    plan: FlushPlan, queues: Iterable[ConsumeQueue], least_pages: int
+) -> Generator[tuple[()], None, bool]:
     """Plan to flush each queue with at least ``least_pages`` dirty pages (0: anything), or a full file.
 
-    Returns ``False`` if there is nothing to do.
+    Yields after some queues, so that others may append to them in between.  Returns ``False`` for nothing to do.
     """
-    for queue in queues:
+    for number, queue in enumerate(list(queues), 1):
+        if not number % _QUEUES_AT_ONCE:
+            yield ()
         begin, end = queue.flushed_position, queue.end_position
         if end <= begin:
             continue

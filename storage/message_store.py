@@ -204,29 +204,27 @@ class MessageStore:
         self._dispatcher.flushed(self.commit_log.flushed_offset)
 
     def flush_plan(self, least_pages: int = 0) -> FlushPlan | None:
-        """Plan a flush of the commit log: run the plan in any thread, then call ``flush_done``.
+        """Plan a flush of the commit log, if there is anything: run the plan in any thread, then call ``flush_done``.
 
         Args:
             least_pages: minimum of dirty pages, unless a file is full; 0 flushes any byte.
-
-        Returns:
-            ``None`` if there is nothing to flush.
         """
         self._require_open()
         plan = FlushPlan(self._file_system, self._refusal.failed)
         return plan if fill_commit_log_plan(plan, self.commit_log, least_pages) else None
 
     def flush_consume_queues_plan(self, least_pages: int = 0) -> FlushPlan | None:
-        """Plan a flush of the consume queues, and with 0 also of the checkpoint.
+        """Plan a flush of the consume queues, and with 0 also of the checkpoint; otherwise as ``flush_plan``."""
+        return finish(self.planning_consume_queues_flush(least_pages))
 
-        Arguments and result are those of ``flush_plan``.
-        """
+    def planning_consume_queues_flush(self, least_pages: int) -> PagedRead[FlushPlan | None]:
+        """Do what ``flush_consume_queues_plan`` does, in steps."""
         self._require_open()
         plan = FlushPlan(self._file_system, self._refusal.failed)
-        dirty = fill_consume_queue_plan(plan, self.queues, least_pages)
+        logics = self.commit_log.store_timestamp if least_pages == 0 else self._checkpoint.logics  # of what is planned
+        dirty = yield from fill_consume_queue_plan(plan, self.queues, least_pages)
         indexes = self.index.fill_flush_plan(plan, self._checkpoint)
         if least_pages == 0 or indexes != self._checkpoint.indexes:
-            logics = self.commit_log.store_timestamp if least_pages == 0 else self._checkpoint.logics
             checkpoint = self._checkpoint._replace(logics=logics, indexes=indexes)
             if dirty or checkpoint != self._checkpoint_on_disk:
                 plan.checkpoint = (checkpoint, self._directory.checkpoint)
@@ -368,7 +366,7 @@ class MessageStore:
         self.index.catch_up_before_close()
         plan = FlushPlan(self._file_system, self._refusal.failed)
         fill_commit_log_plan(plan, log, 0)
-        fill_consume_queue_plan(plan, self.queues, 0)
+        finish(fill_consume_queue_plan(plan, self.queues, 0))
         checkpoint = Checkpoint(log.store_timestamp, log.store_timestamp, self._checkpoint.indexes)
         checkpoint = checkpoint._replace(indexes=self.index.fill_flush_plan(plan, checkpoint, before_close=True))
         plan.run()

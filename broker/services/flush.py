@@ -19,6 +19,7 @@ import trio
 
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.steps import Steps
+from triomq.broker.paged_read import run_paged_read
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.statistics.timing import Flushes
@@ -30,6 +31,7 @@ from triomq.protocol.wire.frame import FrameSplitter
 from triomq.storage.files.file_system import is_unopened
 from triomq.storage.flush import FlushPlan
 from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import PagedRead
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.flush")
 
@@ -74,9 +76,14 @@ class FlushRuns:
 async def flush_commit_log(store: MessageStore, flushes: Flushes) -> None:
     """Flush the commit log for durability ``async``, until cancelled: 16 KiB or more every 500 ms, all every 10 s."""
     config = store.config
+
+    def planning(least_pages: int) -> PagedRead[FlushPlan | None]:
+        yield from ()
+        return store.flush_plan(least_pages)
+
     await _flush_periodically(
         FlushRuns(store, trio.to_thread.run_sync, flushes),
-        store.flush_plan,
+        planning,
         config.flush_interval_s,
         config.flush_least_pages,
         config.flush_thorough_interval_s,
@@ -88,7 +95,7 @@ async def flush_consume_queues(store: MessageStore, flushes: Flushes) -> None:
     config = store.config
     await _flush_periodically(
         FlushRuns(store, trio.to_thread.run_sync, flushes),
-        store.flush_consume_queues_plan,
+        store.planning_consume_queues_flush,
         config.flush_consume_queue_interval_s,
         config.flush_consume_queue_least_pages,
         config.flush_consume_queue_thorough_interval_s,
@@ -97,12 +104,12 @@ async def flush_consume_queues(store: MessageStore, flushes: Flushes) -> None:
 
 async def _flush_periodically(
     runs: FlushRuns,
-    plan_for: Callable[[int], FlushPlan | None],
+    planning: Callable[[int], PagedRead[FlushPlan | None]],
     interval_s: float,
     min_pages: int,
     thorough_interval_s: float,
 ) -> None:
-    """Flush what ``plan_for`` returns for a minimum of dirty pages, as in RocketMQ; 0 pages is the thorough flush."""
+    """Flush what ``planning`` plans for a minimum of dirty pages, as in RocketMQ; 0 pages is the thorough flush."""
     last_thorough = trio.current_time()
     while True:
         await trio.sleep(interval_s)
@@ -110,7 +117,7 @@ async def _flush_periodically(
         thorough = now - last_thorough >= thorough_interval_s
         if thorough:
             last_thorough = now
-        plan = plan_for(0 if thorough else min_pages)
+        plan = await run_paged_read(planning(0 if thorough else min_pages))
         if plan is not None:
             await runs.run(plan)
 

@@ -14,7 +14,6 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from enum import Enum
-from functools import cache
 from itertools import islice
 from typing import (
     Annotated,
@@ -168,17 +167,12 @@ def _split(value: Any, path: Sequence[str]) -> Iterator[Any]:
 def _is_nested(value: object) -> bool:
     """Whether a value may be long; a body without other members than scalars is not."""
     if isinstance(value, JsonBody):
-        return any(getattr(value, name) for name in _long_members(type(value)))
+        return any(getattr(value, member.name) for member in _members(type(value)) if member.may_be_long)
     return isinstance(value, dict | list)
 
 
 def _plain(value: object) -> object:
     return value.to_json() if isinstance(value, JsonBody) else value
-
-
-@cache
-def _long_members(cls: type[JsonBody]) -> tuple[str, ...]:
-    return tuple(member.name for member in _members(cls) if member.may_be_long)
 
 
 _TABLES: Final[dict[type[JsonBody], tuple[_Member, ...]]] = {}

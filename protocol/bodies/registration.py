@@ -50,7 +50,8 @@ def read_registration(body: bytes | memoryview, *, compressed: bool) -> Reading:
             return (yield from _read_compressed(inflate(bytes(body), _MAX_BYTES)))
         except (struct.error, ValueError) as exc:
             raise ProtocolError(f"compressed registration: {exc}") from exc
-    topics, version = {}, DataVersion()
+    topics: dict[str, TopicConfig] = {}
+    version = DataVersion()
     for part in RegisterBrokerBody.parts(body, "topicConfigSerializeWrapper", "topicConfigTable") if body else ():
         topics |= part.topic_config_serialize_wrapper.topic_config_table
         version = part.topic_config_serialize_wrapper.data_version
