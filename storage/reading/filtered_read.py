@@ -11,7 +11,7 @@ from triomq.protocol.record.record import iter_properties
 from triomq.storage.config import StoreConfig
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus
 
-_MAX_UNITS_LOOKED_AT: Final = 8_000  # likewise about 2 ms
+_MAX_UNITS_LOOKED_AT: Final = 4_000  # about 1 ms
 _MAX_LOOKED_AT: Final = 400
 _MAX_PARTS_EVALUATED: Final = 4_000  # about 2 ms
 _MAX_BYTES_LOOKED_AT: Final = 4 * 1024 * 1024
