@@ -197,7 +197,11 @@ class Broker:
         self.client_requests = ClientRequests(self.stopping, self.budget, config.unread_high_bytes)
         self.notices = GroupNotices(self.steps, self.client_requests.notify_ids_changed)
         consumers = ConsumerGroups(
-            clock_ms=steady_clock_ms, notify=self.notices.add, notifies=settings.notifies_members
+            clock_ms=steady_clock_ms,
+            notify=self.notices.add,
+            notifies=settings.notifies_members,
+            max_sql_characters=config.max_sql_characters,
+            owe=self.steps.owe,
         )
         producers = ProducerGroups(clock_ms=steady_clock_ms)
         locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members, may_lock=self._may_lock)

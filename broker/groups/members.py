@@ -14,12 +14,14 @@ from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
 from triomq.protocol.bodies.group_health import SubscriptionDifference, subscription_differences
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.filter_types import MessageFilter, parse_filter
+from triomq.protocol.filters.filter_types import SQL92, MessageFilter, parse_filter
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.members")
 
 _MAX_PEERS: Final = 20  # of one client id, in a log line
 _MAX_COMPARED: Final = 8192  # characters of expressions; groups beyond them wait for the next check
+_SHORT_SQL: Final = 512  # characters of an expression that takes about a step
+_PARSING_S_PER_CHARACTER: Final = 5e-6
 _MAX_FILTERS: Final = 32  # parsed ones that are remembered; each may take some MB
 
 
@@ -88,6 +90,8 @@ class ConsumerGroups:
         clock_ms: a steady clock: if the wall clock were set forward, all members would be silent for too long.
         notify: takes a group that has changed, to notify its members.
         notifies: whether the settings of a group allow such notices.
+        max_sql_characters: of an expression.
+        owe: takes how many seconds the work of this step took although it could not pause.
     """
 
     def __init__(
@@ -96,14 +100,34 @@ class ConsumerGroups:
         clock_ms: Callable[[], int],
         notify: Callable[[ConsumerGroup], None],
         notifies: Callable[[str], bool],
+        max_sql_characters: int,
+        owe: Callable[[float], None],
     ) -> None:
+        self._owe = owe
+        self._max_sql_characters = max_sql_characters
         self._clock_ms = clock_ms
         self._notify = notify
         self._notifies = notifies
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
         self._unchecked: set[str] = set()
-        self.parse_filter: Final = lru_cache(_MAX_FILTERS)(parse_filter)
+        self.parse_filter: Final = lru_cache(_MAX_FILTERS)(self._parse_filter)
+
+    def _parse_filter(self, expression: str | None, expression_type: str | None) -> MessageFilter:
+        """Return the filter of a subscription.
+
+        Raises:
+            SubscriptionParseError: the expression cannot be read, or is too long for the event loop.
+        """
+        if expression_type == SQL92 and expression:
+            count, limit = len(expression), self._max_sql_characters
+            if count > limit:
+                raise SubscriptionParseError(
+                    f"SQL expression: {count} characters are too many, the limit is {limit} (max_sql_characters)"
+                )
+            if count > _SHORT_SQL:
+                self._owe(count * _PARSING_S_PER_CHARACTER)
+        return parse_filter(expression, expression_type)
 
     def __iter__(self) -> Iterator[ConsumerGroup]:
         return iter(self._groups.values())

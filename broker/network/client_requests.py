@@ -9,7 +9,7 @@ Source: behaviour.md A.15, wire.md 6; Broker2Client.java.
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -43,6 +43,7 @@ class NoAnswer(Enum):
     CLOSED = "the connection ended"
 
 
+Read = TypeVar("Read")
 Done: TypeAlias = Callable[[RemotingCommand | NoAnswer], None]
 
 
@@ -107,25 +108,28 @@ class ClientRequests:
         requests: Mapping[str, tuple[Sender, Mapping[str, str]]],
         code: int,
         timeout_s: float,
-        done: Callable[[dict[str, RemotingCommand | NoAnswer]], None],
+        read: Callable[[RemotingCommand], Read],
+        done: Callable[[dict[str, Read | None]], None],
     ) -> None:
-        """Send a request to several clients, by client id, each with its fields; ``done`` is called with all answers.
+        """Send a request to several clients, by client id, each with its fields.
+
+        ``read`` is called with each answer when it comes, so that the work is spread, and ``done`` with what it
+        returned for all; ``None`` for no answer.
 
         Raises:
             RefusedError: too many requests are unanswered; none was sent.
         """
         self._check_room(len(requests))
-        answers: dict[str, RemotingCommand | NoAnswer] = {}
+        answers: dict[str, Read | None] = {}
         reserved = 0
 
         def take(client_id: str, answer: RemotingCommand | NoAnswer) -> None:
             nonlocal reserved
-            size = answer.content_bytes if isinstance(answer, RemotingCommand) else 0
-            if not self._budget.has_room(size):
-                answer, size = NoAnswer.NO_ROOM, 0
-            reserved += size
-            self._budget.reserved_bytes += size
-            answers[client_id] = answer
+            answers[client_id] = None
+            if isinstance(answer, RemotingCommand) and self._budget.has_room(answer.content_bytes):
+                reserved += answer.content_bytes
+                self._budget.reserved_bytes += answer.content_bytes
+                answers[client_id] = read(answer)
             if len(answers) == len(requests):
                 self._budget.reserved_bytes -= reserved
                 done(answers)

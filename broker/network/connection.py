@@ -102,6 +102,7 @@ class Connection(Writer[ConnectionContext]):
     __slots__ = (
         "_is_namesrv",
         "_next_command",
+        "_pause_s",
         "_processors",
         "_splitter",
         "_unserved",
@@ -141,6 +142,7 @@ class Connection(Writer[ConnectionContext]):
         self._next_command = requests.next_command
         self._unserved = requests.unserved
         self._is_namesrv = requests.is_namesrv
+        self._pause_s = 0.0  # before the next step
         self._splitter = FrameSplitter(context.config.max_frame_bytes)
 
     # --- reading ----------------------------------------------------------------------------------------
@@ -184,6 +186,7 @@ class Connection(Writer[ConnectionContext]):
                         return True
                 if clock() > ends:
                     steps.end()
+                    self._pause_s = steps.owed_s
                     return True
         except ProtocolError as exc:
             error = exc
@@ -200,6 +203,9 @@ class Connection(Writer[ConnectionContext]):
         self.count_held(self._splitter.pending_bytes + sum(map(len, rest)))
         try:
             while True:
+                if self._pause_s:
+                    await trio.sleep(self._pause_s)
+                    self._pause_s = 0.0
                 if self._drain_wanted is not None and self._has_too_much_unread():
                     await self._drain_wanted.wait()
                 async with steps.turn():

@@ -14,6 +14,7 @@ import trio
 
 #: What one peer may take of the loop at a time; a step ends with the next pause after it.
 STEP_S: Final = 0.002
+_WAIT_TO_WORK: Final = 20
 
 
 Result = TypeVar("Result")
@@ -29,11 +30,12 @@ class Steps:
     Attributes:
         unflushed: connections with queued answers.
         read_ready: serves what has come from peers.
+        owed_s: how long the peer of this step must wait for its next one.
         clock: steady, seconds.
         nursery: runs the tasks that individual connections need; set while the broker serves.
     """
 
-    __slots__ = ("_serve_arrivals", "_turns", "clock", "nursery", "read_ready", "unflushed")
+    __slots__ = ("_serve_arrivals", "_turns", "clock", "nursery", "owed_s", "read_ready", "unflushed")
 
     nursery: trio.Nursery
 
@@ -41,13 +43,19 @@ class Steps:
         """``serve_arrivals`` answers the held pulls whose messages arrived in the step."""
         self._serve_arrivals = serve_arrivals
         self.clock: Callable[[], float] = perf_counter
+        self.owed_s = 0.0
         self.read_ready: Callable[[], None] = lambda: None
         self._turns = trio.Lock()  # a fair one
         self.unflushed: Final[list[_Flushable]] = []
 
     def begin(self) -> float:
         """Return when a step that begins now should be over, by ``clock``."""
+        self.owed_s = 0.0
         return self.clock() + STEP_S
+
+    def owe(self, work_s: float) -> None:
+        """Let the others come first for a while, as the work of this step took so long although it could not pause."""
+        self.owed_s += work_s * _WAIT_TO_WORK
 
     @asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:

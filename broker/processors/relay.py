@@ -30,6 +30,7 @@ LOGGER: Final = logging.getLogger("triomq.broker.processors.relay")
 
 _TIMEOUT_S: Final = 10.0
 _STATUS_TIMEOUT_S: Final = 5.0
+_MAX_STATUS_BYTES: Final = 128 * 1024  # of a member's offsets: some 2,000 queues, 20 ms
 _END_OF_QUEUE: Final = -1
 
 
@@ -97,18 +98,12 @@ class RelayProcessors:
                 member.client_id: (member_connection, fields) for member_connection, member in group.members.items()
             }
 
-        def done(answers: dict[str, RemotingCommand | NoAnswer]) -> None:
-            body = GetConsumerStatusBody()
-            for client_id, answer in answers.items():
-                if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
-                    try:
-                        body.consumer_table[client_id] = GetConsumerStatusBody.decode(answer.body).message_queue_table
-                    except ProtocolError as exc:
-                        LOGGER.warning("consumer status unreadable client_id=%s error=%s", client_id, exc)
-            connection.send(command.reply(body=body.encode()))
+        def done(answers: dict[str, dict[MessageQueue, int] | None]) -> None:
+            known = {client_id: offsets for client_id, offsets in answers.items() if offsets is not None}
+            connection.send(command.reply(body=GetConsumerStatusBody(consumer_table=known).encode()))
 
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        self.client_requests.ask_all(members, code, _STATUS_TIMEOUT_S, done)
+        self.client_requests.ask_all(members, code, _STATUS_TIMEOUT_S, _offsets, done)
         command.strip()
         return None
 
@@ -164,3 +159,17 @@ class RelayProcessors:
         if member is None:
             raise RefusedError(f"The Consumer <{group}> <{client_id}> not online")
         return member
+
+
+def _offsets(answer: RemotingCommand) -> dict[MessageQueue, int] | None:
+    """Return a member's offsets, ``None`` if it has none to tell."""
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    if len(answer.body) > _MAX_STATUS_BYTES:
+        LOGGER.warning("consumer status has %d bytes, the limit is %d", len(answer.body), _MAX_STATUS_BYTES)
+        return None
+    try:
+        return GetConsumerStatusBody.decode(answer.body).message_queue_table
+    except ProtocolError as exc:
+        LOGGER.warning("consumer status unreadable error=%s", exc)
+        return None

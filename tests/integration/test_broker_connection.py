@@ -104,6 +104,25 @@ async def test_one_peers_many_requests_let_others_come_between(root: Path, mock_
         await busy.ask(RequestCode.GET_MAX_OFFSET, {"name": "again"})
 
 
+async def test_a_peer_waits_for_its_next_step_after_work_that_could_not_pause(
+    root: Path, mock_clock: MockClock
+) -> None:
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        make_steps_short(broker)
+        times: list[float] = []
+
+        def serve(_connection: Connection, command: RemotingCommand) -> RemotingCommand:
+            times.append(trio.current_time())
+            broker.steps.owe(0.04)
+            return command.reply()
+
+        cast(dict[int, Processor], broker.ports.broker.processors)[RequestCode.GET_MAX_OFFSET] = serve
+        await wire.send(request(RequestCode.GET_MAX_OFFSET, {}) * 3)
+        mock_clock.rate = 100
+        await until(lambda: len(times) == 3)
+        assert times[2] - times[0] >= 2 * 20 * 0.04
+
+
 async def test_a_frame_that_comes_byte_by_byte_is_answered_once(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         frame = request(SEND, send_fields(), b"hello", opaque=7)

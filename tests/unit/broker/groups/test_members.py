@@ -50,7 +50,9 @@ def make_groups(clock: Clock, told: Told, *, notifies: bool = True) -> ConsumerG
     def notify(group: ConsumerGroup) -> None:
         told.extend((connection.peer, group.name) for connection in group.members)
 
-    return ConsumerGroups(clock_ms=clock, notify=notify, notifies=lambda _: notifies)
+    return ConsumerGroups(
+        clock_ms=clock, notify=notify, notifies=lambda _: notifies, max_sql_characters=100, owe=lambda _: None
+    )
 
 
 @pytest.fixture

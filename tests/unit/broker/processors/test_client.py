@@ -343,6 +343,22 @@ def test_a_filter_is_checked(peer: Peer, expression: str, expression_type: str, 
     assert response.remark == remark
 
 
+def test_a_long_sql_filter_is_refused_and_a_shorter_one_makes_its_peer_wait(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker(max_sql_characters=1000))
+
+    def check(parts: int) -> RemotingCommand:
+        subscription = SubscriptionData(topic="T", sub_string="a=1 OR " * parts + "a=1", expression_type="SQL92")
+        body = CheckClientRequestBody("c1", "G", subscription).encode()
+        return peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+
+    refused = check(143)
+    assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "1004 characters are too many, the limit is 1000 (max_sql_characters)" in (refused.remark or "")
+    assert peer.broker.steps.owed_s == 0
+    assert check(142).code == ResponseCode.SUCCESS
+    assert peer.broker.steps.owed_s > 0
+
+
 def test_a_check_without_subscription_succeeds(peer: Peer) -> None:
     for body in (b"", b"{}"):
         assert peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == ResponseCode.SUCCESS
