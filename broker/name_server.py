@@ -23,7 +23,7 @@ from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.sockets import listen
 from triomq.broker.network.steps import Steps
-from triomq.broker.network.tls import ServerTls
+from triomq.broker.network.tls import SESSION_BYTES, ServerTls
 from triomq.broker.processors.guard import Guard, Port
 from triomq.broker.processors.namesrv import name_server
 from triomq.broker.pulls.paged_reads import PagedReads
@@ -165,7 +165,7 @@ async def open_name_server(config: NameServerConfig) -> AsyncGenerator[NameServe
         StoreLockedError: another name server owns the folder.
         StoreError: the folder or its table cannot be used.
     """
-    tls = ServerTls(config.tls) if config.tls else None
+    tls = ServerTls(config.tls, config.memory_budget_bytes // SESSION_BYTES) if config.tls else None
     folder = StoreDirectory(config.root, FileSystem())
     folder.acquire()
     server = NameServer(config, tls)

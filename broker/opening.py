@@ -10,7 +10,7 @@ import trio
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.figures import BrokerFigures
-from triomq.broker.network.tls import ServerTls
+from triomq.broker.network.tls import SESSION_BYTES, ServerTls
 from triomq.broker.server import Broker, Gate
 from triomq.broker.services.monitor import Monitor
 from triomq.storage.commit_log.log_scan import ProgressLog
@@ -60,7 +60,7 @@ async def open_broker(
         StoreLockedError: another broker owns the store.
         StoreLayoutError: the store cannot be read, or was written with other file sizes.
     """
-    tls = ServerTls(config.tls) if config.tls else None
+    tls = ServerTls(config.tls, config.memory_budget_bytes // SESSION_BYTES) if config.tls else None
     monitor = None if config.metrics is None else Monitor(config.metrics, "broker")
     try:
         async with trio.open_nursery() as monitoring:

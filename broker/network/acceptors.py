@@ -53,7 +53,7 @@ class Acceptors:
             self.context.steps.nursery = connections
             connections.start_soon(self.context.reader.run, self.context.connections)
             if self.tls is not None:
-                self.tls.reader = self.context.reader
+                self.tls.reader, self.tls.statistics = self.context.reader, self.context.statistics
                 connections.start_soon(self.tls.run)
             async with trio.open_nursery() as acceptors:  # 1. end first
                 for endpoint in endpoints:

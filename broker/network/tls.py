@@ -8,6 +8,7 @@ Source: wire.md 1.3; NettyRemotingServer.java, TlsSystemConfig.java, FileWatchSe
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -16,7 +17,9 @@ import trio
 
 from triomq.broker.config import TlsConfig
 from triomq.broker.network.connection_reader import ConnectionReader
+from triomq.broker.network.rare_log import RareLog
 from triomq.broker.network.sockets import Wire
+from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import ConfigError
 from triomq.tls import HANDSHAKE, TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason
 
@@ -25,6 +28,9 @@ LOGGER: Final = logging.getLogger("triomq.broker.network.tls")
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _TICK_S: Final = 1.0
 _HANDSHAKE_BYTES: Final = 48 * 1024  # memory that one takes, besides what was received
+#: Memory of OpenSSL for a connection after its handshake; all together may take as much as the memory budget.
+SESSION_BYTES: Final = 40 * 1024
+_LEFT_FOR_LOOPBACK: Final = 32  # one in so many
 _STEPS_PER_TURN: Final = 4  # of handshakes: a storm of them must not delay the other connections
 #: An alert, protocol_version: what a peer without TLS gets; a frame cannot begin so.
 _USE_TLS: Final = bytes.fromhex("15 0303 0002 02 46")
@@ -35,6 +41,8 @@ Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 class _Connection(Protocol):
     peer: str
+    peer_ip: str
+    is_local: bool
 
     def use_socket(self, sock: Wire) -> None: ...
     def close(self, reason: str) -> None: ...
@@ -47,12 +55,14 @@ class ServerTls:
     Attributes:
         context: settings of new connections.
         reader: reads the connections; set before there are any.
+        statistics: counts refused ones; likewise.
     """
 
     reader: ConnectionReader
+    statistics: BrokerStatistics
 
-    def __init__(self, config: TlsConfig) -> None:
-        """Read the files.
+    def __init__(self, config: TlsConfig, max_sessions: int) -> None:
+        """Read the files; refuse more connections with TLS than ``max_sessions``.
 
         Raises:
             ConfigError: one cannot be used.
@@ -60,7 +70,11 @@ class ServerTls:
         self._config = config
         self._seen = self._taken = _stamp(config)
         self.context = _load(config)
+        self._max_sessions = max_sessions
+        self._sessions: Counter[str] = Counter()  # by address
         self._handshakes: dict[_ServerTlsSocket, float] = {}  # their deadlines
+        text = "connections with TLS refused, %d are open; the last one from %s: raise memory_budget"
+        self._log = RareLog(LOGGER, text, lambda: round(trio.current_time() * 1000))
         self._turn = self._steps = 0
         if config.client_auth == "require" and not config.enforcing:
             LOGGER.warning("clients without TLS need no certificate, as TLS is permissive")
@@ -73,6 +87,28 @@ class ServerTls:
     def guard(self, connection: _Connection, sock: socket.socket) -> None:
         """Let the first byte of a new connection decide what it speaks."""
         connection.use_socket(_FirstRead(self, connection, sock))
+
+    def admit(self, connection: _Connection) -> None:
+        """Count another connection with TLS, until :meth:`left`; an address has half of all, and loopback the last.
+
+        Raises:
+            ConnectionError: there are too many.
+        """
+        host, total = connection.peer_ip, self._sessions.total()
+        most = most_of_address = self._max_sessions
+        if not connection.is_local:
+            most, most_of_address = most - most // _LEFT_FOR_LOOPBACK, most // 2
+        if total >= most or self._sessions[host] >= most_of_address:
+            self.statistics.refused_connections += 1
+            self._log.note(total, host)
+            raise ConnectionError(f"{total} connections with TLS are open")
+        self._sessions[host] += 1
+
+    def left(self, host: str) -> None:
+        """Count a closed connection no more."""
+        self._sessions[host] -= 1
+        if not self._sessions[host]:
+            del self._sessions[host]
 
     def has_time(self) -> bool:
         """Whether another step of a handshake, about 0.5 ms, may be done in this turn of the reader."""
@@ -129,6 +165,7 @@ class _FirstRead:
         first = self._socket.recv(1, socket.MSG_PEEK)
         sock: Wire = self._socket
         if first == HANDSHAKE:
+            self._tls.admit(self._connection)
             sock = _ServerTlsSocket(self._tls, self._connection, self._socket)
         elif first and self._tls.is_enforced:
             self._socket.recv(size)  # else the peer is reset, and may not see the alert
@@ -196,6 +233,7 @@ class _ServerTlsSocket(TlsSocket):
     def close(self) -> None:
         """Close the socket, with TLS's own end before."""
         self._tls.ended(self)
+        self._tls.left(self.connection.peer_ip)
         super().close()
 
 

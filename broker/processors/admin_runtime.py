@@ -77,6 +77,8 @@ class RuntimeProcessor:
             "triomqStalledQueues": str(self.stalls.count()),
             "triomqDeniedRequests": str(self.statistics.denied_requests),
             "triomqLimitedRequests": str(self.statistics.limited_requests),
+            "triomqRefusedConnections": str(self.statistics.refused_connections),
+            "triomqGivenUpPeers": str(self.statistics.given_up_peers),
         }
 
     def _traffic(self) -> dict[str, str]:

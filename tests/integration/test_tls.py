@@ -6,8 +6,9 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import pytest
@@ -30,7 +31,7 @@ from tests.integration.broker_wire import (
 from triomq.broker.addresses import Address
 from triomq.broker.config import NameServerConfig, TlsConfig
 from triomq.broker.name_server import open_name_server
-from triomq.broker.network.tls import ServerTls
+from triomq.broker.network.tls import SESSION_BYTES, ServerTls
 from triomq.broker.server import Broker
 from triomq.client import ClientConfig, Message, Producer
 from triomq.client import TlsConfig as ClientTlsConfig
@@ -300,6 +301,38 @@ async def test_a_name_server_alone_speaks_tls_too(
             async with opened as wire:
                 code = RequestCode.GET_ROUTEINFO_BY_TOPIC
                 assert (await wire.ask(code, {"topic": "T"})).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+@pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", 64), ("192.0.2.1", 32)])
+async def test_the_memory_budget_bounds_connections_with_tls(
+    root: Path,
+    mock_clock: MockClock,
+    tls: TlsConfig,
+    trusting: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    expected: int,
+) -> None:
+    async with running(root, tls=tls, memory_budget_bytes=64 * SESSION_BYTES) as broker, AsyncExitStack() as stack:
+        await stack.enter_async_context(secure(broker_port(broker), trusting))
+        guard = broker.acceptors.tls
+        assert guard is not None
+        peer: Any = SimpleNamespace(peer_ip=host, is_local=host == "127.0.0.1")
+        admitted = 0
+        with suppress(ConnectionError):
+            while True:
+                guard.admit(peer)
+                admitted += 1
+        assert admitted == expected - peer.is_local
+        assert broker.statistics.refused_connections == 1
+        if peer.is_local:
+            with pytest.raises((trio.BrokenResourceError, ConnectionError)):
+                async with secure(broker_port(broker), trusting):
+                    pytest.fail("there is no room")
+            await stack.aclose()
+            await until(lambda: not broker.connections)
+            async with secure(broker_port(broker), trusting) as wire:
+                await wire.works()
 
 
 async def test_a_storm_of_handshakes_lets_others_in_between(

@@ -96,6 +96,8 @@ def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, st
         "stalled_queues": _number(runtime, "triomqStalledQueues"),
         "denied_requests": _number(runtime, "triomqDeniedRequests"),
         "limited_requests": _number(runtime, "triomqLimitedRequests"),
+        "refused_connections": _number(runtime, "triomqRefusedConnections"),
+        "given_up_peers": _number(runtime, "triomqGivenUpPeers"),
     }
 
 

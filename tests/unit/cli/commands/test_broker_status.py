@@ -46,6 +46,8 @@ def test_a_broker_is_described_by_what_it_tells() -> None:
         "stalled_queues": None,
         "denied_requests": None,
         "limited_requests": None,
+        "refused_connections": None,
+        "given_up_peers": None,
     }
 
 
