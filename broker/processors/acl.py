@@ -114,7 +114,7 @@ class AclProcessors:
         def rewrite() -> bytes:
             path = find()
             if path is None:
-                raise ConfigError("aclFileFullPath does not name a file of accounts of this broker")
+                raise ConfigError("aclFileFullPath does not name this broker's file of accounts")
             self._accounts.rewrite(path, change)
             LOGGER.info("accounts changed code=%d peer=%s", command.code, connection.peer)
             return b""

@@ -5,6 +5,7 @@ Source: wire.md 9.8 (request 28).
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import trio
@@ -15,7 +16,9 @@ from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.environment import wall_clock_ms
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import NameServerError
+from triomq.protocol.errors import BrokerSystemError, NameServerError, NoPermissionError, TopicNotExistError
+from triomq.protocol.names import AUTO_CREATE_TOPIC
+from triomq.protocol.requests.topics import GetRouteInfoRequestHeader
 
 _UNITS_S: Final = (86_400, 3600, 60, 1)
 _HALF_STEP_MS: Final = 500  # brokers report whole seconds
@@ -31,7 +34,7 @@ class BrokerAnswer(NamedTuple):
         reached_at: where it answered: its address or, failing that, its port at the name server's host; else ``None``.
         error: why it did not answer at its address.
         latency_ms: how long the answer took.
-        runtime: its figures.
+        runtime: its figures; none if it tells them only to administrators.
         clock_ahead_ms: its clock minus this machine's; ``None`` if it does not report it.
         clock_error_ms: how wrong that may be.
     """
@@ -105,7 +108,12 @@ async def _ask(instance: ClientInstance, broker: BrokerAnswer) -> BrokerAnswer:
 
 async def _ask_at(instance: ClientInstance, broker: BrokerAnswer, address: str) -> BrokerAnswer:
     began, began_ms = trio.current_time(), wall_clock_ms()
-    response = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+    try:
+        response = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+    except (BrokerSystemError, NoPermissionError):
+        if not await _knows_account(instance, address):
+            raise
+        return broker._replace(reached_at=address, latency_ms=(trio.current_time() - began) * 1000)
     latency_ms = (trio.current_time() - began) * 1000
     runtime = KVTable.decode(response.body).table
     clock_ms = clock_of(runtime)
@@ -116,6 +124,16 @@ async def _ask_at(instance: ClientInstance, broker: BrokerAnswer, address: str) 
         clock_ahead_ms=None if clock_ms is None else clock_ms - began_ms - round(latency_ms / 2),
         clock_error_ms=_HALF_STEP_MS + round(latency_ms / 2),
     )
+
+
+async def _knows_account(instance: ClientInstance, address: str) -> bool:
+    """Whether a broker of ours answers what every account may ask."""
+    header = GetRouteInfoRequestHeader(AUTO_CREATE_TOPIC)
+    with suppress(*REMOTE_ERRORS):
+        with suppress(TopicNotExistError):
+            await instance.requests.ask(address, header.code, header)
+        return True
+    return False
 
 
 def clock_of(runtime: Mapping[str, str]) -> int | None:

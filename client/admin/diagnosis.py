@@ -97,7 +97,7 @@ def judge(facts: Facts) -> list[Finding]:
         Finding(
             FindingKind.NOT_EXAMINED,
             f"{what} could not be examined: {error}",
-            "repair what the other findings name, then run this again",
+            "repair what the other findings name, or use an administrator's account, then run this again",
         )
         for what, error in facts.not_examined.items()
     )

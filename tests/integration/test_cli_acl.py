@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli_tools import complaint, ok
+from tests.integration.cli_tools import complaint, ok, triomq
 from tests.processes import Broker, start_triomq
 
 FILE = "accounts:\n- {accessKey: operator, secretKey: secret-of-operator, admin: true}\n"
@@ -58,7 +58,13 @@ def test_the_life_of_an_account(folder: Path) -> None:
             2, "acl", "set", "another", "--secret", "env:SHOP", namesrv=broker.namesrv
         )
         assert "has no account nobody" in complaint(2, "acl", "check", "nobody", namesrv=broker.namesrv)
+        shop = ("--credentials", "env:SHOP", "--json")
+        (pinged,) = json.loads(ok("ping", *shop, namesrv=broker.namesrv))["brokers"]
+        assert (pinged["healthy"], pinged["version"]) == (True, None)
+        assert "needs an administrator" in str(pinged["note"])
         acl(broker, "delete", "shop-service")
+        unknown = triomq("ping", *shop, namesrv=broker.namesrv)
+        assert (unknown.returncode, b"No acl config for shop-service" in unknown.stdout) == (3, True)
         assert len(acl(broker, "list")) == 1
     log = (folder / "broker.log").read_text()
     assert "secret-of" not in log

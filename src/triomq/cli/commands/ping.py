@@ -43,6 +43,8 @@ def _describe(broker: BrokerAnswer) -> dict[str, Any]:
     note = broker.error
     if is_healthy and note is not None:
         note = f"answers at {broker.reached_at} only, not at the address it advertises: {note}"
+    elif is_healthy and not broker.runtime:
+        note = "answers; its version needs an administrator's account, or its --admin-listen"
     return {
         "broker": broker.name,
         "broker_id": broker.broker_id,
