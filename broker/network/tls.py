@@ -73,8 +73,11 @@ class ServerTls:
         self._max_sessions = max_sessions
         self._sessions: Counter[str] = Counter()  # by address
         self._handshakes: dict[_ServerTlsSocket, float] = {}  # their deadlines
-        text = "connections with TLS refused, %d are open; the last one from %s: raise memory_budget"
-        self._log = RareLog(LOGGER, text, lambda: round(trio.current_time() * 1000))
+        self._log = RareLog(
+            LOGGER,
+            "TLS connections refused since the start: %d; the last one from %s: %d are open, raise memory_budget",
+            lambda: round(trio.current_time() * 1000),
+        )
         self._turn = self._steps = 0
         if config.client_auth == "require" and not config.enforcing:
             LOGGER.warning("clients without TLS need no certificate, as TLS is permissive")
@@ -100,7 +103,7 @@ class ServerTls:
             most, most_of_address = most - most // _LEFT_FOR_LOOPBACK, most // 2
         if total >= most or self._sessions[host] >= most_of_address:
             self.statistics.refused_connections += 1
-            self._log.note(total, host)
+            self._log.note(self.statistics.refused_connections, host, total)
             raise ConnectionError(f"{total} connections with TLS are open")
         self._sessions[host] += 1
 

@@ -166,7 +166,7 @@ def _offsets(answer: RemotingCommand) -> dict[MessageQueue, int] | None:
     if answer.code != ResponseCode.SUCCESS:
         return None
     if len(answer.body) > _MAX_STATUS_BYTES:
-        LOGGER.warning("consumer status has %d bytes, the limit is %d", len(answer.body), _MAX_STATUS_BYTES)
+        LOGGER.warning("consumer status too long bytes=%d limit=%d", len(answer.body), _MAX_STATUS_BYTES)
         return None
     try:
         return GetConsumerStatusBody.decode(answer.body).message_queue_table

@@ -174,7 +174,7 @@ def _running_info(answer: RemotingCommand) -> ConsumerRunningInfo | None:
     if answer.code != ResponseCode.SUCCESS:
         return None
     if len(answer.body) > _MAX_INFO_BYTES:
-        LOGGER.warning("running info has %d bytes, the limit is %d", len(answer.body), _MAX_INFO_BYTES)
+        LOGGER.warning("running info too long bytes=%d limit=%d", len(answer.body), _MAX_INFO_BYTES)
         return None
     try:
         return ConsumerRunningInfo.decode(answer.body)
