@@ -108,14 +108,16 @@ async def _ask(instance: ClientInstance, broker: BrokerAnswer) -> BrokerAnswer:
 
 async def _ask_at(instance: ClientInstance, broker: BrokerAnswer, address: str) -> BrokerAnswer:
     began, began_ms = trio.current_time(), wall_clock_ms()
+    runtime: Mapping[str, str] = {}
+    denied = None
     try:
         response = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-    except (BrokerSystemError, NoPermissionError):
-        if not await _knows_account(instance, address):
-            raise
-        return broker._replace(reached_at=address, latency_ms=(trio.current_time() - began) * 1000)
+        runtime = KVTable.decode(response.body).table
+    except (BrokerSystemError, NoPermissionError) as exc:
+        denied = exc
     latency_ms = (trio.current_time() - began) * 1000
-    runtime = KVTable.decode(response.body).table
+    if denied is not None and not await _knows_account(instance, address):
+        raise denied
     clock_ms = clock_of(runtime)
     return broker._replace(
         reached_at=address,
