@@ -196,12 +196,9 @@ class Broker:
             self._saved += (self.quotas.limit(self.topics, settings),)
         self.client_requests = ClientRequests(self.stopping, self.budget, config.unread_high_bytes)
         self.notices = GroupNotices(self.steps, self.client_requests.notify_ids_changed)
+        add, owe, limit = self.notices.add, self.steps.owe, config.max_sql_characters
         consumers = ConsumerGroups(
-            clock_ms=steady_clock_ms,
-            notify=self.notices.add,
-            notifies=settings.notifies_members,
-            max_sql_characters=config.max_sql_characters,
-            owe=self.steps.owe,
+            clock_ms=steady_clock_ms, notify=add, notifies=settings.notifies_members, owe=owe, max_sql_characters=limit
         )
         producers = ProducerGroups(clock_ms=steady_clock_ms)
         locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members, may_lock=self._may_lock)
@@ -263,10 +260,9 @@ class Broker:
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
         waiting = self.schedule, self.timer, self.undecided
         sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
+        names = NameServerSettings(self._table_path("kvConfig"))
         return Processors(
-            namesrv=name_server(
-                self.routes, self.key_values, NameServerSettings(self._table_path("kvConfig")), self.paged_reads
-            ),
+            namesrv=name_server(self.routes, self.key_values, names, self.paged_reads),
             plain_requests=self._build_plain_requests(),
             sends=sends,
             replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
