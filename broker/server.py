@@ -100,20 +100,17 @@ class Broker:
         config: its settings.
         store, topics, key_values, schedule, timer, undecided: what is on disk.
         routes: the brokers that registered here, and this one.
-        groups: consumer and producer groups with offsets, members and locks.
-        notices: tells members that their group changed.
+        groups, notices: groups with offsets, members and locks; what tells members that theirs has changed.
         accounts, quotas: who may do what, and how much of it; ``None``: everybody everything.
         audit: notes who did what, if that is wanted.
         statistics: counters.
         budget: counts the memory that peers make the broker hold.
-        pull_hold, paged_reads: requests that wait for messages, or for the disk.
-        group_commit: senders that wait for the disk; ``None`` unless the durability is sync.
+        pull_hold, paged_reads, group_commit: requests that wait for messages, for the disk, for a flush (if sync).
         stalls: queues whose messages are not consumed.
         retention, table_saving, scheduled_delivery, transaction_checks, housekeeping: services.
         registration: tells name servers of the broker.
         acceptors, steps, context, connections: the connections and what they share.
-        is_serving: whether it has begun to serve.
-        stopping: set to stop the broker.
+        is_serving, stopping: whether it has begun to serve; set to stop it.
         monitor: tells its figures, if that is wanted.
     """
 
@@ -167,19 +164,15 @@ class Broker:
         )
         self.steps = Steps(self.pulls.serve_arrivals)
         self.paged_reads = PagedReads(self.steps, self.refusals, self.budget, config.unread_high_bytes)
-        is_sync = config.store.durability is Durability.SYNC
-        commit = GroupCommit(store, self.steps, config.sync_flush_timeout_s, self.statistics)
-        self.group_commit = commit if is_sync else None
+        self.group_commit: GroupCommit | None = None
+        if config.store.durability is Durability.SYNC:
+            self.group_commit = GroupCommit(store, self.steps, config.sync_flush_timeout_s, self.statistics)
 
     def _build_tables(self, steady_clock_ms: Callable[[], int], random: Random) -> None:
         config, clock_ms = self.config, self._clock_ms
         self._changed = Signal()
         self.topics = TopicTable(
-            self._json_table("topics"),
-            config,
-            clock_ms=clock_ms,
-            on_change=self._topics_changed,
-            random=random,
+            self._json_table("topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
         )
         self.registration = Registration(config, self.topics, self.steps, self._address_at)
         settings = SubscriptionGroupTable(

@@ -20,8 +20,9 @@ from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.refusal import Refusals, remark_of
 from triomq.broker.network.sockets import Wire
+from triomq.broker.network.steps import STEP_S
 from triomq.broker.network.writing import Writer, WriterContext
-from triomq.protocol.codes import CommandFlag, LanguageCode, ResponseCode
+from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import encode_host
 from triomq.protocol.wire.command import RemotingCommand
@@ -32,6 +33,11 @@ LOGGER: Final = logging.getLogger("triomq.broker.network.connection")
 _READ_BYTES: Final = 64 * 1024
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+_PULL: Final = int(RequestCode.PULL_MESSAGE)
+#: What honest peers send all the time.
+_FREQUENT: Final = frozenset(
+    (_PULL, RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+)
 
 
 #: Answers one request: returns the response, or ``None`` if there is none, or none yet.  Must not await.
@@ -149,6 +155,7 @@ class Connection(Writer[ConnectionContext]):
 
     def read(self) -> None:
         """Receive what the peer sent and answer it, in one step; every failure ends this connection only."""
+        ends = self._context.steps.begin()
         try:
             try:
                 data = self._socket.recv(_READ_BYTES)
@@ -163,20 +170,23 @@ class Connection(Writer[ConnectionContext]):
             if pending or self._received_bytes:
                 self.count_held(pending)
             unserved = iter(frames)
-            if self._serve_frames(unserved, error):
+            if self._serve_frames(unserved, error, ends):
                 self._context.reader.remove(self)
                 self._context.steps.nursery.start_soon(self._serve_slowly, unserved, error)
         except Exception as exc:  # noqa: BLE001  # boundary: a bad connection must not harm the others
             self._fail(exc)
 
-    def _serve_frames(self, frames: Iterator[bytes], error: ProtocolError | None) -> bool:
+    def _serve_frames(self, frames: Iterator[bytes], error: ProtocolError | None, ends: float) -> bool:
         """Answer frames; return whether it stopped early: the peer does not read the answers, or a step was not enough.
+
+        ``ends`` is when the step should be over.  A request other than a send or a pull that takes twice as long makes
+        its peer wait.
 
         Raises:
             ProtocolError: a frame cannot be read, or ``error`` followed them; those before it have been answered.
         """
         steps = self._context.steps
-        clock, ends = steps.clock, steps.begin()
+        clock = steps.clock
         try:
             while (command := self._next_command(self, frames)) is not None:
                 self.serve(command)
@@ -184,8 +194,10 @@ class Connection(Writer[ConnectionContext]):
                     steps.end()
                     if self._has_too_much_unread():
                         return True
-                if clock() > ends:
+                if (over_s := clock() - ends) > 0:
                     steps.end()
+                    if over_s > STEP_S and (command.code not in _FREQUENT or (command.body and command.code == _PULL)):
+                        steps.owe(over_s)
                     self._pause_s = steps.owed_s
                     return True
         except ProtocolError as exc:
@@ -211,7 +223,7 @@ class Connection(Writer[ConnectionContext]):
                 async with steps.turn():
                     if self.closed:
                         return
-                    if not self._has_too_much_unread() and not self._serve_frames(frames, error):
+                    if not self._has_too_much_unread() and not self._serve_frames(frames, error, steps.begin()):
                         self.count_held(self._splitter.pending_bytes)
                         self._context.reader.add(self)
                         return

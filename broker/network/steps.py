@@ -14,7 +14,7 @@ import trio
 
 #: What one peer may take of the loop at a time; a step ends with the next pause after it.
 STEP_S: Final = 0.002
-_WAIT_TO_WORK: Final = 10
+_WAIT_TO_WORK: Final = 20
 
 
 Result = TypeVar("Result")

@@ -16,7 +16,7 @@ from triomq.protocol.errors import AccessDeniedError
 from triomq.protocol.names import TRACE_TOPIC
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.json_header import FieldsWithNulls
-from triomq.protocol.wire.signing import ACCESS_KEY, NOT_SIGNED, SIGNATURE
+from triomq.protocol.wire.signing import ACCESS_KEY, NOT_SIGNED, SIGNATURE, in_signing_order
 
 _NULL: Final = "null"
 _KNOWN_LENGTH: Final = 512  # of all names together; longer ones are not kept
@@ -122,7 +122,7 @@ def is_signed(account: Account, fields: Mapping[str, str], body: bytes | memoryv
     together = "".join(fields)
     if len(together) <= _KNOWN_LENGTH and NOT_SIGNED not in fields and together.isascii():
         return _matches(account, _in_order(tuple(fields))(fields), body, given)
-    names = sorted(fields) if together.isascii() else sorted(fields, key=_java_order)
+    names = in_signing_order(fields)
     names.remove(SIGNATURE)
     if NOT_SIGNED in fields:
         if not strictly and _matches(account, [fields[name] for name in names], body, given):
@@ -141,7 +141,3 @@ def _in_order(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Iterable[
 def _matches(account: Account, values: Iterable[str], body: bytes | memoryview, given: str) -> bool:
     content = b"".join(("".join(values).encode("utf-8", "replace"), body))
     return hmac.compare_digest(account.signer.sign(content), given.encode("utf-8", "replace"))
-
-
-def _java_order(name: str) -> bytes:
-    return name.encode("utf-16-be", "surrogatepass")

@@ -5,7 +5,7 @@ Source: wire.md 12.
 
 import hmac
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,15 @@ SIGNATURE: Final = "Signature"
 #: are searched for, so a signed request omits it.
 NOT_SIGNED: Final = "_UNIQUE_KEY_QUERY"
 _NAMES: Final = ("accessKey", "secretKey", "securityToken")
+
+
+def in_signing_order(names: Collection[str]) -> list[str]:
+    """Return the names of fields in the order in which their values are signed: Java's, by UTF-16 units."""
+    return sorted(names, key=None if "".join(names).isascii() else _utf_16)
+
+
+def _utf_16(name: str) -> bytes:
+    return name.encode("utf-16-be", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ class Credentials:
         signed.pop(SIGNATURE, None)
         signed.pop(NOT_SIGNED, None)
         try:
-            content = "".join(signed[name] for name in sorted(signed)).encode()
+            content = "".join(signed[name] for name in in_signing_order(signed)).encode()
         except UnicodeEncodeError as exc:
             raise ProtocolError(f"fields to be signed: not encodable as UTF-8: {exc}") from exc
         mac = hmac.new(self.secret_key.encode(), content, "sha1")

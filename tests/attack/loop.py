@@ -253,7 +253,7 @@ ATTACKS: Final = (
     Attack(name="locks", run=_lock),
     Attack(name="topic-deletion", prepare=_fill_queues, run=_delete_topic),
     Attack(name="held-pulls", run=_hold_pulls),
-    Attack(name="members-leaving", run=_join_and_leave),
+    Attack(name="members-leaving", run=_join_and_leave, by_many=True),
     Attack(name="many-keys", run=_send_keys),
     Attack(name="long-expressions", run=_check_expressions),
     Attack(name="long-sql", run=_parse_sql),

@@ -74,6 +74,7 @@ class Attack:
     Attributes:
         name: short, for ``--only``.
         run: attacks for about ``target.seconds``; closes what it opened.
+        by_many: whether it takes many connections; the honest client then may wait longer.
         prepare: runs before the honest client starts.
         options: of the broker.
     """
@@ -82,6 +83,7 @@ class Attack:
     run: Callable[[Target], Awaitable[None]]
     prepare: Callable[[Target], Awaitable[None]] = _nothing
     options: tuple[str, ...] = ()
+    by_many: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,7 @@ class Row:
     connections_left: int
     lost: int
     stored: int
+    by_many: bool
 
     def __str__(self) -> str:
         """Return the row of the table that begins with :data:`HEAD`."""
@@ -103,12 +106,12 @@ class Row:
             f"{self.name:28} {self.p99_ms:8.1f} {self.max_ms:8.1f} {self.memory_mib:6.0f} {self.grown_mib:6.1f}"
             f" {self.connections_left:5} {self.lost:5} {self.stored:6}"
         )
-        return text if self.held else f"{text}  outside its bar"
+        return f"{text}{'  many connections' if self.by_many else ''}{'' if self.held else '  outside its bar'}"
 
     @property
     def held(self) -> bool:
         """Whether all is inside the bars."""
-        quick = self.p99_ms <= P99_PING_MS and self.max_ms <= MAX_PING_MS
+        quick = self.by_many or (self.p99_ms <= P99_PING_MS and self.max_ms <= MAX_PING_MS)
         is_small = self.memory_mib <= MAX_MEMORY_MIB and self.grown_mib <= MAX_GROWN_MIB
         return quick and is_small and not self.connections_left and not self.lost
 
@@ -124,6 +127,7 @@ async def measure(attack: Attack, seconds: float) -> Row:
             target = Target(broker, seconds)
             async with target.connect() as wire:
                 await wire.put(HONEST_TOPIC, b"first")
+                await _pull(wire, 0)  # so that its group exists
             await attack.prepare(target)
             await trio.sleep(_ENDING_S)
             return await _measure(attack, target)
@@ -166,6 +170,7 @@ async def _measure(attack: Attack, target: Target) -> Row:
         connections_left=_connections(pid) - connections,
         lost=len(set(seen["stored"]) - await _stored(target)),
         stored=len(seen["stored"]),
+        by_many=attack.by_many,
     )
 
 

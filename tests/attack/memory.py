@@ -157,16 +157,18 @@ def _unfinished(size_bytes: int, sent_bytes: int) -> bytes:
 ATTACKS: Final = (
     Attack(name="relay-to-deaf-member", run=_relay_to_deaf_member),
     Attack(name="answers-to-deaf-requester", run=_answer_deaf_requester),
-    Attack(name="notices-to-deaf-members", run=_notify_deaf_members),
+    Attack(name="notices-to-deaf-members", run=_notify_deaf_members, by_many=True),
     Attack(name="large-held-pulls", run=_hold_large_pulls, prepare=_store_large_message),
     Attack(name="many-held-pulls", run=_hold_many_pulls, prepare=_store_large_message),
     Attack(
         name="unfinished-frames",
         run=partial(_hold, peers=200, data=_unfinished(16_000_000, 15_990_000)),
+        by_many=True,
     ),
     Attack(
         name="small-unfinished-frames",
         run=partial(_hold, peers=_MANY_PEERS, data=_unfinished(16_000_000, 200_000)),
+        by_many=True,
     ),
-    Attack(name="all-connections", run=_take_all_connections, prepare=_limit_files),
+    Attack(name="all-connections", run=_take_all_connections, prepare=_limit_files, by_many=True),
 )

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from tests.commands import make_command
 from triomq.broker.network.connection import Connection
+from triomq.broker.network.steps import STEP_S
 from triomq.broker.quotas.usage import Usage
 from triomq.broker.server import Broker
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode
@@ -135,7 +136,7 @@ class Peer:
 
 def make_steps_short(broker: Broker) -> None:
     """Let each step end where it may pause."""
-    broker.steps.clock = itertools.count().__next__
+    broker.steps.clock = itertools.count(0, STEP_S * 1.5).__next__
 
 
 def set_disk_full(store: MessageStore, *, is_full: bool) -> None:
