@@ -16,4 +16,5 @@ autodoc_typehints = "description"
 autodoc_typehints_format = "short"
 napoleon_use_ivar = True
 napoleon_use_rtype = False
+suppress_warnings = ["ref.python"]  # attributes of one name in two classes
 exclude_patterns = ["_build"]
