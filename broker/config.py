@@ -69,7 +69,7 @@ class ConnectionConfig:
     insecure: bool = False  # listen beyond loopback although clients do not log in
     admin_listen: Address | None = None  # where administration is served, and then nowhere else
     brokers_from: tuple[Network, ...] = ()  # brokers may register from there, beside this machine
-    metrics: Address | None = None  # where figures are told; DEFAULT_METRICS: at another port if that is in use
+    metrics: Address | None = None  # where metrics are served; DEFAULT_METRICS: at another port if that is in use
     audit: Path | None = None  # who did what, a JSON object in each line
     audit_file_bytes: int = 16 * 1024**2  # size above which the next file begins
     audit_files: int = 10  # full files that are kept

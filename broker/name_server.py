@@ -56,7 +56,7 @@ class NameServer:
         stopping: set to stop it.
         audit: notes who did what, if that is wanted.
         address, admin_address: where it listens, with the ports really used.
-        monitor: tells its figures, if that is wanted.
+        monitor: serves its metrics, if configured.
     """
 
     address: Address
@@ -142,8 +142,8 @@ class NameServer:
         """Return why it does not serve now; "" if it does."""
         return "the name server stops" if self.stopping.is_set() else ""
 
-    async def figures(self) -> bytes:
-        """Return all figures, as text."""
+    async def metrics(self) -> bytes:
+        """Return all metrics, as text."""
         text = Exposition(node_type="namesrv", node_id=str(self.address))
         put_server(text, self.context, self.config.exposure, self.routes.sizes())
         await trio.lowlevel.checkpoint()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from triomq.broker.config import BrokerConfig
-from triomq.broker.figures import BrokerFigures
+from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.network.tls import SESSION_BYTES, ServerTls
 from triomq.broker.server import Broker, Gate
 from triomq.broker.services.monitor import Monitor
@@ -69,7 +69,7 @@ async def open_broker(
             store = await _open_store(config.store, clock_ms)
             broker = Broker(config, store, clock_ms, tls=tls, gate=gate)
             if monitor is not None:
-                broker.monitor, monitor.watched = monitor, BrokerFigures(broker)
+                broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)
             async with _serving(broker):
                 yield broker
             monitoring.cancel_scope.cancel()

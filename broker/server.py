@@ -111,7 +111,7 @@ class Broker:
         registration: tells name servers of the broker.
         acceptors, steps, context, connections: the connections and what they share.
         is_serving, stopping: whether it has begun to serve; set to stop it.
-        monitor: tells its figures, if that is wanted.
+        monitor: serves its metrics, if configured.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A small HTTP server for figures.
+"""A small HTTP server for metrics and health.
 
 Rules: a connection is one GET or HEAD without a body, and ends with its answer; it has a few seconds for both; of too
 many connections the oldest ends, so that whoever holds all of them keeps nobody out.  Nothing of a request is used but
@@ -59,7 +59,7 @@ class HttpServer:
         """``clock_ms`` is a steady clock."""
         self._answer = answer
         self._open: dict[trio.CancelScope, None] = {}  # the oldest first
-        self._log = RareLog(LOGGER, "figures not told error=%r", clock_ms)
+        self._log = RareLog(LOGGER, "metrics not served error=%r", clock_ms)
 
     async def run(self, listener: socket.socket) -> None:
         """Serve until cancelled; then close the socket."""

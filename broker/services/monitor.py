@@ -24,7 +24,7 @@ from triomq.protocol.errors import ConfigError
 LOGGER: Final = logging.getLogger("triomq.broker.services.monitor")
 
 _FRESH_S: Final = 0.5
-_INDEX: Final = "/metrics: figures for Prometheus\n/healthz: whether it works\n/readyz: whether it serves\n"
+_INDEX: Final = "/metrics: metrics for Prometheus\n/healthz: whether it works\n/readyz: whether it serves\n"
 
 
 Table: TypeAlias = tuple[str, int, int | None]
@@ -40,8 +40,8 @@ class Watched(Protocol):
     def refusal(self) -> str:
         """Return why it does not serve now; "" if it does."""
 
-    async def figures(self) -> bytes:
-        """Return all figures, as text."""
+    async def metrics(self) -> bytes:
+        """Return all metrics, as text."""
 
 
 class Monitor:
@@ -68,7 +68,7 @@ class Monitor:
         self._made = b""
         self._stale_at = 0.0
         if not address.is_loopback:
-            LOGGER.warning("figures open to the network address=%s: they name topics and groups", address)
+            LOGGER.warning("metrics open to the network address=%s: they name topics and groups", address)
 
     async def run(self) -> None:
         """Answer until cancelled."""
@@ -93,7 +93,7 @@ class Monitor:
                 exposition.put_process()
                 return exposition.encode()
             if trio.current_time() >= self._stale_at:
-                self._made = await self.watched.figures()
+                self._made = await self.watched.metrics()
                 self._stale_at = trio.current_time() + _FRESH_S
             return self._made
 
@@ -124,7 +124,7 @@ def _listen(address: Address) -> socket.socket:
     except ConfigError as exc:
         if address is not DEFAULT_METRICS:  # it was asked for
             raise
-        LOGGER.info("figures are at another port: %s", exc)
+        LOGGER.info("metrics are at another port: %s", exc)
         return listen(address._replace(port=0))
 
 

@@ -1,4 +1,4 @@
-"""Figures as text for Prometheus.
+"""Metrics as text for Prometheus.
 
 Rules: nothing is counted for it alone, the text is made from what the broker has when it is asked for; it is made a row
 at a time, so that other work goes on in between; a metric has the name, labels and unit of RocketMQ 5 if there is one.

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import Clock, Peer
-from triomq.broker.figures import BrokerFigures
+from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, ProducerData
 from triomq.protocol.bodies.route import TopicConfig
@@ -39,7 +39,7 @@ def parse(text: bytes, server: dict[str, str] | None = None) -> Scrape:
 
 
 async def scrape(broker: Broker) -> Scrape:
-    return parse(await BrokerFigures(broker).figures())
+    return parse(await BrokerMetrics(broker).metrics())
 
 
 def of(found: Scrape, name: str, **labels: str) -> list[float]:

@@ -105,7 +105,7 @@ def _add_security(parser: Parser) -> None:
     add("--admin-listen HOST:PORT", "an own address for administration, which is then refused elsewhere (none)")
     text = "brokers may register with the name server from there (only from this machine)"
     add("--brokers-from ADDRESS[,ADDRESS/PREFIX...]", text)
-    text = "where to tell figures to Prometheus, and /healthz and /readyz; off: nowhere (127.0.0.1:5557, or a free port"
+    text = "where to serve metrics for Prometheus, /healthz and /readyz; off: nowhere (127.0.0.1:5557, or a free port"
     add("--metrics HOST:PORT", f"{text} if that is in use)")
     add("--audit FILE", "write administration, denied requests and logins to this file, one JSON object a line")
     add("--tls-cert FILE", "certificate of the server, with those that signed it (tls.server.certPath)")

@@ -1,7 +1,7 @@
-"""The figures of a broker, for Prometheus, and whether it works and serves.
+"""The metrics of a broker, for Prometheus, and whether it works and serves.
 
-Rules: of what was deleted nothing is told; the loop is not held up: what there may be many of is told a row at a time,
-and what is on the disk only is read in a worker thread.
+Rules: nothing that was deleted is shown; the loop is not held up: tables are written a row at a time,
+and what is only on disk is read in a worker thread.
 
 Source: ConsumerLagCalculator.java, BrokerMetricsManager.java of RocketMQ 5.5.0.
 """
@@ -38,8 +38,8 @@ _MODES: Final = {ConsumeType.CONSUME_ACTIVELY: "pull", ConsumeType.CONSUME_PASSI
 _LANGUAGES: Final = {code.value: code.name.lower() for code in LanguageCode}
 
 
-class BrokerFigures:
-    """Tells the figures of one broker."""
+class BrokerMetrics:
+    """The metrics and the health of one broker."""
 
     def __init__(self, broker: Broker) -> None:
         """Take the broker."""
@@ -61,8 +61,8 @@ class BrokerFigures:
             return "the broker stops" if broker.is_serving else "the broker starts"
         return str(broker.store.refused.error() or "") or self.illness()
 
-    async def figures(self) -> bytes:
-        """Return all figures, as text."""
+    async def metrics(self) -> bytes:
+        """Return all metrics, as text."""
         return await self._broker.paged_reads.run(self._write())
 
     def _write(self) -> PagedRead[bytes]:

@@ -1,4 +1,4 @@
-"""The figures of a broker: each is told under its name, is right, and is gone with what it is about."""
+"""The metrics of a broker: each has its name, is right, and is gone with what it is about."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import trio
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer, make_steps_short, set_disk_full
 from tests.unit.broker.scrape import Scrape, join, make_busy, of, scrape
-from triomq.broker.figures import BrokerFigures
+from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.server import Broker
 from triomq.broker.statistics.exposition import METRICS
 from triomq.protocol.bodies.client import ConsumerData
@@ -40,7 +40,7 @@ async def test_every_metric_is_told_with_the_labels_that_it_declares(busy: Broke
             assert {name for name, _ in labels} - {"le"} == set(expected[series]), series
 
 
-async def test_the_figures_are_right(busy: Broker, clock: Clock) -> None:
+async def test_the_metrics_are_right(busy: Broker, clock: Clock) -> None:
     found = await scrape(busy)
 
     def value(name: str, **labels: str) -> float:
@@ -107,7 +107,7 @@ async def test_names_of_peers_cannot_break_the_text(broker: Broker, peer: Peer) 
     assert "fake" not in found
 
 
-async def test_other_tasks_run_while_the_figures_are_made(busy: Broker) -> None:
+async def test_other_tasks_run_while_the_metrics_are_made(busy: Broker) -> None:
     make_steps_short(busy)
     turns = 0
 
@@ -119,26 +119,26 @@ async def test_other_tasks_run_while_the_figures_are_made(busy: Broker) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
-        await BrokerFigures(busy).figures()
+        await BrokerMetrics(busy).metrics()
         nursery.cancel_scope.cancel()
     assert turns > 10
 
 
 async def test_health_is_about_the_disk_and_readiness_about_everything(busy: Broker) -> None:
-    figures = BrokerFigures(busy)
-    assert figures.refusal() == "the broker starts"
+    metrics = BrokerMetrics(busy)
+    assert metrics.refusal() == "the broker starts"
     busy.is_serving = True
-    assert (figures.illness(), figures.refusal()) == ("", "")
+    assert (metrics.illness(), metrics.refusal()) == ("", "")
     set_disk_full(busy.store, is_full=True)
-    assert figures.illness() == ""
-    assert "full" in figures.refusal()
+    assert metrics.illness() == ""
+    assert "full" in metrics.refusal()
     assert of(await scrape(busy), "triomq_store_refuses") == [1]
     set_disk_full(busy.store, is_full=False)
     busy.statistics.flushes.begin("somebody", trio.current_time() - 31)
-    assert figures.refusal() == figures.illness() == "a flush has not ended for 31 s"
+    assert metrics.refusal() == metrics.illness() == "a flush has not ended for 31 s"
     busy.statistics.flushes.end("somebody", trio.current_time())
     busy.stopping.set()
-    assert (figures.illness(), figures.refusal()) == ("", "the broker stops")
+    assert (metrics.illness(), metrics.refusal()) == ("", "the broker stops")
 
 
 @pytest.mark.parametrize("durability", Durability)
