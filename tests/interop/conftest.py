@@ -21,7 +21,7 @@ for name in (
 ):
     pytest.register_assert_rewrite(f"tests.interop.{name}")  # so that a failed assert there shows its values
 
-TIMEOUT_S = 1200  # the first run also downloads and builds the kit; each step has its own limit
+TIMEOUT_S = 1800  # the first run also downloads and builds the kit; each step has its own limit
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -28,7 +28,7 @@ from tests.interop.suite_tools import fresh
 
 HERE: Final = Path(__file__).parent
 FETCH_TIMEOUT_S: Final = 200
-BUILD_TIMEOUT_S: Final = 900
+BUILD_TIMEOUT_S: Final = 1500
 RUN_TIMEOUT_S: Final = 60
 STOP_TIMEOUT_S: Final = 20
 OLDEST_CARGO: Final = (1, 95)
