@@ -20,7 +20,7 @@ QUICK_TESTS := tests/unit tests/property tests/integration
 LONG_TESTS := tests/chaos tests/fuzz tests/kills tests/packaging tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test quick smoke test-all test-containers unit long interop spark check static docs coverage fix demo spark-demo spark-zip bench dist docker-check clean distclean
+.PHONY: help venv test quick smoke test-all test-containers unit long interop interop-clients spark check static docs coverage fix demo spark-demo spark-zip bench dist docker-check clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ long: $(INSTALLED) ## Run the tests of unit that test leaves out: fuzzing, kills
 
 interop: $(INSTALLED) ## Run the tests with Apache's brokers and clients (Java, Maven, Go)
 	@$(PYTEST) -n $(INTEROP_JOBS) --dist loadfile tests/interop $(PYTEST_ARGS) $(ONCE_MORE) tests/interop $(PYTEST_ARGS); }
+
+interop-clients: $(INSTALLED) ## Build the programs around clients of Node and Rust, which takes minutes (interop does so too)
+	@$(BIN)/python -m tests.interop.other_clients
 
 spark: $(INSTALLED) ## Run the tests with Spark (Java)
 	@$(PYTEST) tests/spark $(PYTEST_ARGS) $(ONCE_MORE) tests/spark $(PYTEST_ARGS); }

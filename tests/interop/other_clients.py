@@ -193,3 +193,11 @@ def _build_folder() -> Iterator[Path]:
     with (build / ".other-clients.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield build
+
+
+if __name__ == "__main__":  # builds both ahead of the tests, see .ci/run
+    for build in (node_command, rust_command):
+        try:
+            print("built", *build())
+        except pytest.skip.Exception as exc:
+            print("not built:", exc)
