@@ -15,6 +15,7 @@ from bench import (
     filtered,
     fixtures,
     load,
+    overload,
     peers,
     queues,
     spark,
@@ -66,6 +67,11 @@ MODES: Final = {
     "topics": Mode("many topics: their disk space, and the start after a kill", topics.add_arguments, topics.run),
     "sync": Mode(
         "durability sync through sockets: one sender and many, beside fdatasync", sync.add_arguments, sync.run
+    ),
+    "overload": Mode(
+        "several times what our broker can do, for minutes: refusals, latencies, memory",
+        overload.add_arguments,
+        overload.run,
     ),
     "spark": Mode(
         "the PySpark data source beside a bare one (needs Java, triomq[spark])", spark.add_arguments, spark.run

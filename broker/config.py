@@ -112,6 +112,7 @@ class BrokerConfig(ConnectionConfig):
     transaction_timeout_s: float = 6.0  # transactionTimeOut: how long a half message waits for its first check
     transaction_check_interval_s: float = 60.0  # transactionCheckInterval: time between two checks
     transaction_check_max: int = 15  # transactionCheckMax: after so many checks a transaction is given up
+    max_send_wait_s: float = 0.05  # waitTimeMillsInSendQueue, there 200 ms: of sends; 0: none is refused for it
     stall_after_s: float = STALL_AFTER_S  # a queue whose messages wait so long without progress is reported
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
 
@@ -180,6 +181,8 @@ class BrokerConfig(ConnectionConfig):
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
         if not 0 < self.default_topic_queues <= MAX_QUEUES:
             raise ConfigError(f"default_topic_queues is {self.default_topic_queues}, must be 1 to {MAX_QUEUES}")
+        if self.max_send_wait_s < 0:
+            raise ConfigError(f"max_send_wait_s is {self.max_send_wait_s}, must be 0 (no limit) or above")
         if self.timer_max_delay_s > _MAX_DELAY_S:
             raise ConfigError(f"timer_max_delay_s: {self.timer_max_delay_s} is above a year, {_MAX_DELAY_S}")
 

@@ -8,7 +8,6 @@ Source: behaviour.md A.1, A.20.
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Final, TypeAlias
 
@@ -38,6 +37,7 @@ from triomq.broker.network.connection import Connection, ConnectionContext, Requ
 from triomq.broker.network.listeners import Listeners, Ports
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.refusal import Refusals
+from triomq.broker.network.shedding import Shedding
 from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.processors.acl import AclProcessors
@@ -144,7 +144,8 @@ class Broker:
         self._build_transactions(random)
         self._build_services()
         self.processors: Final = self._build_processors()
-        ports = tables(self.processors, self.paged_reads, config.max_body_bytes, self._guard)
+        shedding = Shedding(config, self.statistics, self.refusals, steady_clock_ms)
+        ports = tables(self.processors, self.paged_reads, config.max_body_bytes, self._guard, shedding)
         self.ports: Final = ports if gate is None else Ports(*map(gate, ports))
         self._listeners: Final = Listeners(config.listeners, self.ports, config.admin_listen)
         self.acceptors: Final = Acceptors(self.context, self.stopping, tls)
@@ -209,10 +210,7 @@ class Broker:
         return broker_name == self.config.broker_name and 0 <= queue_id < queues and self.groups.is_known(group)
 
     def _json_table(self, name: str) -> JsonTable:
-        return JsonTable(self._table_path(name))
-
-    def _table_path(self, name: str) -> Path:
-        return self.config.store.root / "config" / f"{name}.json"
+        return JsonTable(self.config.store.root / "config" / f"{name}.json")
 
     def _build_delays(self) -> None:
         store, statistics = self.store, self.statistics
@@ -253,7 +251,7 @@ class Broker:
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
         waiting = self.schedule, self.timer, self.undecided
         sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
-        names = NameServerSettings(self._table_path("kvConfig"))
+        names = NameServerSettings(self._json_table("kvConfig").path)
         return Processors(
             namesrv=name_server(self.routes, self.key_values, names, self.paged_reads),
             plain_requests=self._build_plain_requests(),

@@ -98,6 +98,7 @@ _BROKER: Final = (
     _Setting("flushConsumerOffsetInterval", "persist_offsets_interval_s", _MS),
     _Setting("flushDelayOffsetInterval", "persist_delay_offsets_interval_s", _MS),
     _Setting("timerMaxDelaySec", "timer_max_delay_s", _NUMBER, _LIVE),
+    _Setting("waitTimeMillsInSendQueue", "max_send_wait_s", _MS, _LIVE),
     _Setting("transactionTimeOut", "transaction_timeout_s", _MS, _LIVE),
     _Setting("transactionCheckInterval", "transaction_check_interval_s", _MS, _LIVE),
     _Setting("transactionCheckMax", "transaction_check_max", _COUNT, _LIVE),

@@ -19,6 +19,7 @@ from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.refusal import Refusals, remark_of
+from triomq.broker.network.shedding import FULL_READ_BYTES, Arrivals, Shedding, waiting_bytes
 from triomq.broker.network.sockets import Wire
 from triomq.broker.network.steps import STEP_S
 from triomq.broker.network.writing import Writer, WriterContext
@@ -63,12 +64,13 @@ def refuse_unserved(_connection: "Connection", command: RemotingCommand) -> Remo
 
 
 class Requests(NamedTuple):
-    """The requests that a port serves; ``unserved`` answers all others."""
+    """The requests that a port serves; ``unserved`` answers all others, ``shedding`` sends that waited too long."""
 
     processors: Mapping[int, Processor]
     next_command: NextCommand = next_command
     unserved: Processor = refuse_unserved
     is_namesrv: bool = False  # whether they are only those to name servers
+    shedding: Shedding | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +91,7 @@ class ConnectionContext(WriterContext):
 
     def __post_init__(self) -> None:
         self.steps.read_ready = self.reader.read_ready
+        self.reader.clock = lambda: self.steps.clock()
 
 
 class Connection(Writer[ConnectionContext]):
@@ -106,10 +109,12 @@ class Connection(Writer[ConnectionContext]):
     """
 
     __slots__ = (
+        "_arrivals",
         "_is_namesrv",
         "_next_command",
         "_pause_s",
         "_processors",
+        "_shedding",
         "_splitter",
         "_unserved",
         "advertised",
@@ -149,6 +154,8 @@ class Connection(Writer[ConnectionContext]):
         self._unserved = requests.unserved
         self._is_namesrv = requests.is_namesrv
         self._pause_s = 0.0  # before the next step
+        self._shedding = requests.shedding
+        self._arrivals = Arrivals()
         self._splitter = FrameSplitter(context.config.max_frame_bytes)
 
     # --- reading ----------------------------------------------------------------------------------------
@@ -165,30 +172,46 @@ class Connection(Writer[ConnectionContext]):
                 self._end(self._explain_end(), closed_by_peer=not self._was_reset)
                 return
             self.idle_s = 0.0
+            after = self._context.reader.since
+            if len(data) >= FULL_READ_BYTES or self._arrivals.marks:
+                after = self._arrivals.read(len(data), after)
+                if len(data) >= FULL_READ_BYTES:
+                    self._mark_arrivals()
             frames, error = self._splitter.split(data)
             pending = self._splitter.pending_bytes
             if pending or self._received_bytes:
                 self.count_held(pending)
             unserved = iter(frames)
-            if self._serve_frames(unserved, error, ends):
+            if self._serve_frames(unserved, error, ends, after):
                 self._context.reader.remove(self)
-                self._context.steps.nursery.start_soon(self._serve_slowly, unserved, error)
+                self._context.steps.nursery.start_soon(self._serve_slowly, unserved, error, after)
         except Exception as exc:  # noqa: BLE001  # boundary: a bad connection must not harm the others
             self._fail(exc)
 
-    def _serve_frames(self, frames: Iterator[bytes], error: ProtocolError | None, ends: float) -> bool:
-        """Answer frames; return whether it stopped early: the peer does not read the answers, or a step was not enough.
+    def _mark_arrivals(self) -> None:
+        self._arrivals.mark(self._context.steps.clock(), waiting_bytes(self.fileno()))
 
-        ``ends`` is when the step should be over.  A request other than a send or a pull that takes twice as long makes
-        its peer wait.
+    def _serve_frames(self, frames: Iterator[bytes], error: ProtocolError | None, ends: float, after: float) -> bool:
+        """Answer frames that arrived ``after`` then, in a step that should be over when it ``ends``.
+
+        Returns whether it stopped early: the peer does not read the answers, or a step was not enough.  A request other
+        than a send or a pull that takes twice as long makes its peer wait.
 
         Raises:
             ProtocolError: a frame cannot be read, or ``error`` followed them; those before it have been answered.
         """
         steps = self._context.steps
         clock = steps.clock
+        next_command = self._next_command
+        shedding = self._shedding
+        if shedding is not None:
+            now = ends - STEP_S
+            if now - after > shedding.config.max_send_wait_s:
+                next_command = shedding.next_command(self._arrivals, now, now - after) or next_command
+            else:
+                self._arrivals.late_since = 0.0
         try:
-            while (command := self._next_command(self, frames)) is not None:
+            while (command := next_command(self, frames)) is not None:
                 self.serve(command)
                 if self._writes.pending_bytes > self._context.config.unread_high_bytes:
                     steps.end()
@@ -207,24 +230,32 @@ class Connection(Writer[ConnectionContext]):
             raise error
         return False
 
-    async def _serve_slowly(self, frames: Iterator[bytes], error: ProtocolError | None) -> None:
+    async def _serve_slowly(self, frames: Iterator[bytes], error: ProtocolError | None, after: float) -> None:
         """Serve a peer by turns, and as fast as it reads its answers, until all is served; then read it again."""
         steps = self._context.steps
         rest = list(frames)
         frames = iter(rest)
         self.count_held(self._splitter.pending_bytes + sum(map(len, rest)))
+        if not self._arrivals.marks:
+            self._arrivals.restart(steps.clock())
         try:
             while True:
-                if self._pause_s:
+                is_held_up = bool(self._pause_s)  # by itself: that counts for no wait for the broker
+                if is_held_up:
                     await trio.sleep(self._pause_s)
                     self._pause_s = 0.0
                 if self._drain_wanted is not None and self._has_too_much_unread():
                     await self._drain_wanted.wait()
+                    is_held_up = True
+                if is_held_up:
+                    after = steps.clock()
+                    self._arrivals.restart(after)
                 async with steps.turn():
                     if self.closed:
                         return
-                    if not self._has_too_much_unread() and not self._serve_frames(frames, error, steps.begin()):
+                    if not self._has_too_much_unread() and not self._serve_frames(frames, error, steps.begin(), after):
                         self.count_held(self._splitter.pending_bytes)
+                        self._mark_arrivals()
                         self._context.reader.add(self)
                         return
         except Exception as exc:  # noqa: BLE001  # boundary, as in read()

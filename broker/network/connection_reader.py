@@ -3,15 +3,20 @@
 With a task for each connection every read would cost a trip through the run loop and an ``epoll_ctl``, together more
 than the read and its answer.  Here all connections are in one level-triggered ``epoll`` of our own, and the run loop
 waits only for that.
+
+All that are ready at one moment are a round, of several turns if that takes long.  A round begins with another one each
+time, so that the last ones, which wait for all others, are not always the same.
 """
 
+import itertools
 import select
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import Final, Protocol
 
 import trio
 
-_MAX_READS: Final = 64  # connections that are read before other tasks run
+_TURN_S: Final = 0.004  # how long connections are read before other tasks run
 
 
 class Readable(Protocol):
@@ -31,11 +36,19 @@ class ConnectionReader:
     """Polls the connections for data.
 
     Attributes:
-        turns: how often it has polled; between two turns other tasks run.
+        turns: how often it has read; between two turns other tasks run.
+        since: by the clock; what arrived before has been read in the round before, unless its socket had more.
+        clock: steady, seconds.
     """
 
     def __init__(self) -> None:
         self.turns = 0
+        self.since = 0.0
+        self.clock: Callable[[], float] = perf_counter
+        self._rounds: Final = itertools.count()
+        self._round: list[tuple[int, int]] = []  # what is still to be read in this one
+        self._round_began = 0.0
+        self._round_s = 0.0  # how long the last one took
         self._poll: Final = select.epoll()
         self._connections: dict[int, Readable] = {}  # by file descriptor
 
@@ -57,20 +70,38 @@ class ConnectionReader:
             self._poll.unregister(number)
 
     def read_ready(self) -> None:
-        """Read the connections that have something now; none when the reader has ended."""
+        """Read connections that have something now, for one turn; none when the reader has ended."""
         if self._poll.closed:
             return
-        for number, _ in self._poll.poll(0, _MAX_READS):
+        self.turns += 1
+        now = self.clock()
+        turn_ends = now + _TURN_S
+        if not self._round:
+            self._begin_round(now)
+        ready = self._round
+        while ready and now <= turn_ends:
+            number, _ = ready.pop()
             connection = self._connections.get(number)
             if connection is not None:  # it may have been closed by another connection of this round
                 connection.read()
+            now = self.clock()
+        if not ready:
+            self._round_s = now - self._round_began
+
+    def _begin_round(self, now: float) -> None:
+        self.since = now - self._round_s
+        self._round_began = now
+        ready = self._poll.poll(0, len(self._connections) or 1)
+        if len(ready) > 1:
+            first = next(self._rounds) % len(ready)
+            ready = ready[first:] + ready[:first]
+        self._round = ready
 
     async def run(self, connections: Iterable[Readable]) -> None:
         """Read until cancelled; then close all ``connections``, including those that are not being read."""
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._poll.fileno())
-                self.turns += 1
                 self.read_ready()
         finally:
             for connection in list(connections):

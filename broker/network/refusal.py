@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from triomq.broker.network.rare_log import RareLog
+from triomq.broker.network.responses import json_template
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
@@ -59,6 +60,11 @@ class Refusals:
             LOGGER, "requests beyond a limit since the start: %d; the last one peer=%s code=%d reason=%.300s", clock_ms
         )
         self._send_fields: Final = {"MSG_REGION": region, "TRACE_ON": "true"}
+
+    def send_template(self, error: RefusedError) -> bytes:
+        """Return the JSON header of a response to a send, to be filled with the opaque and the values of the remark."""
+        fields = {name: text.replace("%", "%%") for name, text in self._send_fields.items()}
+        return json_template({**fields, RETRY_AFTER: str(error.retry_after_ms)}, error.remark, error.code)
 
     def response(self, peer: str, command: RemotingCommand, code: int, remark: str) -> RemotingCommand:
         """Return the response to a request that failed."""

@@ -79,6 +79,7 @@ class RuntimeProcessor:
             "triomqLimitedRequests": str(self.statistics.limited_requests),
             "triomqRefusedConnections": str(self.statistics.refused_connections),
             "triomqGivenUpPeers": str(self.statistics.given_up_peers),
+            "triomqShedSends": str(self.statistics.shed_sends),
         }
 
     def _traffic(self) -> dict[str, str]:

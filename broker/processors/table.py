@@ -10,6 +10,7 @@ from typing import Final
 from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.network.listeners import Ports
 from triomq.broker.network.refusal import RefusedError
+from triomq.broker.network.shedding import Shedding
 from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
 from triomq.broker.processors.admin_runtime import RuntimeProcessor
@@ -61,7 +62,9 @@ _LIMITED: Final = (RequestCode.CHECK_CLIENT_CONFIG, RequestCode.LOCK_BATCH_MQ, R
 _MAX_GROUP_BYTES: Final = 8 * 1024  # of a subscription group: a few hundred, but of JSON that orjson does not read
 
 
-def tables(processors: Processors, paged_reads: PagedReads, max_body_bytes: int, guard: Guard) -> Ports:
+def tables(
+    processors: Processors, paged_reads: PagedReads, max_body_bytes: int, guard: Guard, shedding: Shedding
+) -> Ports:
     """Return the tables; the VIP port (listen port - 2) serves everything but pulls, as in RocketMQ.
 
     Args:
@@ -69,6 +72,7 @@ def tables(processors: Processors, paged_reads: PagedReads, max_body_bytes: int,
         paged_reads: runs those that may take several steps.
         max_body_bytes: limit for bodies that are read in one step.
         guard: checks all requests.
+        shedding: refuses sends.
     """
     namesrv = processors.namesrv
     acl = {} if processors.acl is None else processors.acl.processors
@@ -83,7 +87,8 @@ def tables(processors: Processors, paged_reads: PagedReads, max_body_bytes: int,
         RequestCode.LITE_PULL_MESSAGE: processors.pulls.pull_message,
     }
     serve_plain_requests = processors.plain_requests.serve
-    broker, fast = Requests({**vip, **pulls}, serve_plain_requests), Requests(vip, serve_plain_requests)
+    fast = Requests(vip, serve_plain_requests, shedding=shedding)
+    broker = fast._replace(processors={**vip, **pulls})
     return Ports(
         guard.guarded(broker, Port.BROKER),
         guard.guarded(fast, Port.BROKER),

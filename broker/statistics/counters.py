@@ -17,7 +17,7 @@ _KEPT_SAMPLES: Final = _WINDOWS_S[-1] + 1
 _GROUP_WINDOW_S: Final = 60
 _EVENTS: Final = (
     "bad_frames", "denied_requests", "limited_requests", "failed_requests", "unmatched_responses", "stalled_peers",
-    "given_up_peers", "refused_connections", "idle_closed",
+    "given_up_peers", "refused_connections", "idle_closed", "shed_sends",
 )  # fmt: skip
 
 _Key = TypeVar("_Key")
@@ -61,6 +61,7 @@ class BrokerStatistics:
         self.bad_frames = 0  # each closed a connection
         self.denied_requests = 0  # by accounts
         self.limited_requests = 0  # beyond a limit of a table or body
+        self.shed_sends = 0  # refused because they had waited too long
         self.failed_requests = 0  # answered with an error of a processor
         self.unmatched_responses = 0
         self.stalled_peers = 0  # closed because they did not read

@@ -39,6 +39,7 @@ _RETRY_CODES: Final = frozenset(
 )
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_BUSY_PAUSE_S: Final = 0.5
+_BUSY_TRY_S: Final = 0.2  # with less time a busy broker is not tried again: it might store what is then given up
 _SPREAD: Final = 1.5
 #: A broker from which nothing arrives for this long is given up if another one can take the message.
 _SILENCE_S: Final = 1.0
@@ -209,7 +210,7 @@ class Delivery:
                 return None
             pause_s = max(_FIRST_PAUSE_S, min(self._settings.send_timeout_s - left_s, _MAX_BUSY_PAUSE_S))
         pause_s *= RANDOM.uniform(1, _SPREAD)
-        return pause_s if pause_s < left_s else None
+        return pause_s if pause_s + _BUSY_TRY_S < left_s else None
 
     def _is_enough(self, tried: list[str], target: Target, deadline: float) -> bool:
         """Return whether a message that was stored, but not flushed or copied in time, is not sent again."""

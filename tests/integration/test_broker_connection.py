@@ -123,6 +123,30 @@ async def test_a_peer_waits_for_its_next_step_after_work_that_could_not_pause(
         assert times[2] - times[0] >= 2 * 20 * 0.04
 
 
+async def test_sends_that_wait_too_long_are_refused_unstored(root: Path, mock_clock: MockClock) -> None:
+    """For two seconds the round before took 1/8 s, for another peer; questions are answered all the time."""
+    async with running(root) as broker, connected(broker_port(broker)) as slow, connected(broker_port(broker)) as wire:
+        now = 0.0
+        broker.steps.clock = lambda: now
+
+        def serve(_connection: Connection, command: RemotingCommand) -> RemotingCommand:
+            nonlocal now
+            now += 0.125
+            return command.reply()
+
+        cast(dict[int, Processor], broker.ports.broker.processors)[RequestCode.PULL_MESSAGE] = serve
+        codes = []
+        for _ in range(20):
+            await slow.ask(RequestCode.PULL_MESSAGE)
+            question = request(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}, opaque=2)
+            await wire.send(request(SEND, send_fields(), b"hello", opaque=1) + question)
+            codes.append((await wire.next()).code)
+            assert (await wire.next()).code == ResponseCode.SUCCESS
+        assert codes == [ResponseCode.SUCCESS] * 8 + [ResponseCode.SYSTEM_BUSY] * 12
+        assert broker.statistics.put_messages == 8
+        assert (await wire.put()).code == ResponseCode.SUCCESS
+
+
 async def test_a_frame_that_comes_byte_by_byte_is_answered_once(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         frame = request(SEND, send_fields(), b"hello", opaque=7)

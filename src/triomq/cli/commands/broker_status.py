@@ -98,6 +98,7 @@ def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, st
         "limited_requests": _number(runtime, "triomqLimitedRequests"),
         "refused_connections": _number(runtime, "triomqRefusedConnections"),
         "given_up_peers": _number(runtime, "triomqGivenUpPeers"),
+        "shed_sends": _number(runtime, "triomqShedSends"),
     }
 
 

@@ -114,6 +114,48 @@ async def test_busy_peers_do_not_starve_other_tasks(
         await trio.lowlevel.checkpoint()
 
 
+async def test_a_round_is_known_by_its_length_and_others_run_within_a_long_one(
+    reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
+) -> None:
+    """Each read takes 5 ms by the clock; all three peers are ready in each of three rounds."""
+    now = 10.0
+    order: list[int] = []
+    other = -1
+
+    def read(peer: Peer) -> None:
+        nonlocal now
+        order.append(peers.index(peer))
+        now += 0.005
+
+    async def note_turns() -> None:
+        while True:
+            order.append(other)
+            await trio.lowlevel.checkpoint()
+
+    sinces = []
+    reader.clock = lambda: now
+    nursery.start_soon(reader.run, peers)
+    for peer in peers:
+        reader.add(peer)
+        peer.on_read = lambda peer=peer: read(peer)  # type: ignore[misc]
+    for _ in range(3):
+        for peer in peers:
+            peer.remote.send(b"a")
+        await wait_all_tasks_blocked()
+        sinces.append(round(now - reader.since, 3))
+    assert sinces == [0.015, 0.03, 0.03]
+    assert sorted(order[:3]) == sorted(order[3:6]) == [0, 1, 2]
+    assert len({order[0], order[3], order[6]}) == 3  # who is first changes
+    order.clear()
+    for peer in peers:
+        peer.remote.send(b"a")
+    nursery.start_soon(note_turns)
+    while len(order) - order.count(other) < 3:
+        await trio.lowlevel.checkpoint()
+    reads = [position for position, each in enumerate(order) if each != other]
+    assert other in order[reads[0] : reads[2]]
+
+
 async def test_shutdown_closes_all_peers_including_paused_ones(reader: ConnectionReader, peers: list[Peer]) -> None:
     reader.add(peers[0])
     with trio.CancelScope() as scope:

@@ -48,6 +48,7 @@ def test_a_broker_is_described_by_what_it_tells() -> None:
         "limited_requests": None,
         "refused_connections": None,
         "given_up_peers": None,
+        "shed_sends": None,
     }
 
 

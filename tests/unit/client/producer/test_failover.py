@@ -208,15 +208,16 @@ async def test_a_send_waits_as_long_as_busy_brokers_say_and_is_stored_once(
         assert least_s <= trio.current_time() - began <= 2 * least_s
 
 
+@pytest.mark.parametrize("after_ms", ["3000", "2900"])  # the second leaves too little for another attempt
 async def test_a_send_ends_when_busy_brokers_want_more_time_than_it_has(
-    producer: Producer, brokers: Pair, autojump_clock: MockClock
+    producer: Producer, brokers: Pair, autojump_clock: MockClock, after_ms: str
 ) -> None:
     for broker in brokers:
-        be_busy(broker, retryAfterMs="3000")
+        be_busy(broker, retryAfterMs=after_ms)
     began = trio.current_time()
-    with pytest.raises(SystemBusyError, match=r"to be tried again after 3 s") as caught:
+    with pytest.raises(SystemBusyError, match=r"to be tried again after [23.9]+ s") as caught:
         await producer.send(Message("Topic", b"x"))
-    assert caught.value.retry_after_s == 3.0
+    assert caught.value.retry_after_s == int(after_ms) / 1000
     assert trio.current_time() - began < 0.1
 
 

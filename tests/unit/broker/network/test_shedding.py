@@ -1,0 +1,152 @@
+"""Who has waited too long, and what a refusal looks like."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import make_command
+from triomq.broker.config import BrokerConfig
+from triomq.broker.network.refusal import Refusals
+from triomq.broker.network.shedding import FULL_READ_BYTES, Arrivals, Shedding
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import FrameSplitter
+from triomq.storage.config import StoreConfig
+
+READ = 2 * FULL_READ_BYTES
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.peer = "192.0.2.9:50001"
+        self.answers: list[RemotingCommand] = []
+
+    def send_frame(self, frame: bytes) -> None:
+        self.answers += map(RemotingCommand.decode, FrameSplitter().split(frame)[0])
+
+
+@pytest.fixture
+def statistics() -> BrokerStatistics:
+    return BrokerStatistics(0)
+
+
+@pytest.fixture
+def shedding(statistics: BrokerStatistics) -> Shedding:
+    config = BrokerConfig(store=StoreConfig(root=Path("unused")))
+    return Shedding(config, statistics, Refusals(statistics, "100%", lambda: 0), lambda: 0)
+
+
+def frame(code: int, opaque: int = 1, flag: int = 0, **fields: Any) -> bytes:
+    return make_command(code, opaque, flag, {}, b"body", **fields).encode()[4:]
+
+
+def serve(shedding: Shedding, arrivals: Arrivals, now: float, *frames: bytes) -> list[RemotingCommand] | None:
+    """Serve late frames; return the answers, ``None`` if they are served as usual."""
+    next_command = shedding.next_command(arrivals, now, 0.07)
+    if next_command is None:
+        return None
+    peer = Peer()
+    assert next_command(peer, iter(frames)) is None
+    return peer.answers
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_byte_is_taken_for_newer_than_it_is_nor_for_much_older(seed: int) -> None:
+    """Reads as long as the socket holds something, beside arrivals at random; a round is a tick."""
+    randomness = random.Random(seed)
+    arrivals = Arrivals()
+    arrived_at: list[int] = []  # of each block of a quarter of a read that waits
+    excess = 0
+    for now in range(1, 400):
+        arrived_at += [now] * randomness.choice((0, 0, 1, 4, 9))
+        read, arrived_at = arrived_at[:4], arrived_at[4:]
+        if not read:
+            continue
+        after = now - 1.0
+        if len(read) > 1 or arrivals.marks:
+            after = arrivals.read(len(read) * READ // 4, after)
+            if len(read) > 1:
+                arrivals.mark(now, len(arrived_at) * READ // 4)
+        assert after < read[0]
+        excess = max(excess, read[0] - round(after))
+    assert excess == 1  # what waits longest has its marks too
+
+
+def test_who_waits_because_he_does_not_read_starts_anew() -> None:
+    arrivals = Arrivals()
+    arrivals.read(READ, 1.0)
+    arrivals.mark(2.0, 5 * READ)
+    arrivals.restart(9.0)
+    assert arrivals.read(READ, 0.0) == 9.0
+
+
+def test_only_lasting_waits_are_refused_and_then_at_once(shedding: Shedding) -> None:
+    one, other = Arrivals(), Arrivals()
+    send = frame(RequestCode.SEND_MESSAGE_V2)
+    assert serve(shedding, one, 10.0, send) is None
+    assert serve(shedding, one, 10.9, send) is None
+    one.late_since = 0.0  # a read in time between
+    assert serve(shedding, one, 11.5, send) is None
+    assert serve(shedding, one, 12.4, send) is None
+    assert serve(shedding, one, 12.5, send)
+    one.late_since = 0.0
+    assert serve(shedding, other, 12.6, send)
+    assert serve(shedding, one, 13.5, send)
+    assert serve(shedding, Arrivals(), 14.6, send) is None
+    object.__setattr__(shedding.config, "max_send_wait_s", 0.0)
+    assert serve(shedding, other, 14.7, send) is None
+
+
+def test_what_would_be_stored_is_refused_and_all_else_is_served(
+    shedding: Shedding, statistics: BrokerStatistics
+) -> None:
+    arrivals, peer = Arrivals(), Peer()
+    arrivals.late_since = 1.0
+    next_command = shedding.next_command(arrivals, 10.0, 0.07)
+    assert next_command is not None
+    sends = (
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    )
+    refused = [frame(code, 100 + number) for number, code in enumerate(sends)]
+    refused += [frame(code, 110, serialize_type=SerializeType.ROCKETMQ) for code in sends[:1]]
+    refused.append(frame(sends[0], -7))
+    refused.append(frame(sends[0], 120, int(CommandFlag.ONEWAY)))
+    served = [
+        frame(RequestCode.PULL_MESSAGE, 201),
+        frame(RequestCode.END_TRANSACTION, 202),
+        frame(RequestCode.HEART_BEAT, 203),
+        frame(ResponseCode.FLUSH_DISK_TIMEOUT, 204, int(CommandFlag.RESPONSE)),  # its number is that of a send
+    ]
+    frames = iter([*served[:2], *refused, *served[2:]])
+    left = iter(lambda: next_command(peer, frames), None)
+    assert [command.opaque for command in left] == [201, 202, 203, 204]
+    assert [answer.opaque for answer in peer.answers] == [100, 101, 102, 103, 110, -7]
+    for answer in peer.answers:
+        assert (answer.code, answer.is_response) == (ResponseCode.SYSTEM_BUSY, True)
+        assert answer.ext_fields["retryAfterMs"] == "500"
+    assert {answer.remark for answer in peer.answers} == {
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 70ms"
+    }
+    assert (
+        peer.answers[0].ext_fields
+        == peer.answers[-1].ext_fields
+        == {"MSG_REGION": "100%", "TRACE_ON": "true", "retryAfterMs": "500"}
+    )
+    assert statistics.shed_sends == 7
+
+
+def test_a_bad_frame_does_not_hide_the_answers_before_it(shedding: Shedding) -> None:
+    arrivals, peer = Arrivals(), Peer()
+    arrivals.late_since = 1.0
+    next_command = shedding.next_command(arrivals, 10.0, 0.07)
+    assert next_command is not None
+    with pytest.raises(ProtocolError):
+        next_command(peer, iter([frame(RequestCode.SEND_MESSAGE_V2, 5), b"\0\0\0\4nope"]))
+    assert [answer.opaque for answer in peer.answers] == [5]
