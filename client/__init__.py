@@ -12,7 +12,7 @@ from triomq.client.admin.offset_reset import OffsetChange, OffsetReset
 from triomq.client.admin.replay import ReplayPlan, ReplayQueue
 from triomq.client.admin.topic_config import TopicChange, TopicSettings
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig, TlsConfig
+from triomq.client.config import ClientConfig, OpenTelemetry, TlsConfig
 from triomq.client.connection.credentials import load_credentials
 from triomq.client.consumer.assignment.strategies import (
     AllocateStrategy,
@@ -120,6 +120,7 @@ __all__ = [
     "NoRouteError",
     "OffsetChange",
     "OffsetReset",
+    "OpenTelemetry",
     "OrderlyContext",
     "Producer",
     "ProducerConfig",

@@ -45,7 +45,7 @@ from triomq.client.producer.producer import Producer as TrioProducer
 from triomq.client.producer.transaction import Execute, Transaction, TransactionState
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
 from triomq.protocol.errors import ClientError
-from triomq.protocol.record.message import REPLIER, Message, MessageExt
+from triomq.protocol.record.message import Message, MessageExt
 
 #: How long a handler whose task was cancelled may take to end; after that its loop counts as dead.
 _HANDLER_END_S: Final = 1.0
@@ -113,12 +113,10 @@ class _Home:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop
-        self._context: contextvars.Context
 
     def bind(self) -> None:
-        """Bind to the running loop and the context variables of the running task."""
+        """Bind to the running loop."""
         self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()
 
     def wrap(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         """Return a trio handler that runs an asyncio coroutine function in the loop."""
@@ -135,12 +133,9 @@ class _Home:
             async def call() -> Any:
                 return await handler(*args)  # wrong arguments raise here, not in the loop
 
-            replier = REPLIER.get(None)
+            context = contextvars.copy_context()  # what was set where the consumer was entered, and for this call
 
             def start() -> None:
-                context = self._context.copy()
-                if replier is not None:
-                    context.run(REPLIER.set, replier)
                 tasks.append(self._loop.create_task(call(), context=context))
                 tasks[0].add_done_callback(end)
 

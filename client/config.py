@@ -3,8 +3,9 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ConfigError
@@ -12,6 +13,10 @@ from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
 from triomq.protocol.wire.frame import MAX_FRAME_BYTES
 from triomq.protocol.wire.signing import Credentials
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
 
 DEFAULT_NAMESRV_PORT: Final = 9876
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
@@ -41,6 +46,14 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTelemetry:
+    """Where spans and metrics go; ``None``: to the provider that the program has set for all."""
+
+    tracer_provider: "TracerProvider | None" = None
+    meter_provider: "MeterProvider | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """Settings of a client, each with RocketMQ's name beside it.
 
@@ -67,6 +80,7 @@ class ClientConfig:
     header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type; MSGPACK: if the broker reads it
     tls: bool | TlsConfig = False  # useTLS; True: as TlsConfig()
     credentials: Credentials | None = None  # AclClientRPCHook: every request is signed for this account
+    open_telemetry: bool | OpenTelemetry = False  # spans and metrics; True: as OpenTelemetry(); needs triomq[otel]
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -79,6 +93,11 @@ class ClientConfig:
             raise ConfigError(f"header_format: {self.header_format!r} must be a SerializeType")
         if not isinstance(self.tls, bool | TlsConfig):
             raise ConfigError(f"tls: {self.tls!r} must be True, False or a TlsConfig")
+        if self.open_telemetry:
+            try:
+                import_module("opentelemetry.trace")
+            except ImportError:
+                raise ConfigError("open_telemetry: opentelemetry-api is missing: pip install 'triomq[otel]'") from None
 
 
 _POSITIVE: Final = (

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,6 +22,9 @@ from triomq.client.connection.broker_requests import RequestServer
 from triomq.client.environment import RANDOM
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from triomq.client.telemetry import Telemetry
 
 
 class ClientInstance(OpenOnce):
@@ -37,6 +41,7 @@ class ClientInstance(OpenOnce):
         groups: the registered producers and consumers, and their heartbeats.
         replies: requests that wait for replies of consumers.
         routes: the routes of topics.
+        telemetry: makes spans and metrics; ``None``: ``config.open_telemetry`` is off, or this is not entered.
     """
 
     def __init__(self, namesrv: str | Sequence[str] | None = None, config: ClientConfig | None = None) -> None:
@@ -53,6 +58,7 @@ class ClientInstance(OpenOnce):
         self.groups = Groups(self.requests, self.brokers)
         self.replies = Replies()
         self.routes = Routes(self.requests, self.brokers, self.groups)
+        self.telemetry: Telemetry | None = None
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
@@ -61,6 +67,10 @@ class ClientInstance(OpenOnce):
         name = self.config.instance_name or f"{os.getpid()}#{RANDOM.getrandbits(64):016x}"
         unit = f"@{self.config.unit_name}" if self.config.unit_name else ""
         self.client_id = f"{self.client_ip}@{name}{unit}"
+        if self.config.open_telemetry:
+            from triomq.client.telemetry import Telemetry  # needs an extra
+
+            self.telemetry = Telemetry(self.config.open_telemetry, self.client_id, self.config.namespace)
         async with open_service_nursery() as nursery:
             leaving = trio.Event()
             await nursery.start(self._keep_connections, leaving)

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.consumer.handlers import Handler
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
+
+if TYPE_CHECKING:
+    from triomq.client.telemetry import Operation
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.hooks")
 
@@ -48,6 +51,7 @@ class HookContext:
         took_s: how long it ran.
         note: for the hooks themselves, for example from ``before`` to ``after``.
         trace_id: the id of this call in traces; "" without them.
+        operation: this call in OpenTelemetry; ``None`` without it.
     """
 
     group: str
@@ -58,12 +62,14 @@ class HookContext:
     took_s: float = 0.0
     note: object = None
     trace_id: str = ""
+    operation: "Operation | None" = None
 
 
 class ConsumeHook:
     """Called before and after the handler, in the thread where that runs.
 
-    Override one or both.  ``after`` is not called for a handler that is cancelled because the consumer ends.
+    Override what you need.  A handler that is cancelled because the consumer ends gets ``abandoned`` instead of
+    ``after``.
     """
 
     def before(self, context: HookContext) -> None:
@@ -71,6 +77,9 @@ class ConsumeHook:
 
     def after(self, context: HookContext) -> None:
         """Do something when the handler has returned or raised."""
+
+    def abandoned(self, context: HookContext) -> None:
+        """Do something when the handler was cancelled."""
 
 
 def choose(filters: Sequence[FilterHook], queue: MessageQueue, messages: list[MessageExt]) -> list[MessageExt]:
@@ -124,6 +133,10 @@ class _Around:
             result = await self.handler.function(*arguments)
         except Exception as exc:
             self._end(context, started, error=exc)
+            raise
+        except BaseException:
+            for hook in self.hooks:
+                _run(hook.abandoned, context)
             raise
         self._end(context, started, result)
         return result

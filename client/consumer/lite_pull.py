@@ -221,6 +221,8 @@ class LitePullConsumer(QueueQueries):
         messages = self._buffer.take()
         if messages:
             self._trace.polled(self.group, messages)
+            if (telemetry := self._open_instance().telemetry) is not None:
+                telemetry.consuming("receive", self.group, self._plan.model.value.lower(), messages).end()
         return messages
 
     async def wait_messages(self) -> None:

@@ -30,7 +30,7 @@ from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.client.consumer.trace_hook import TraceHook
+from triomq.client.consumer.trace_hook import TelemetryHook, TraceHook
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.producer.reply import Replier
@@ -141,9 +141,9 @@ class PushConsumer(OpenOnce):
         topics = Subscriptions(group, subscriptions, wall_clock_ms, with_retry_topic=with_retry_topic)
         self.group = group
         self._plan = Plan(group, topics, StartPolicy.parse(start), model, allocate, settings, orderly, tuple(filters))
-        handler = Handler.of(on_message, on_messages, group)
+        self._handler = Handler.of(on_message, on_messages, group)
         self._trace = TraceHook(trace)
-        self._handler = with_hooks(handler, self._trace.join(hooks), group, settings.consume_timeout_s, orderly=orderly)
+        self._hooks = self._trace.join(hooks)
         self._settings = settings
         self._open_group = partial(open_group, self._plan, namesrv, config, instance)
         self._life: _Life | None = None
@@ -272,7 +272,11 @@ class PushConsumer(OpenOnce):
                 self._open_group() as (instance, offsets),
                 open_tracer(instance, self.group, self._trace.topic, "CONSUME") as self._trace.tracer,
             ):
-                life = _Life(instance, self._plan, self._settings, self._handler, offsets)
+                hooks, timeout_s = self._hooks, self._settings.consume_timeout_s
+                if instance.telemetry is not None:
+                    hooks = (TelemetryHook(instance.telemetry, self._plan.model), *hooks)
+                handler = with_hooks(self._handler, hooks, self.group, timeout_s, orderly=self._plan.orderly)
+                life = _Life(instance, self._plan, self._settings, handler, offsets)
 
                 def on_start() -> None:
                     scope.shield = True  # from now on only ``stopping`` ends it, in order

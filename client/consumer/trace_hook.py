@@ -1,18 +1,22 @@
-"""The hook that traces the calls of a handler.
+"""The hooks that trace the calls of a handler: in RocketMQ's format, and with OpenTelemetry.
 
 Source: behaviour.md B.16, ConsumeMessageTraceHookImpl.java.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from triomq.client.consumer.hooks import ConsumeHook, ConsumeReturnType, HookContext
 from triomq.client.environment import wall_clock_ms
 from triomq.client.producer.tracing import Tracer, trace_topic
+from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.trace import ConsumeBegun, ConsumeEnded
+
+if TYPE_CHECKING:
+    from triomq.client.telemetry import Telemetry
 
 _CODES: Final = {kind: number for number, kind in enumerate(ConsumeReturnType)}
 
@@ -79,6 +83,30 @@ class TraceHook(ConsumeHook):
         context = HookContext(group, messages, ConsumeReturnType.SUCCESS)
         self.before(context)
         self.after(context)
+
+
+class TelemetryHook(ConsumeHook):
+    """Makes each call of a handler an operation of OpenTelemetry, to which all belongs that the handler does."""
+
+    def __init__(self, telemetry: "Telemetry", model: MessageModel) -> None:
+        self._telemetry = telemetry
+        self._model = model.value.lower()
+
+    def before(self, context: HookContext) -> None:
+        """Begin it."""
+        context.operation = self._telemetry.consuming("process", context.group, self._model, context.messages)
+        context.operation.make_current()
+
+    def after(self, context: HookContext) -> None:
+        """End it."""
+        if context.operation is not None and context.return_type is not None:
+            is_success = context.return_type is ConsumeReturnType.SUCCESS
+            context.operation.end(None if is_success else context.error or context.return_type.name)
+
+    def abandoned(self, context: HookContext) -> None:
+        """End it as well."""
+        if context.operation is not None:
+            context.operation.end("Cancelled")
 
 
 def _keys(message: MessageExt) -> str:

@@ -4,6 +4,7 @@ Rules: a context is entered and left in the same task; Ctrl-C in a caller cancel
 child never waits for the parent's thread.
 """
 
+import contextvars
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -198,15 +199,16 @@ class Portal:
             raise
 
     def submit(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> "Call[T]":
-        """Start an asynchronous function in the thread.
+        """Start an asynchronous function in the thread, with the context variables of the caller.
 
         Raises:
             ClientClosedError: this is a fork of the process that opened it, or the thread has ended.
         """
         self._check_process()
         call = Call[T](self._token)
+        run = partial(call.run, partial(function, *args, **kwargs))
         try:
-            self._token.run_sync_soon(trio.lowlevel.spawn_system_task, call.run, partial(function, *args, **kwargs))
+            self._token.run_sync_soon(partial(trio.lowlevel.spawn_system_task, run, context=contextvars.copy_context()))
         except trio.RunFinishedError:
             raise ClientClosedError("the client was closed") from None
         return call

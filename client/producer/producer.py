@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import trio
@@ -31,7 +32,7 @@ from triomq.client.producer.publish import (
 )
 from triomq.client.producer.selectors import QueueSelector
 from triomq.client.producer.send_result import SendResult
-from triomq.client.producer.tracing import TracedDelivery, Tracer, open_tracer, trace_topic
+from triomq.client.producer.tracing import TracedAutoBatch, Tracer, delivery_of, open_tracer, trace_topic
 from triomq.protocol.errors import (
     ClientClosedError,
     MessageIllegalError,
@@ -108,16 +109,18 @@ class Producer(OpenOnce):
             instance.groups.add_producer(self.group)
             ip, random_bits = pack_ip(instance.client_ip), RANDOM.getrandbits(32)
             self._next_id = UniqueIdGenerator(ip, os.getpid(), random_bits, wall_clock_ms).next
-            self._delivery = (
-                Delivery(instance, self.group, self._settings)
-                if self.tracer is None
-                else TracedDelivery(instance, self.group, self._settings, self.tracer)
-            )
+            telemetry = instance.telemetry
+            make_delivery = partial(delivery_of, instance, self.group, self._settings, self.tracer)
+            self._delivery = make_delivery(telemetry)
             self._instance = instance
             try:
                 async with open_service_nursery() as nursery:
                     if self._settings.auto_batch:
-                        self._auto_batch = AutoBatch(self._delivery, nursery, self._settings)
+                        self._auto_batch = (
+                            AutoBatch(self._delivery, nursery, self._settings)
+                            if telemetry is None
+                            else TracedAutoBatch(make_delivery(None), nursery, self._settings, telemetry)
+                        )
                     yield
             finally:
                 self._delivery = self._auto_batch = None

@@ -3,7 +3,7 @@
 Source: behaviour.md B.3, wire.md 5.1.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -32,6 +32,9 @@ _COPY_LIMIT_BYTES: Final = 32 * 1024
 #: What a broker adds to the properties of a message: its cluster's name, and in a batch WAIT once more.
 _ADDED_PROPERTIES_BYTES: Final = 160
 MAX_SENT_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - _ADDED_PROPERTIES_BYTES
+#: What is added to a message of a batch at most, by the broker and by OpenTelemetry.
+_ADDED_IN_BATCH_BYTES: Final = 320
+_BATCH_ROOM_BYTES: Final = _ADDED_IN_BATCH_BYTES - _ADDED_PROPERTIES_BYTES
 _SHOWN_QUEUES: Final = 8
 _SHORT_TAGS: Final = 256
 #: Fixed part of a stored record with IPv6 addresses.
@@ -144,6 +147,25 @@ class Outgoing:
         self._fields = fields
         self.message_id = message_id
 
+    def add_properties(self, added: Mapping[str, str]) -> int:
+        """Add properties to each message, as far as there is room, in place of older ones; return how many there are.
+
+        Readers take the last of properties of one name.
+        """
+        if self._code != _SEND_BATCH:
+            encoded = self._fields["i"]
+            self._fields["i"] = encoded + _suffix(added, MAX_SENT_PROPERTIES_BYTES - len(encoded.encode()))
+            return 1
+        suffix = _suffix(added, _BATCH_ROOM_BYTES).encode()
+        entries = decode_batch(self._body)
+        self._body = encode_batch((flag, body, properties + suffix) for flag, body, properties in entries)
+        return len(entries)
+
+    @property
+    def properties(self) -> str:
+        """Encoded properties of a single message."""
+        return self._fields["i"]
+
     def contents(self) -> Iterator[tuple[str, int, dict[str, str]]]:
         """Yield id, length of the body and properties of each message."""
         if self._code != _SEND_BATCH:
@@ -192,6 +214,16 @@ def batch_request(body: bytes, message_ids: str, *, wait_store_ok: bool) -> Outg
     """Return the request of an encoded batch, with the ids of its messages joined by commas."""
     wait = "true" if wait_store_ok else "false"
     return Outgoing(_SEND_BATCH, body, message_ids, {"g": _now(), "i": f"WAIT\x01{wait}", "m": "true"})
+
+
+def _suffix(added: Mapping[str, str], room: int) -> str:
+    """Return properties to append to encoded ones, those that fit."""
+    suffix = ""
+    for name, value in added.items():
+        longer = f"{suffix}\x02{name}\x01{value}"
+        if value.isprintable() and len(longer.encode()) <= room:  # the separators are not printable
+            suffix = longer
+    return suffix
 
 
 def _now() -> str:
@@ -283,7 +315,7 @@ def split_batch(messages: Sequence[Message], next_id: Callable[[], str], max_byt
     for index, message in enumerate(messages):
         unique_id = next_id()
         properties = encode_message_properties(message, unique_id).encode()
-        size = RECORD_BYTES + len(message.body) + len(message.topic) + len(properties) + _ADDED_PROPERTIES_BYTES
+        size = RECORD_BYTES + len(message.body) + len(message.topic) + len(properties) + _ADDED_IN_BATCH_BYTES
         if total + size > max_bytes and entries:
             yield Batch(index, ",".join(ids), encode_batch(entries))
             total = 0

@@ -9,8 +9,8 @@ Source: behaviour.md B.16, AsyncTraceDispatcher.java, SendMessageTraceHookImpl.j
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
-from typing import Final
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import trio
@@ -18,6 +18,7 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import open_service_nursery
+from triomq.client.producer.auto_batch import AutoBatch
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.delivery import Choice, Delivery
 from triomq.client.producer.publish import Outgoing, encode_message_properties, message_request
@@ -31,6 +32,9 @@ from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.requests.messages import EndTransactionRequestHeader
 from triomq.protocol.trace import Published, TraceRecord, TransactionEnded, encode_trace, trace_keys
+
+if TYPE_CHECKING:
+    from triomq.client.telemetry import Telemetry
 
 LOGGER: Final = logging.getLogger("triomq.client.producer.tracing")
 
@@ -182,24 +186,48 @@ async def open_tracer(
 
 
 class TracedDelivery(Delivery):
-    """Delivers, and records what was stored, unless the broker's answers say that it does not want traces."""
+    """Delivers, and records what was stored, unless the broker's answers say that it does not want traces.
 
-    __slots__ = ("_brokers", "_tracer")
+    With OpenTelemetry each send is an operation of that.
+    """
 
-    def __init__(self, instance: ClientInstance, group: str, settings: ProducerConfig, tracer: Tracer) -> None:
+    __slots__ = ("_brokers", "_telemetry", "_tracer")
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        settings: ProducerConfig,
+        tracer: Tracer | None,
+        telemetry: "Telemetry | None",
+    ) -> None:
         super().__init__(instance, group, settings)
         self._tracer = tracer
+        self._telemetry = telemetry
         self._brokers: dict[str, tuple[str, bool]] = {}  # region, and whether it is traced
         self._read_result = self._note_broker
 
     async def send(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
         """Send as usual, then record it."""
+        if self._telemetry is None:
+            return await self._send_recorded(topic, outgoing, choose)
+        with self._telemetry.sending(topic, outgoing) as operation:
+            result = await self._send_recorded(topic, outgoing, choose)
+            operation.stored(result.queue)
+        return result
+
+    async def send_oneway(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> None:
+        """Write the request once."""
+        with nullcontext() if self._telemetry is None else self._telemetry.sending(topic, outgoing):
+            await super().send_oneway(topic, outgoing, choose)
+
+    async def _send_recorded(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
         time_ms, began = wall_clock_ms(), trio.current_time()
         result = await super().send(topic, outgoing, choose)
         took_ms = round((trio.current_time() - began) * 1000)
         broker_name = result.queue.broker_name
         region, is_traced = self._brokers.get(broker_name, ("", False))
-        if not is_traced:
+        if self._tracer is None or not is_traced:
             return result
         address = self._instance.brokers.find(broker_name) or ""
         places = result.offset_message_id.split(",")
@@ -228,6 +256,37 @@ class TracedDelivery(Delivery):
         is_traced = ext_fields.get("TRACE_ON", "true") != "false"
         self._brokers[queue.broker_name] = ext_fields.get("MSG_REGION", ""), is_traced
         return read_send_result(status, message_id, queue, ext_fields)
+
+
+def delivery_of(
+    instance: ClientInstance,
+    group: str,
+    settings: ProducerConfig,
+    tracer: Tracer | None,
+    telemetry: "Telemetry | None",
+) -> Delivery:
+    """Return what delivers for a producer, and traces it if wanted."""
+    if tracer is None and telemetry is None:
+        return Delivery(instance, group, settings)
+    return TracedDelivery(instance, group, settings, tracer, telemetry)
+
+
+class TracedAutoBatch(AutoBatch):
+    """Makes each message an operation of OpenTelemetry; its delivery makes none."""
+
+    def __init__(
+        self, delivery: Delivery, nursery: trio.Nursery, settings: ProducerConfig, telemetry: "Telemetry"
+    ) -> None:
+        super().__init__(delivery, nursery, settings)
+        self._telemetry = telemetry
+
+    async def send(self, message: Message, message_id: str, properties: str) -> SendResult:
+        """Send a message with others and return its own result."""
+        outgoing = message_request(message, message_id, properties)
+        with self._telemetry.sending(message.topic, outgoing) as operation:
+            result = await super().send(message, message_id, outgoing.properties)
+            operation.stored(result.queue)
+        return result
 
 
 def _message_type(properties: Mapping[str, str]) -> int:

@@ -303,7 +303,7 @@ class FakeInstance:
         self.consumers: dict[str, ConsumerCallbacks] = {}
         self.name_servers = NameServers(("127.0.0.1:9876",))
         self.requests = self.routes = self.groups = self
-        self.lock_connections = None
+        self.lock_connections = self.telemetry = None
         self.brokers = FakeBrokers(self)
         self._known: dict[str, TopicRouteData] = {}
         cluster.instances.append(self)

@@ -1,0 +1,229 @@
+"""OpenTelemetry: a span and metrics for each send and each call of a handler (``ClientConfig.open_telemetry``).
+
+Needs the extra ``otel``, and is imported only if a client asks for it.  Only the API is used: what is exported, how
+contexts are written into messages and which sends are sampled is up to the program's SDK.
+
+All names are here.  Source: the semantic conventions for messaging and RocketMQ, whose status is Development.  Older
+names were never used, so ``OTEL_SEMCONV_STABILITY_OPT_IN`` has nothing to choose from.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import Token
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeAlias
+
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.trace import Link, SpanKind, StatusCode
+
+import triomq
+from triomq.client.config import OpenTelemetry
+from triomq.protocol.codes import code_name
+from triomq.protocol.errors import BrokerResponseError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName
+
+Attributes: TypeAlias = dict[str, Any]
+
+SYSTEM: Final = "messaging.system"
+OPERATION_NAME: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
+DESTINATION: Final = "messaging.destination.name"
+PARTITION: Final = "messaging.destination.partition.id"
+CONSUMER_GROUP: Final = "messaging.consumer.group.name"
+CLIENT_ID: Final = "messaging.client.id"
+NAMESPACE: Final = "messaging.rocketmq.namespace"
+CONSUMPTION_MODEL: Final = "messaging.rocketmq.consumption_model"
+MESSAGE_COUNT: Final = "messaging.batch.message_count"
+MESSAGE_ID: Final = "messaging.message.id"
+MESSAGE_TYPE: Final = "messaging.rocketmq.message.type"
+MESSAGE_TAG: Final = "messaging.rocketmq.message.tag"
+MESSAGE_KEYS: Final = "messaging.rocketmq.message.keys"
+MESSAGE_GROUP: Final = "messaging.rocketmq.message.group"
+DELAY_LEVEL: Final = "messaging.rocketmq.message.delay_time_level"
+DELIVERY_TIMESTAMP: Final = "messaging.rocketmq.message.delivery_timestamp"
+ERROR_TYPE: Final = "error.type"
+
+OPERATION_DURATION: Final = "messaging.client.operation.duration"
+PROCESS_DURATION: Final = "messaging.process.duration"
+SENT_MESSAGES: Final = "messaging.client.sent.messages"
+CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
+
+_SCHEMA: Final = "https://opentelemetry.io/schemas/1.37.0"
+_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_KINDS: Final = {"send": SpanKind.PRODUCER, "receive": SpanKind.CLIENT, "process": SpanKind.CONSUMER}
+_ROOT: Final = Context()
+
+
+class Sendable(Protocol):
+    """A prepared request; see ``Outgoing``."""
+
+    def contents(self) -> Iterable[tuple[str, int, dict[str, str]]]:
+        """Yield id, length of the body and properties of each message."""
+
+    def add_properties(self, added: Mapping[str, str]) -> int:
+        """Add properties to each message; return how many messages there are."""
+
+
+class Telemetry:
+    """Makes spans and metrics for the clients of an instance, in any thread."""
+
+    def __init__(self, settings: bool | OpenTelemetry, client_id: str, namespace: str | None) -> None:
+        """Take the providers, and what is the same in all spans."""
+        to = settings if isinstance(settings, OpenTelemetry) else OpenTelemetry()
+        meter = metrics.get_meter("triomq", triomq.__version__, to.meter_provider, _SCHEMA)
+
+        def seconds(name: str) -> metrics.Histogram:
+            return meter.create_histogram(name, "s", explicit_bucket_boundaries_advisory=_BUCKETS_S)
+
+        duration, consumed = seconds(OPERATION_DURATION), meter.create_counter(CONSUMED_MESSAGES, "{message}")
+        self._instruments = {
+            "send": (duration, meter.create_counter(SENT_MESSAGES, "{message}")),
+            "receive": (duration, consumed),
+            "process": (seconds(PROCESS_DURATION), consumed),
+        }
+        self._tracer = trace.get_tracer("triomq", triomq.__version__, to.tracer_provider, _SCHEMA)
+        self._client: Attributes = {CLIENT_ID: client_id, NAMESPACE: namespace or ""}
+
+    def sending(self, topic: str, outgoing: Sendable) -> "Operation":
+        """Begin to send messages, which get the context of the new span; its parent is the caller's."""
+        operation = self._begin("send", topic, {}, {}, None, ())
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier, operation.context)
+        operation.count = outgoing.add_properties(carrier)
+        if operation.span.is_recording():
+            if operation.count == 1:
+                message_id, _, properties = next(iter(outgoing.contents()))
+                operation.span.set_attributes(_describe(message_id, properties) | _describe_delivery(properties))
+            else:
+                operation.span.set_attribute(MESSAGE_COUNT, operation.count)
+        return operation
+
+    def consuming(self, name: str, group: str, model: str, messages: Sequence[MessageExt]) -> "Operation":
+        """Begin to ``process`` or ``receive`` messages of one queue.
+
+        To process one message continues its trace; whatever has several messages has links to theirs.
+        """
+        first = messages[0]
+        parent = _ROOT if name == "process" else None
+        origins = [propagate.extract(message.properties, _ROOT) for message in messages]
+        if name == "process" and len(origins) == 1:
+            parent = origins.pop()
+        spans = [trace.get_current_span(origin).get_span_context() for origin in origins]
+        links = [Link(span) for span in spans if span.is_valid]
+        own = {CONSUMPTION_MODEL: model, PARTITION: str(first.queue_id)}
+        operation = self._begin(name, first.topic, {CONSUMER_GROUP: group}, own, parent, links)
+        operation.count = len(messages)
+        if operation.span.is_recording():
+            if len(messages) == 1:
+                operation.span.set_attributes(_describe(first.message_id, first.properties))
+            else:
+                operation.span.set_attribute(MESSAGE_COUNT, len(messages))
+        return operation
+
+    def _begin(
+        self,
+        name: str,
+        topic: str,
+        measured: Attributes,
+        own: Attributes,
+        parent: Context | None,
+        links: Sequence[Link],
+    ) -> "Operation":
+        """Begin an operation; ``measured`` are attributes of its metrics too, ``own`` only of its span."""
+        measured = {SYSTEM: "rocketmq", OPERATION_NAME: name, OPERATION_TYPE: name, DESTINATION: topic, **measured}
+        span = self._tracer.start_span(
+            f"{name} {topic}", parent, _KINDS[name], {**measured, **self._client, **own}, links
+        )
+        return Operation(span, trace.set_span_in_context(span, parent), measured, *self._instruments[name])
+
+
+class Operation:
+    """A span, and the figures recorded at its end; ``with`` ends it, and notes an error.
+
+    Attributes:
+        span: the span.
+        context: what the operation does belongs to it.
+        count: messages it is about.
+    """
+
+    __slots__ = ("_began", "_duration", "_measured", "_messages", "_token", "context", "count", "span")
+
+    def __init__(
+        self,
+        span: trace.Span,
+        context: Context,
+        measured: Attributes,
+        duration: metrics.Histogram,
+        messages: metrics.Counter,
+    ) -> None:
+        self.span = span
+        self.context = context
+        self.count = 1
+        self._measured = measured
+        self._duration = duration
+        self._messages = messages
+        self._token: Token[Context] | None = None
+        self._began = perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.end(error)
+
+    def make_current(self) -> None:
+        """Make what the running task or thread does until the end a part of this operation."""
+        self._token = attach(self.context)
+
+    def stored(self, queue: MessageQueue) -> None:
+        """Note where the messages were stored."""
+        self.span.set_attribute(PARTITION, str(queue.queue_id))
+
+    def end(self, error: BaseException | str | None = None) -> None:
+        """End it, perhaps by an error."""
+        if self._token is not None:
+            detach(self._token)
+        if error is not None:
+            self._measured[ERROR_TYPE] = _error_type(error)
+            self.span.set_attribute(ERROR_TYPE, _error_type(error))
+            self.span.set_status(StatusCode.ERROR, str(error))
+            if isinstance(error, Exception):
+                self.span.record_exception(error)
+        self._duration.record(perf_counter() - self._began, self._measured, self.context)
+        self._messages.add(self.count, self._measured, self.context)
+        self.span.end()
+
+
+def _error_type(error: BaseException | str) -> str:
+    if isinstance(error, BrokerResponseError):
+        return code_name(error.code)
+    return error if isinstance(error, str) else type(error).__qualname__
+
+
+def _describe(message_id: str, properties: Mapping[str, str]) -> Attributes:
+    """Return what is known of a message where it is sent and where it is consumed."""
+    attributes: Attributes = {MESSAGE_ID: message_id}
+    for name, attribute in ((PropertyName.TAGS, MESSAGE_TAG), (PropertyName.SHARDING_KEY, MESSAGE_GROUP)):
+        if name in properties:
+            attributes[attribute] = properties[name]
+    if PropertyName.KEYS in properties:
+        attributes[MESSAGE_KEYS] = properties[PropertyName.KEYS].split()
+    return attributes
+
+
+def _describe_delivery(properties: Mapping[str, str]) -> Attributes:
+    """Return what only the sender knows: brokers remove the properties that say it."""
+    if properties.get(PropertyName.TRANSACTION_PREPARED) == "true":
+        return {MESSAGE_TYPE: "transaction"}
+    if level := properties.get(PropertyName.DELAY_TIME_LEVEL):
+        return {MESSAGE_TYPE: "delay", DELAY_LEVEL: int(level)}
+    if at_ms := properties.get(PropertyName.TIMER_DELIVER_MILLIS):
+        return {MESSAGE_TYPE: "delay", DELIVERY_TIMESTAMP: int(at_ms)}
+    if PropertyName.TIMER_DELAY_MILLIS in properties:
+        return {MESSAGE_TYPE: "delay"}
+    return {MESSAGE_TYPE: "fifo" if PropertyName.SHARDING_KEY in properties else "normal"}
