@@ -60,6 +60,10 @@ _ROOT: Final = Context()
 class Sendable(Protocol):
     """A prepared request; see ``Outgoing``."""
 
+    @property
+    def is_batch(self) -> bool:
+        """Whether it may have several messages."""
+
     def contents(self) -> Iterable[tuple[str, int, dict[str, str]]]:
         """Yield id, length of the body and properties of each message."""
 
@@ -89,16 +93,16 @@ class Telemetry:
 
     def sending(self, topic: str, outgoing: Sendable) -> "Operation":
         """Begin to send messages, which get the context of the new span; its parent is the caller's."""
-        operation = self._begin("send", topic, {}, {}, None, ())
+        own: Attributes = {}
+        if not outgoing.is_batch:
+            ((message_id, _, properties),) = outgoing.contents()
+            own = _describe(message_id, properties) | _describe_delivery(properties)
+        operation = self._begin("send", topic, {}, own, None, ())
         carrier: dict[str, str] = {}
         propagate.inject(carrier, operation.context)
         operation.count = outgoing.add_properties(carrier)
-        if operation.span.is_recording():
-            if operation.count == 1:
-                message_id, _, properties = next(iter(outgoing.contents()))
-                operation.span.set_attributes(_describe(message_id, properties) | _describe_delivery(properties))
-            else:
-                operation.span.set_attribute(MESSAGE_COUNT, operation.count)
+        if outgoing.is_batch:
+            operation.span.set_attribute(MESSAGE_COUNT, operation.count)
         return operation
 
     def consuming(self, name: str, group: str, model: str, messages: Sequence[MessageExt]) -> "Operation":
@@ -106,21 +110,17 @@ class Telemetry:
 
         To process one message continues its trace; whatever has several messages has links to theirs.
         """
-        first = messages[0]
+        first, count = messages[0], len(messages)
         parent = _ROOT if name == "process" else None
         origins = [propagate.extract(message.properties, _ROOT) for message in messages]
-        if name == "process" and len(origins) == 1:
+        if name == "process" and count == 1:
             parent = origins.pop()
         spans = [trace.get_current_span(origin).get_span_context() for origin in origins]
         links = [Link(span) for span in spans if span.is_valid]
-        own = {CONSUMPTION_MODEL: model, PARTITION: str(first.queue_id)}
+        own = _describe(first.message_id, first.properties) if count == 1 else {MESSAGE_COUNT: count}
+        own |= {CONSUMPTION_MODEL: model, PARTITION: str(first.queue_id)}
         operation = self._begin(name, first.topic, {CONSUMER_GROUP: group}, own, parent, links)
-        operation.count = len(messages)
-        if operation.span.is_recording():
-            if len(messages) == 1:
-                operation.span.set_attributes(_describe(first.message_id, first.properties))
-            else:
-                operation.span.set_attribute(MESSAGE_COUNT, len(messages))
+        operation.count = count
         return operation
 
     def _begin(

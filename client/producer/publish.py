@@ -152,7 +152,7 @@ class Outgoing:
 
         Readers take the last of properties of one name.
         """
-        if self._code != _SEND_BATCH:
+        if not self.is_batch:
             encoded = self._fields["i"]
             self._fields["i"] = encoded + _suffix(added, MAX_SENT_PROPERTIES_BYTES - len(encoded.encode()))
             return 1
@@ -162,13 +162,18 @@ class Outgoing:
         return len(entries)
 
     @property
+    def is_batch(self) -> bool:
+        """Whether it may have several messages."""
+        return self._code == _SEND_BATCH
+
+    @property
     def properties(self) -> str:
         """Encoded properties of a single message."""
         return self._fields["i"]
 
     def contents(self) -> Iterator[tuple[str, int, dict[str, str]]]:
         """Yield id, length of the body and properties of each message."""
-        if self._code != _SEND_BATCH:
+        if not self.is_batch:
             yield self.message_id, len(self._body), decode_properties(self._fields["i"].encode())
             return
         for message_id, entry in zip(self.message_id.split(","), decode_batch(self._body), strict=False):
