@@ -21,6 +21,7 @@ from bench import (
     spark,
     store,
     sync,
+    telemetry,
     topics,
     undecided,
     waiting,
@@ -81,6 +82,7 @@ MODES: Final = {
         spark.add_kafka_arguments,
         spark.run_kafka,
     ),
+    "telemetry": Mode("what OpenTelemetry costs our client", telemetry.add_arguments, telemetry.run),
     "peers": Mode("our client beside redis-py, nats-py and aiokafka", peers.add_arguments, peers.run),
     "compare": Mode(
         "our broker and Apache's in turns, by Apache's Java client (needs Java, Maven)",

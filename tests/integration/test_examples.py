@@ -34,6 +34,7 @@ PYTHON = {
         r"orders\n",
     ],
     "docs/services.md": ["", r"SEND_OK\n"],
+    "docs/tracing.md": [r"send orders\norder\nwrite invoice\nprocess orders\n"],
     "docs/tutorial.md": [
         r"(SEND_OK \d \d\n){5}",
         r"(invoice for order [13]\n){2}",

@@ -1,4 +1,7 @@
-"""A Java client and ours in one namespace, both traced: they meet in both directions and tell one story."""
+"""A Java client and ours in one namespace, both traced: they meet in both directions and tell one story.
+
+It is told twice: in RocketMQ's records, and by OpenTelemetry.
+"""
 
 import json
 import subprocess
@@ -9,14 +12,19 @@ from typing import Any, Final
 
 import pytest
 import trio
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.integration.cli_tools import triomq
 from tests.interop.kit_driver import KIT, java_classpath, run
 from tests.interop.suite_tools import Inbox, fresh, has_route, until
-from triomq.client import Admin, ClientConfig, Message, Producer, PushConsumer
+from triomq.client import Admin, ClientConfig, Message, OpenTelemetry, Producer, PushConsumer
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
+#: ``SPAN`` of the program.
+JAVA_SPAN: Final = 0x00F067AA0BA902B7
 PEER: Final = Path(__file__).parent / "TracedPeer.java"
 
 
@@ -59,7 +67,9 @@ async def story(namesrv: str, message_id: str, count: int) -> list[tuple[str, st
 
 
 async def test_java_and_we_share_a_namespace_and_one_trace(namesrv: str, tmp_path: Path) -> None:
-    config = ClientConfig(namespace=fresh("tenant"))
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    config = ClientConfig(namespace=fresh("tenant"), open_telemetry=OpenTelemetry(tracer_provider=provider))
     topic, answers, group, ours = fresh("orders"), fresh("answers"), fresh("java"), fresh("ours")
     inbox = Inbox()
     async with Admin(namesrv=namesrv, config=config) as admin:
@@ -83,6 +93,11 @@ async def test_java_and_we_share_a_namespace_and_one_trace(namesrv: str, tmp_pat
             await inbox.wait_count(1)
         (answer,) = inbox.messages
         assert (answer.topic, answer.body) == (answers, f"{topic} hello".encode())
+        our_send, our_process = exporter.get_finished_spans()
+        assert (our_send.name, our_process.name) == (f"send {topic}", f"process {answers}")
+        assert our_send.context is not None
+        assert our_process.parent is not None
+        assert (our_process.parent.trace_id, our_process.parent.span_id) == (our_send.context.trace_id, JAVA_SPAN)
         assert await story(namesrv, sent.message_id, 3) == [
             ("sent", "P", "ok"),
             ("consumed", group, "failed"),
