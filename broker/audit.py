@@ -6,25 +6,22 @@ requests never wait for the disk: a thread writes, and lines that do not fit int
 
 import json
 import logging
-import os
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from io import TextIOWrapper
-from logging.handlers import RotatingFileHandler
 from typing import Final, Protocol
 
 import trio
 
 from triomq.broker.config import ConnectionConfig
 from triomq.broker.signals import Signal
+from triomq.log_file import LogFile
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.files.file_system import FILE_MODE
 
 LOGGER: Final = logging.getLogger("triomq.broker.audit")
 
@@ -60,13 +57,8 @@ class Peer(Protocol):
     logins: frozenset[str]
 
 
-class _File(RotatingFileHandler):
-    """Begins a new file above a size; only its owner can read it, and errors go to the caller."""
-
-    def _open(self) -> TextIOWrapper:
-        return open(
-            self.baseFilename, "a", encoding="ascii", opener=lambda path, flags: os.open(path, flags, FILE_MODE)
-        )
+class _File(LogFile):
+    """Hands errors to the caller."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
         stream, self.stream = self.stream, None  # the next record opens it again

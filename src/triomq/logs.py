@@ -131,8 +131,12 @@ def reopen_log_file() -> None:
             reopen()
 
 
-def configure(level: str, log_file: str | None = None, log_format: str = "text") -> None:
+def configure(
+    level: str, log_file: str | None = None, log_format: str = "text", max_bytes: int = 0, backups: int = 0
+) -> None:
     """Log triomq's records from ``level`` up to stderr, or to a file that may be renamed while it is in use.
+
+    Above ``max_bytes``, if not 0, the file is renamed and a new one begins; ``backups`` of them are kept.
 
     Raises:
         ConfigError: the file cannot be opened.
@@ -141,10 +145,10 @@ def configure(level: str, log_file: str | None = None, log_format: str = "text")
     if log_file is None:
         handler = logging.StreamHandler()
     else:
-        from logging.handlers import WatchedFileHandler  # 5 ms of start-up, only when logging to a file
+        from triomq.log_file import LogFile  # 5 ms of start-up, only when logging to a file
 
         try:
-            handler = WatchedFileHandler(log_file, encoding="utf-8")
+            handler = LogFile(log_file, maxBytes=max_bytes, backupCount=backups)
         except OSError as exc:
             raise ConfigError(f"log file {log_file}: {exc.strerror}; choose another one with --log-file") from exc
     handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter())

@@ -24,7 +24,7 @@ def run(argv: Sequence[str]) -> int:
     module, _, function = runner.partition(":")
     _configure_stdout(as_json=options.json)
     try:
-        configure(options.log_level, options.log_file, options.log_format)
+        configure(options.log_level, options.log_file, options.log_format, options.log_max_size, options.log_backups)
         command = cast(Runner, getattr(importlib.import_module(module), function))
         return command(options)
     except BaseException as exc:  # noqa: BLE001  # boundary: defects are raised again

@@ -150,3 +150,36 @@ def test_the_log_file_is_opened_again_after_it_was_moved(logger: logging.Logger,
     reopen_log_file()
     assert path.read_text() == ""
     assert json.loads((tmp_path / "old.log").read_text())["event"] == "one"
+
+
+def test_the_log_file_rotates_by_size_and_only_its_owner_reads_it(logger: logging.Logger, tmp_path: Path) -> None:
+    configure("info", str(tmp_path / "x.log"), max_bytes=1000, backups=2)
+    for number in range(80):
+        logging.getLogger("triomq.x").info(f"{number:0100}")  # noqa: G004  # a kind of its own
+    files = sorted(tmp_path.iterdir())
+    assert [path.name for path in files] == ["x.log", "x.log.1", "x.log.2"]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert all(path.stat().st_size <= 1000 for path in files)
+    files[0].rename(tmp_path / "x.log.moved")
+    logging.getLogger("triomq.x").info("last")
+    assert files[0].read_text().endswith(" last\n")
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_log_file_that_cannot_be_renamed_goes_on(
+    logger: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    (tmp_path / "real").touch()
+    if is_link:
+        (tmp_path / "x.log").symlink_to(tmp_path / "real")
+    else:
+        monkeypatch.setattr("os.rename", refused)
+    configure("info", str(tmp_path / "x.log"), max_bytes=1, backups=1)
+    for number in range(3):
+        logging.getLogger("triomq.x").info("hello %d", number)
+    assert (tmp_path / "x.log").read_text().count("hello") == 3
+    assert (tmp_path / "x.log").is_symlink() == is_link

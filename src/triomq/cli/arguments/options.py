@@ -16,6 +16,8 @@ class Options:
     log_level: str
     log_file: str | None
     log_format: str
+    log_max_size: int
+    log_backups: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

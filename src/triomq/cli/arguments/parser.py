@@ -123,6 +123,9 @@ def add_command(
     add_option(parser, "--json", "write JSON: one object, or one object per line")
     add_option(parser, "--log-level debug|info|warning|error", f"what to log ({log_level})", log_level)
     add_option(parser, "--log-file FILE", "log to this file instead of stderr")
+    text = "rename the log file to FILE.1 above this size and begin a new one; 0: never (100MiB)"
+    add_option(parser, "--log-max-size SIZE", text, 100 * 1024**2)
+    add_option(parser, "--log-backups N", "keep this many renamed log files (5)", 5)
     add_option(parser, "--log-format text|json", "format of the log (text)", "text")
     return parser
 

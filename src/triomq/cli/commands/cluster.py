@@ -116,6 +116,7 @@ class Cluster:
             *(["--insecure"] if options.insecure else []),
         ]
         common += ["--log-level", options.log_level, "--log-format", options.log_format]
+        common += ["--log-max-size", str(options.log_max_size), "--log-backups", str(options.log_backups)]
         commands = {}
         for number in range(options.brokers):
             name = f"broker-{chr(ord('a') + number)}"
