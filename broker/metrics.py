@@ -193,10 +193,16 @@ class BrokerMetrics:
         yield from text.add("rocketmq_consumer_connections", consumers.items())
         yield from text.add("rocketmq_producer_connections", producers.items())
         live = list(groups.consumers)
+        missing: Counter[str] = Counter()
+        for group in live:
+            for topic in list(group.subscriptions):
+                missing[group.name] += not (topic.startswith(RETRY_PREFIX) or self._broker.topics.get(topic))
+                yield ()
         for name, counts in (
             ("triomq_stalled_queues", self._broker.stalls.by_group()),
             ("triomq_duplicate_client_ids", ((group.name, len(group.duplicate_ids)) for group in live)),
             ("triomq_different_subscriptions", ((group.name, len(group.differences)) for group in live)),
+            ("triomq_missing_topics", missing.items()),
         ):
             yield from text.add(name, ((label("consumer_group", group), count) for group, count in counts if count))
 

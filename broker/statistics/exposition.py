@@ -82,6 +82,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "triomq_different_subscriptions": _gauge(
         "topics to which members subscribe differently; groups with any", "consumer_group"
     ),
+    "triomq_missing_topics": _gauge(
+        "topics to which a group subscribes that the broker does not have; groups with any", "consumer_group"
+    ),
     "triomq_table_size": _gauge("entries of a table", "table"),
     "triomq_table_limit": _gauge("how many it may have", "table"),
     "triomq_memory_budget_bytes": _gauge("memory that peers make the server hold, and reserve for what waits", "use"),

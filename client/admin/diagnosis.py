@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from triomq.client.admin.broker_answers import BrokerAnswer
 from triomq.client.admin.group_state import GroupState, QueueState
 from triomq.protocol.bodies.group_health import STALL_AFTER_S, StallCause
-from triomq.protocol.names import RETRY_PREFIX
 
 #: Clocks that differ by more than this are apart, beyond the error of the measurement.
 CLOCK_TOLERANCE_MS: Final = 2000
@@ -159,16 +158,13 @@ def _about_members(state: GroupState, topics: Collection[str]) -> Iterator[Findi
     for difference in state.subscription_differences:
         advice = "let all members of a group subscribe to the same topics and tags, or use two groups"
         yield Finding(FindingKind.SUBSCRIPTIONS, f"group {group}: {difference}", advice, None, group, difference.topic)
-    subscribed = set() if state.members is None else set(state.members.subscription_table)
-    subscribed |= {difference.topic for difference in state.subscription_differences}
-    for topic in sorted(subscribed.difference(topics)):
-        if not topic.startswith(RETRY_PREFIX):  # it comes with the first member
-            similar = get_close_matches(topic, topics, n=3, cutoff=0.6)
-            advice = f"create it: triomq topic create {topic}" + (
-                f"; or correct the subscription, similar topics: {', '.join(similar)}" if similar else ""
-            )
-            text = f"group {group} subscribes to topic {topic}, which does not exist"
-            yield Finding(FindingKind.MISSING_TOPIC, text, advice, None, group, topic)
+    for topic in state.missing_topics(topics):
+        similar = get_close_matches(topic, topics, n=3, cutoff=0.6)
+        advice = f"create it: triomq topic create {topic}" + (
+            f"; or correct the subscription, similar topics: {', '.join(similar)}" if similar else ""
+        )
+        text = f"group {group} subscribes to topic {topic}, which does not exist"
+        yield Finding(FindingKind.MISSING_TOPIC, text, advice, None, group, topic)
 
 
 _OWNERLESS: Final[Mapping[StallCause, str]] = {

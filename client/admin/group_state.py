@@ -37,6 +37,7 @@ from triomq.protocol.errors import (
     TopicNotExistError,
 )
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
 from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader
 from triomq.protocol.units import Timestamp
@@ -104,6 +105,15 @@ class GroupState(NamedTuple):
     queues: tuple[QueueState, ...]
     duplicate_client_ids: tuple[str, ...]
     subscription_differences: tuple[SubscriptionDifference, ...]
+
+    def missing_topics(self, topics: Collection[str]) -> list[str]:
+        """Return the topics to which members subscribe and that are not among ``topics``, sorted.
+
+        Retry topics do not count: they come with the first member.
+        """
+        subscribed = set() if self.members is None else set(self.members.subscription_table)
+        subscribed |= {difference.topic for difference in self.subscription_differences}
+        return sorted(topic for topic in subscribed.difference(topics) if not topic.startswith(RETRY_PREFIX))
 
 
 async def read_lags(requests: Requests, brokers: Iterable[str], group: str, topic: str | None = None) -> list[GroupLag]:

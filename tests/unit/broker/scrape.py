@@ -64,6 +64,7 @@ def make_busy(broker: Broker, clock: Clock, peers: Callable[[str], Peer]) -> Non
     peer, other = peers("192.0.2.9:50001"), peers("192.0.2.10:50002")
     join(peer, "G", "T")
     join(other, "G", "T", tags="A")  # the same client id, and another subscription
+    join(other, "MISSING", "missing")
     broker.groups.consumers.check()
     sent = [peer.put("T"), peer.put("T", b"hello, world")]
     assert peer.pull("T", 0, maxMsgNums=1) is not None

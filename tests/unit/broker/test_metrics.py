@@ -62,6 +62,7 @@ async def test_the_metrics_are_right(busy: Broker, clock: Clock) -> None:
     assert value("triomq_delayed_messages", level="3") == 1
     for name in ("triomq_stalled_queues", "triomq_duplicate_client_ids", "triomq_different_subscriptions"):
         assert value(name, consumer_group="G") == 1
+    assert of(found, "triomq_missing_topics", consumer_group="MISSING") == of(found, "triomq_missing_topics") == [1]
     assert value("triomq_table_size", table="topics") == len(busy.topics.configs)
     assert value("triomq_table_limit", table="topics") == busy.config.max_topics
     assert value("triomq_pull_seconds_count") == value("triomq_pull_seconds_bucket", le="+Inf") == 1

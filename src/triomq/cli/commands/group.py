@@ -1,5 +1,6 @@
 """``triomq group``: list, create, delete, show, reset-offset."""
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from triomq.cli.arguments.client_options import (
@@ -88,10 +89,11 @@ async def show(options: GroupShowOptions) -> None:
         state = await admin.group_state(options.group, options.topic)
         if state.members is None and not state.queues:
             await check_known(admin, options.group)
+        described = describe(state, await admin.topics())
     if options.json:
-        write_json(describe(state))
+        write_json(described)
     else:
-        _draw(state)
+        _draw(described)
 
 
 _TABLES: Final = {
@@ -101,14 +103,14 @@ _TABLES: Final = {
 }
 
 
-def describe(state: GroupState) -> dict[str, Any]:
-    """Return the output of ``--json``."""
+def describe(state: GroupState, topics: Collection[str]) -> dict[str, Any]:
+    """Return the output of ``--json``; ``topics`` are all that exist."""
     connections = [] if state.members is None else state.members.connection_set
     subscriptions = {} if state.members is None else state.members.subscription_table
     return {
         "group": state.group,
         "lag": sum(queue.position.lag for queue in state.queues),
-        "problems": problems(state),
+        "problems": problems(state, topics),
         "members": [
             {
                 "client_id": connection.client_id,
@@ -144,7 +146,7 @@ def _describe_queue(queue: QueueState) -> dict[str, Any]:
     }
 
 
-def problems(state: GroupState) -> list[dict[str, Any]]:
+def problems(state: GroupState, topics: Collection[str]) -> list[dict[str, Any]]:
     """Return the problems of a group: each with a kind for programs and a text for people."""
     found: list[dict[str, Any]] = []
     connections = [] if state.members is None else state.members.connection_set
@@ -156,6 +158,10 @@ def problems(state: GroupState) -> list[dict[str, Any]]:
         {"kind": "different-subscriptions", "topic": difference.topic, "text": str(difference)}
         for difference in state.subscription_differences
     )
+    found += (
+        {"kind": "missing-topic", "topic": topic, "text": f"topic {topic} is subscribed to, but does not exist"}
+        for topic in state.missing_topics(topics)
+    )
     for queue in state.queues:
         if queue.stall is not None:
             topic, broker, queue_id = queue.position.queue
@@ -165,8 +171,7 @@ def problems(state: GroupState) -> list[dict[str, Any]]:
     return found
 
 
-def _draw(state: GroupState) -> None:
-    found = describe(state)
+def _draw(found: dict[str, Any]) -> None:
     members = len(found["members"])
     write_text(f"group {found['group']}: {plural(members, 'member')}, lag {found['lag']}\n")
     for problem in found["problems"]:

@@ -24,7 +24,7 @@ DIFFERENCE = SubscriptionDifference("T", (("x", ("a",)), (None, ("b",))))
 
 
 def test_a_group_is_described_with_its_lag_summed() -> None:
-    described = describe(GroupState("g", MEMBERS, QUEUES, (), ()))
+    described = describe(GroupState("g", MEMBERS, QUEUES, (), ()), {"T"})
     assert described["lag"] == 3
     assert [member["client_id"] for member in described["members"]] == ["a", "b", "b"]
     assert described["members"][1] == {
@@ -64,7 +64,7 @@ def test_a_group_is_described_with_its_lag_summed() -> None:
 
 
 def test_what_is_wrong_is_told_with_a_kind_and_a_text() -> None:
-    assert describe(GroupState("g", MEMBERS, QUEUES, ("b",), (DIFFERENCE,)))["problems"] == [
+    assert describe(GroupState("g", MEMBERS, QUEUES, ("b",), (DIFFERENCE,)), {"U"})["problems"] == [
         {
             "kind": "duplicate-client-id",
             "client_id": "b",
@@ -75,6 +75,7 @@ def test_what_is_wrong_is_told_with_a_kind_and_a_text() -> None:
             "topic": "T",
             "text": "topic T is subscribed to differently: a 'x'; b not at all",
         },
+        {"kind": "missing-topic", "topic": "T", "text": "topic T is subscribed to, but does not exist"},
         {
             "kind": "stalled",
             "topic": "T",
@@ -87,7 +88,7 @@ def test_what_is_wrong_is_told_with_a_kind_and_a_text() -> None:
 
 
 def test_a_group_without_members_has_empty_lists() -> None:
-    described = describe(GroupState("g", None, (), (), ()))
+    described = describe(GroupState("g", None, (), (), ()), ())
     assert described == {"group": "g", "lag": 0, "problems": [], "members": [], "subscriptions": [], "queues": []}
 
 
