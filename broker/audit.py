@@ -162,8 +162,7 @@ class Audit:
             lines.append(self._line(event="lost", count=lost - self._recorded))
         if self._dropped > self._logged:
             self._logged = self._dropped
-            minute = str(self._clock_ms() // 60_000)
-            self._log.failed("more requests than it takes", key="queue", cause=minute)
+            self._log.failed("more requests than it takes", key="queue")
         if not lines:
             return
         try:

@@ -215,7 +215,13 @@ class ConnectionLostError(ClientError):
 
 
 class RequestTimeoutError(ClientError):
-    """No answer came within the deadline: the peer may or may not have done the work."""
+    """No answer came within the deadline: the peer may or may not have done the work.
+
+    Attributes:
+        is_silent: the peer has not answered anything on this connection.
+    """
+
+    is_silent = False
 
 
 class NameServerError(ClientError):

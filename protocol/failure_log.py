@@ -1,20 +1,31 @@
-"""Logs a failure that repeats: once when it starts, not at each attempt."""
+"""Logs a failure that repeats: when it starts, and once a minute, not at each attempt."""
 
 import logging
 from collections.abc import Hashable
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import Final
 
 _MAX_KEYS: Final = 1000
+_MAX_CAUSES: Final = 3
+_INTERVAL_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Failure:
+    causes: set[str] = field(default_factory=set)
+    silent_until: float = 0.0
+    suppressed: int = 0
 
 
 class FailureLog:
-    """Remembers which operations fail, so that a lasting failure is logged once.
+    """Remembers which operations fail, so that a lasting failure is logged once, and then once a minute with a count.
 
-    It is logged again after a success, or when its cause changes.  Operations that fail independently have keys, of
-    which it remembers a thousand: a peer may choose them.
+    It is logged again after a success, or for some causes when there is another one.  Operations that fail
+    independently have keys, of which it remembers a thousand: a peer may choose them.
     """
 
-    __slots__ = ("_causes", "_level", "_logger", "_message", "_recovery")
+    __slots__ = ("_failures", "_level", "_logger", "_message", "_recovery")
 
     def __init__(self, logger: logging.Logger, message: str, level: int = logging.ERROR, *, recovery: str = "") -> None:
         """Take the message of a failure, and optionally that of the first success after it."""
@@ -22,17 +33,26 @@ class FailureLog:
         self._message = message
         self._level = level
         self._recovery = recovery
-        self._causes: dict[Hashable, str] = {}
+        self._failures: dict[Hashable, _Failure] = {}
 
     def failed(self, *args: object, key: Hashable = None, cause: str = "", level: int | None = None) -> None:
-        """Log the message with its arguments, unless this failure was logged already."""
-        if self._causes.get(key) != cause:
-            if len(self._causes) >= _MAX_KEYS:
-                del self._causes[next(iter(self._causes))]
-            self._causes[key] = cause
-            self._logger.log(self._level if level is None else level, self._message, *args)
+        """Log the message with its arguments, unless this failure was logged within the last minute."""
+        if key not in self._failures and len(self._failures) >= _MAX_KEYS:
+            del self._failures[next(iter(self._failures))]
+        failure, now = self._failures.setdefault(key, _Failure()), monotonic()
+        message = self._message
+        if cause not in failure.causes and len(failure.causes) < _MAX_CAUSES:
+            failure.causes.add(cause)
+        elif now < failure.silent_until:
+            failure.suppressed += 1
+            return
+        elif failure.suppressed:
+            message += " (and %d more like this)"
+            args, failure.suppressed = (*args, failure.suppressed), 0
+        failure.silent_until = now + _INTERVAL_S
+        self._logger.log(self._level if level is None else level, message, *args)
 
     def worked(self, *args: object, key: Hashable = None) -> None:
         """Log the recovery message with its arguments, if the operation had failed and there is such a message."""
-        if self._causes.pop(key, None) is not None and self._recovery:
+        if self._failures.pop(key, None) is not None and self._recovery:
             self._logger.log(self._level, self._recovery, *args)

@@ -70,7 +70,6 @@ class Groups(ConnectionObserver):
 
     def connected(self, address: str) -> None:
         """A connection was made: announce the groups on it."""
-        self._connections_log.worked(address, key=address)
         if address in self._brokers.addresses():
             self.wake(address)
 
@@ -83,7 +82,7 @@ class Groups(ConnectionObserver):
                 consumer.connection_lost(address)
 
     def unreachable(self, address: str, reason: str) -> None:
-        """Warn once for all tasks of consumers, which retry until it works; other callers get the error."""
+        """Warn for all tasks of consumers together, which retry until it works; other callers get the error."""
         if self.consumers and self._requests.is_open and address in self._brokers.addresses():
             self._connections_log.failed(address, reason, key=address)
 
@@ -195,12 +194,16 @@ class Groups(ConnectionObserver):
         except (ClientError, BrokerResponseError) as exc:
             if is_logged:
                 self._failed(address, exc)
-            return isinstance(exc, BrokerResponseError)
+            is_answered = isinstance(exc, BrokerResponseError)
+            if is_answered:
+                self._connections_log.worked(address, key=address)
+            return is_answered
         else:
             self.broker_versions[address] = version
             self._announced.add(address)
             self._unreached.discard(address)
             self._heartbeats_log.worked(address, key=address)
+            self._connections_log.worked(address, key=address)
             return True
         finally:
             self._beating[address] -= 1

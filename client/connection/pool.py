@@ -13,7 +13,7 @@ import trio
 from triomq.client.config import ClientConfig
 from triomq.client.connection.connection import Connection, RequestHandler
 from triomq.client.connection.dial import dial
-from triomq.protocol.errors import ClientClosedError, ConnectError, ConnectionLostError
+from triomq.protocol.errors import ClientClosedError, ConnectError, ConnectionLostError, RequestTimeoutError
 from triomq.protocol.failure_log import FailureLog
 
 LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
@@ -21,7 +21,8 @@ LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
 
 def is_reported(error: Exception) -> bool:
     """Whether the client instance logs this failure itself, once for all its tasks."""
-    return isinstance(error, ConnectError | ConnectionLostError)
+    is_silent = isinstance(error, RequestTimeoutError) and error.is_silent
+    return is_silent or isinstance(error, ConnectError | ConnectionLostError)
 
 
 def log_retry(log: FailureLog, key: str, error: Exception) -> None:

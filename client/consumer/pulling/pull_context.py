@@ -13,6 +13,7 @@ from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.flow_control import FlowLimits
 from triomq.client.consumer.pulling.progress import Progress
 from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -46,6 +47,7 @@ class PullContext:
         limits: limits of each queue; replaced when the number of queues changes.
         corrections: offsets that brokers refused.
         complaints: present errors of pulls, and how many queues have each.
+        failures: logs them, whichever queues have them.
     """
 
     requests: QueueRequests
@@ -60,6 +62,9 @@ class PullContext:
     limits: FlowLimits = field(init=False)
     corrections: int = 0
     complaints: Counter[str] = field(default_factory=Counter)
+    failures: FailureLog = field(
+        default_factory=lambda: FailureLog(LOGGER, "pull failed, retrying queue=%s error=%s", logging.WARNING)
+    )
 
     def __post_init__(self) -> None:
         self.share_limits(1)
@@ -68,11 +73,17 @@ class PullContext:
         """Divide the limits among this many queues."""
         self.limits = FlowLimits.of(self.config, queues, orderly=self.orderly)
 
-    def complain(self, queue: MessageQueue, complaint: str, level: int) -> None:
-        """Record that a queue's pulls fail; of many queues with the same error the first is logged."""
-        if not self.complaints[complaint]:
-            LOGGER.log(level, "pull failed, retrying queue=%s error=%s", queue, complaint)
-        self.complaints[complaint] += 1
+    def complain(self, queue: MessageQueue, before: str, complaint: str, level: int) -> None:
+        """Record and log why the last pull of a queue failed, and the one before; "": it did not."""
+        if complaint:
+            self.failures.failed(queue, complaint, key=complaint, level=level)
+        if complaint == before:
+            return
+        if complaint:
+            self.complaints[complaint] += 1
+        if before and self.withdraw(before) and not complaint:
+            self.failures.worked(key=before)
+            LOGGER.info("pulls work again queue=%s error=%s", queue, before)
 
     def withdraw(self, complaint: str) -> bool:
         """Record that a queue no longer has this error; return whether it was the last one."""

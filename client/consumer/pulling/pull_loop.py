@@ -393,8 +393,5 @@ class PullLoop:
 
     def _complain(self, complaint: str, level: int = logging.WARNING) -> None:
         before, self._complaint = self._complaint, complaint
-        if complaint != before:
-            if complaint:
-                self._context.complain(self.queue, complaint, level)
-            if before and self._context.withdraw(before):
-                LOGGER.info("pulls work again queue=%s error=%s", self.queue, before)
+        if complaint or before:
+            self._context.complain(self.queue, before, complaint, level)

@@ -43,3 +43,17 @@ def test_it_forgets_the_oldest_of_very_many_keys(log: FailureLog, caplog: pytest
     for key in (*range(1001), 1000, 0):
         log.failed(key, key=key)
     assert caplog.messages[-2:] == ["cannot write 1000", "cannot write 0"]
+
+
+def test_a_lasting_failure_is_counted_once_a_minute_whatever_its_causes(
+    log: FailureLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for second in range(150):
+        monkeypatch.setattr("triomq.protocol.failure_log.monotonic", lambda now=second: now)
+        log.failed(second, cause="one" if second < 60 else str(second))
+    assert caplog.messages == [
+        "cannot write 0",
+        "cannot write 60",
+        "cannot write 61",
+        "cannot write 121 (and 118 more like this)",
+    ]
