@@ -15,6 +15,8 @@ from triomq.protocol.bodies.statistics import BrokerStatsData
 _WINDOWS_S: Final = (10, 60, 600)  # the three figures of putTps and getTransferedTps
 _KEPT_SAMPLES: Final = _WINDOWS_S[-1] + 1
 _GROUP_WINDOW_S: Final = 60
+#: Pairs of a topic and a group that are counted; peers may pull any topic for any group, and history copies the tables.
+MAX_PAIRS: Final = 20_000
 _EVENTS: Final = (
     "bad_frames", "denied_requests", "limited_requests", "failed_requests", "unmatched_responses", "stalled_peers",
     "given_up_peers", "refused_connections", "idle_closed", "shed_sends",
@@ -101,16 +103,19 @@ class BrokerStatistics:
         """Count messages sent to consumers in the answer to a pull."""
         self.get_messages += messages
         self.get_bytes += size_bytes
-        key = (topic, group)
-        _add(self.get_by_group, key, messages)
-        _add(self.get_bytes_by_group, key, size_bytes)
-        _add(self.pulls_by_group, key, 1)
-        _add(self.pull_ms_by_group, key, pull_ms)
         self.pulls.observe(pull_ms / 1000)
+        key = (topic, group)
+        if key in self.get_by_group or len(self.get_by_group) < MAX_PAIRS:
+            _add(self.get_by_group, key, messages)
+            _add(self.get_bytes_by_group, key, size_bytes)
+            _add(self.pulls_by_group, key, 1)
+            _add(self.pull_ms_by_group, key, pull_ms)
 
     def send_back(self, group: str, topic: str) -> None:
         """Count a message of a topic that a consumer of a group sent back."""
-        _add(self.sent_back_by_group, (topic, group), 1)
+        key = (topic, group)
+        if key in self.sent_back_by_group or len(self.sent_back_by_group) < MAX_PAIRS:
+            _add(self.sent_back_by_group, key, 1)
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""

@@ -81,3 +81,19 @@ def test_totals_are_kept_at_midnight(statistics: BrokerStatistics) -> None:
     statistics.put("T", 1, 1)
     statistics.note_day(9)
     assert statistics.day_totals == (Totals(3, 2), Totals(4, 2))
+
+
+def test_only_so_many_pairs_of_a_topic_and_a_group_are_counted(
+    statistics: BrokerStatistics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triomq.broker.statistics.counters.MAX_PAIRS", 2)
+    for number in (0, 1, 2, 3, 0):
+        statistics.get(f"G{number}", "T", 1, 5)
+        statistics.send_back(f"G{number}", "T")
+    assert statistics.get_messages == 5
+    for table in statistics._by_group().values():
+        assert list(table) == [("T", "G0"), ("T", "G1")]
+    assert statistics.get_by_group["T", "G0"] == 2
+    statistics.forget_group("G0")
+    statistics.get("G2", "T", 1, 5)
+    assert ("T", "G2") in statistics.get_by_group
