@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from triomq.broker.watched_file import MISSING, Marks, WatchedFile, read_file
+from triomq.broker.watched_file import MISSING, Marks, WatchedFiles, read_file
 from triomq.protocol.acl.accounts import AclRules
 from triomq.protocol.acl.addresses import union
 from triomq.protocol.acl.plain_acl import read_rules
@@ -28,7 +28,7 @@ _FURTHER_FILES: Final = "acl"
 _SUFFIXES: Final = (".yml", ".yaml")
 
 
-class Accounts(WatchedFile[AclRules]):
+class Accounts(WatchedFiles[AclRules]):
     """The files of accounts and what they say; the first one gets new accounts.
 
     Attributes:

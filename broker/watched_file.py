@@ -5,6 +5,7 @@ Rules: what it says counts as a whole or not at all; a wrong file changes nothin
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -24,12 +25,12 @@ _INTERVAL_S: Final = 2.0
 MISSING: Final = (0, 0, 0)
 
 
-class WatchedFile(Generic[Content]):
-    """A file and what it says.
+class WatchedFiles(ABC, Generic[Content]):
+    """Files, and what they say together.
 
     Attributes:
-        path: the file.
-        readings, failed_readings: how often the file was read since the start, and how often it was wrong.
+        path: the file, or the first one.
+        readings, failed_readings: how often they were read since the start, and how often one was wrong.
     """
 
     def __init__(self, path: Path, log: FailureLog) -> None:
@@ -40,17 +41,21 @@ class WatchedFile(Generic[Content]):
         self._marks: Marks = {}
         self._log = log
 
-    def _parse(self, text: str | None) -> Content:
-        """Return what the file says; ``None``: there is none.  May run in a worker thread.
+    @abstractmethod
+    def _files(self) -> list[Path]:
+        """Return what is read."""
+
+    @abstractmethod
+    def _read(self) -> tuple[Marks, Content]:
+        """Return the marks of the files and what they say.  May run in a worker thread.
 
         Raises:
-            ConfigError: it is wrong; the text names the line.
+            ConfigError: one cannot be read, or is wrong; the text names file and line.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _use(self, content: Content) -> None:
         """Let it count from now on."""
-        raise NotImplementedError
 
     def load(self) -> None:
         """Read the file at the start.
@@ -87,19 +92,25 @@ class WatchedFile(Generic[Content]):
         self._marks = marks
         self._use(content)
 
-    def _files(self) -> list[Path]:
-        """Return what is read, where that is more than one file."""
-        return [self.path]
-
     def _read_changed(self) -> tuple[Marks, Content] | None:
         return None if {path: _mark(path) for path in self._files()} == self._marks else self._read()
 
-    def _read(self) -> tuple[Marks, Content]:
-        """Return the file's mark and what it says.
+
+class WatchedFile(WatchedFiles[Content]):
+    """One file."""
+
+    @abstractmethod
+    def _parse(self, text: str | None) -> Content:
+        """Return what the file says; ``None``: there is none.  May run in a worker thread.
 
         Raises:
-            ConfigError: it cannot be read, or is wrong.
+            ConfigError: it is wrong; the text names the line.
         """
+
+    def _files(self) -> list[Path]:
+        return [self.path]
+
+    def _read(self) -> tuple[Marks, Content]:
         try:
             mark, text = read_file(self.path)
             return {self.path: mark}, self._parse(text)
