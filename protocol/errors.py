@@ -20,6 +20,8 @@
     |  |- NoRouteError                no broker is known for the topic
     |  |  `- NoBrokerError            no broker is known at all
     |  |- DataLossError               messages to be read no longer exist
+    |  |- HandlerProcessError         the process that ran a consumer's handler died
+    |  |- HandlerProcessError         the process that ran a handler died
     |  `- ClientClosedError           used after it was closed
     |- StoreError
     |  |- StoreLockedError            another process owns the store directory
@@ -238,6 +240,10 @@ class NoBrokerError(NoRouteError):
 
 class DataLossError(ClientError):
     """Messages to be read no longer exist: they expired, or their topic was deleted or recreated."""
+
+
+class HandlerProcessError(ClientError):
+    """A process that ran a consumer's handler died, or its handler raised what cannot be copied to this one."""
 
 
 class ClientClosedError(ClientError):

@@ -3,6 +3,7 @@
 Source: behaviour.md B.5 (settings), B.6 (where to start), B.12 and B.13 (status, context).
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -186,7 +187,9 @@ class ConsumerConfig(PullConfig):
         ConfigError: a value is outside its range.
     """
 
-    max_concurrency: int = _within(20, 1, MAX_CONCURRENCY)  # consumeThreadMin, consumeThreadMax
+    # consumeThreadMin, consumeThreadMax; None: 20, and with processes as many as there are CPUs
+    max_concurrency: int | None = _within(None, 1, MAX_CONCURRENCY)
+    executor: Literal["thread", "process"] = "thread"  # where handlers that are plain functions run
     batch_max_size: int = _within(32, 1, 1_024)  # consumeMessageBatchMaxSize, there 1; for batch handlers only
     max_reconsume_times: int = _within(16, 0, 2**31 - 1)  # maxReconsumeTimes
     # consumeTimeout: messages of handlers that run longer are sent back
@@ -204,6 +207,16 @@ class ConsumerConfig(PullConfig):
     send_back_timeout_s: float = _within(5.0, 0.001, 60.0)
     # delay before a message that could not be sent back is handled again
     resubmit_delay_s: float = _within(5.0, 0.001, 600.0)
+
+    def __post_init__(self) -> None:
+        super(ConsumerConfig, self).__post_init__()
+        if self.executor not in ("thread", "process"):
+            raise ConfigError(f"executor: {self.executor!r} must be 'thread' or 'process'")
+
+    @property
+    def workers(self) -> int:
+        """Maximum handlers at a time."""
+        return self.max_concurrency or (20 if self.executor == "thread" else os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ Status: TypeAlias = ConsumeStatus | None
 """``None`` is success."""
 
 OnMessage: TypeAlias = Callable[[MessageExt], Awaitable[Status]] | Callable[[MessageExt], Status]
-"""Handles one message; a plain function runs in a worker thread."""
+"""Handles one message; a plain function runs in a worker thread, or in a process."""
 
 OnMessages: TypeAlias = (
     Callable[[list[MessageExt], ConsumeContext], Awaitable[Status]]

@@ -5,7 +5,7 @@ Source: behaviour.md B.0 (the pipeline), B.5 (configuration and start), B.18 (sh
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -103,7 +103,8 @@ class PushConsumer(OpenOnce):
         Args:
             group: name of the consumer group; all its members must have the same subscriptions.
             subscriptions: filters by topic: ``"*"``, ``"TagA || TagB"``, or ``Sql("amount > 100")``.
-            on_message: handles one message; a plain function runs in a worker thread.
+            on_message: handles one message; a plain function runs in a worker thread, or in a process, see
+                ``settings.executor``.
             on_messages: handles several messages of one queue, with a ``ConsumeContext``, or an ``OrderlyContext`` if
                 ``orderly``; instead of the former.
             namesrv: name servers, ``"host:port;host:port"`` or a sequence; not with ``instance``.
@@ -114,7 +115,7 @@ class PushConsumer(OpenOnce):
                 its first message.
             orderly: handle the messages of each queue one after another, in their order.
             model: whether the members share the queues (CLUSTERING) or each gets every message (BROADCASTING).
-            max_concurrency: maximum handlers at a time (20).
+            max_concurrency: maximum handlers at a time (20; as many as there are CPUs if they run in processes).
             batch_max_size: maximum messages for ``on_messages`` (32).
             grace_s: how long to wait for running handlers at the end (10).
             allocate: how queues are shared among members: one of ``triomq.client.allocate_...``, or a function of your
@@ -141,7 +142,7 @@ class PushConsumer(OpenOnce):
         topics = Subscriptions(group, subscriptions, wall_clock_ms, with_retry_topic=with_retry_topic)
         self.group = group
         self._plan = Plan(group, topics, StartPolicy.parse(start), model, allocate, settings, orderly, tuple(filters))
-        self._handler = Handler.of(on_message, on_messages, group)
+        self._handler, self._open_processes = _placed(Handler.of(on_message, on_messages, group), settings)
         self._trace = TraceHook(trace)
         self._hooks = self._trace.join(hooks)
         self._settings = settings
@@ -271,6 +272,7 @@ class PushConsumer(OpenOnce):
             async with (
                 self._open_group() as (instance, offsets),
                 open_tracer(instance, self.group, self._trace.topic, "CONSUME") as self._trace.tracer,
+                self._open_processes(),
             ):
                 hooks, timeout_s = self._hooks, self._settings.consume_timeout_s
                 if instance.telemetry is not None:
@@ -288,6 +290,18 @@ class PushConsumer(OpenOnce):
                     await instance.routes.find(topic)
                     await requests.check_filter(self._plan.subscriptions[topic].data())
                 await life.serve(stopping, on_start)
+
+
+def _placed(
+    handler: Handler, settings: ConsumerConfig
+) -> tuple[Handler, Callable[[], AbstractAsyncContextManager[None]]]:
+    """Return the handler as its executor calls it, and what is open meanwhile."""
+    if settings.executor == "thread":
+        return handler, nullcontext
+    from triomq.client.consumer.processing.processes import ProcessPool  # multiprocessing: 20 ms
+
+    pool = ProcessPool(handler)
+    return handler._replace(function=pool.call), pool.open
 
 
 class _Life:

@@ -33,7 +33,7 @@ PYTHON = {
         r"triomq message trace \w+\n",
         r"orders\n",
     ],
-    "docs/services.md": ["", r"SEND_OK\n"],
+    "docs/services.md": ["", r"SEND_OK\n", r"started\n"],
     "docs/tracing.md": [r"send orders\norder\nwrite invoice\nprocess orders\n"],
     "docs/tutorial.md": [
         r"(SEND_OK \d \d\n){5}",
@@ -69,7 +69,8 @@ def run(*command: str, namesrv: str = "", cwd: Path | None = None) -> str:
 @pytest.mark.parametrize("document", PYTHON)
 def test_python_examples_print_what_the_text_says(broker: Broker, document: str, tmp_path: Path) -> None:
     for code, printed in zip(blocks(document, "python"), PYTHON[document], strict=True):
-        written = run(sys.executable, "-W", "error", "-c", code.replace(NAMESRV, broker.namesrv), cwd=tmp_path)
+        (tmp_path / "example.py").write_text(code.replace(NAMESRV, broker.namesrv), encoding="utf-8")
+        written = run(sys.executable, "-W", "error", "example.py", cwd=tmp_path)
         assert re.fullmatch(printed, written), written
     if document == "docs/tutorial.md":
         assert "\n1 dead letters of group shipping sent back, 0 left\n" in shell(document, "dlq redrive", broker)

@@ -127,7 +127,7 @@ class WorkerPool(CooperativeBudget, ABC):
         super().__init__()
         self.handler = handler
         self.config = config
-        self.concurrency = concurrency = config.max_concurrency
+        self.concurrency = concurrency = config.workers
         self._has_reported_block = False
         self.slots: list[Slot] = []
         self.threads = trio.CapacityLimiter(concurrency)

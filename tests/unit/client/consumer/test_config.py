@@ -9,7 +9,7 @@ from triomq.protocol.errors import ConfigError
 
 def test_defaults_are_rocketmqs() -> None:
     config = ConsumerConfig()
-    assert (config.max_concurrency, config.pull_batch_size, config.max_reconsume_times) == (20, None, 16)
+    assert (config.workers, config.pull_batch_size, config.max_reconsume_times) == (20, None, 16)
     assert (config.max_cached_messages, config.max_cached_bytes, config.max_span) == (1_000, 104_857_600, 2_000)
     assert (config.suspend_s, config.pull_timeout_s, config.consume_timeout_s) == (15, 30, 900)
 

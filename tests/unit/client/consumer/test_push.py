@@ -241,7 +241,7 @@ def test_impossible_settings_fail_before_anything_happens() -> None:
 def test_keywords_override_the_settings_object() -> None:
     push = consumer(Inbox(), None, settings=ConsumerConfig(grace_s=1, max_span=7), grace_s=5, batch_max_size=9)
     config = push._settings
-    assert (config.grace_s, config.max_span, config.batch_max_size, config.max_concurrency) == (5, 7, 9, 20)
+    assert (config.grace_s, config.max_span, config.batch_max_size, config.workers) == (5, 7, 9, 20)
 
 
 async def test_two_consumers_of_a_group_need_two_instances() -> None:
