@@ -227,7 +227,10 @@ class Portal:
 
     def _check_process(self) -> None:
         if self.process_id != os.getpid():
-            raise ClientClosedError("opened before this process was forked: make a new one in each process")
+            raise ClientClosedError(
+                "opened before this process was forked: connections and threads do not survive that; open it in each "
+                "process, as in Gunicorn's post_worker_init or Celery's worker_process_init (docs/services.md)"
+            )
 
 
 _lock = threading.Lock()

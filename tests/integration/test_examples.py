@@ -33,7 +33,7 @@ PYTHON = {
         r"triomq message trace \w+\n",
         r"orders\n",
     ],
-    "docs/services.md": ["", r"SEND_OK\n", r"started\n"],
+    "docs/services.md": ["", r"SEND_OK\n", "", "", "", r"\[('SEND_OK'(, )?){3}\]\n", r"started\n"],
     "docs/tracing.md": [r"send orders\norder\nwrite invoice\nprocess orders\n"],
     "docs/tutorial.md": [
         r"(SEND_OK \d \d\n){5}",
