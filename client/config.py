@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ConfigError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_NAMESRV_PORT: Final = 9876
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
 _MAX_PORT: Final = 0xFFFF
+_C = TypeVar("_C")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,21 @@ _POSITIVE: Final = (
     "max_body_bytes",
     "send_buffer_limit_bytes",
 )
+
+
+def given_or_default(given: _C | None, kind: type[_C], argument: str) -> _C:
+    """Return the settings given for an argument, or the default ones.
+
+    Raises:
+        ConfigError: they are another client's, or the connections' instead of the client's.
+    """
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise ConfigError(
+            f"{argument}: takes a {kind.__name__}, not {given!r:.80}; ClientConfig is for config=, others for settings="
+        )
+    return given
 
 
 def parse_namesrv(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:

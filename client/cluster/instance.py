@@ -17,7 +17,7 @@ from triomq.client.cluster.replies import Replies
 from triomq.client.cluster.requests import Requests
 from triomq.client.cluster.route import BrokerTable
 from triomq.client.cluster.routes import Routes
-from triomq.client.config import ClientConfig, parse_namesrv
+from triomq.client.config import ClientConfig, given_or_default, parse_namesrv
 from triomq.client.connection.broker_requests import RequestServer
 from triomq.client.environment import RANDOM
 from triomq.client.nursery import OpenOnce, open_service_nursery
@@ -50,7 +50,7 @@ class ClientInstance(OpenOnce):
         Raises:
             ConfigError: an address is malformed, or none is given, or a file of TLS cannot be used.
         """
-        self.config = config or ClientConfig()
+        self.config = given_or_default(config, ClientConfig, "config")
         self.client_id = ""
         self.client_ip = ""
         self.brokers = BrokerTable()

@@ -34,19 +34,32 @@ An orderly consumer gives an ``OrderlyContext``, any other a ``ConsumeContext``.
 
 
 #: The warning about a handler that raised, see :meth:`Handler.failure`.
-RAISED: Final = "handler raised group=%s topic=%s queue_id=%d offset=%d message_id=%s reconsume_times=%d messages=%d"
+RAISED: Final = (
+    "handler raised group=%s topic=%s queue_id=%d offset=%d message_id=%s reconsume_times=%d messages=%d next=%s"
+)
+#: What happens to messages whose call raised.
+COME_LATER: Final = "they come again after a delay, too often failed ones become dead letters"
+BLOCK_THEIR_QUEUE: Final = "their queue pauses, then they come again"
+ARE_GONE: Final = "they do not come again"
 
 
 class Handler(NamedTuple):
-    """A handler, what kind it is, and the group whose messages it handles."""
+    """A handler, what kind it is, the group whose messages it handles, and what follows when it raises."""
 
     function: Callable[..., Any]
     takes_batch: bool
     is_async: bool
     group: str = ""
+    after_failure: str = COME_LATER
 
     @classmethod
-    def of(cls, on_message: OnMessage | None, on_messages: OnMessages | None, group: str = "") -> "Handler":
+    def of(
+        cls,
+        on_message: OnMessage | None,
+        on_messages: OnMessages | None,
+        group: str = "",
+        after_failure: str = COME_LATER,
+    ) -> "Handler":
         """Return the handler that is given.
 
         Raises:
@@ -57,13 +70,13 @@ class Handler(NamedTuple):
         function = on_message if on_messages is None else on_messages
         if not callable(function):
             raise ConfigError(f"handler: {function!r} cannot be called")
-        return cls(function, on_messages is not None, is_async(function), group)
+        return cls(function, on_messages is not None, is_async(function), group, after_failure)
 
     def failure(self, messages: Sequence[MessageExt]) -> tuple[object, ...]:
         """Return the arguments of :data:`RAISED` for messages whose call of the handler raised."""
         first = messages[0]
         place = self.group, first.topic, first.queue_id, first.queue_offset
-        return *place, first.message_id, first.reconsume_times, len(messages)
+        return *place, first.message_id, first.reconsume_times, len(messages), self.after_failure
 
     def log_blocked_loop(self, blocked_s: float, messages: Sequence[MessageExt]) -> None:
         """Log that the handler kept the event loop from running anything else."""

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig
+from triomq.client.config import ClientConfig, given_or_default
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartOffset, StartPolicy
 from triomq.client.consumer.engine import Engine, Plan, open_group
@@ -106,7 +106,7 @@ class LitePullConsumer(QueueQueries):
         validate_group(group)
         self.group = group
         self.auto_commit = auto_commit
-        self._settings = settings or LitePullConfig()
+        self._settings = given_or_default(settings, LitePullConfig, "settings")
         subscriptions = Subscriptions(group, {}, wall_clock_ms, with_retry_topic=False, may_be_empty=True)
         self._plan = Plan(group, subscriptions, StartPolicy.parse(start), model, allocate, self._settings)
         self._open_group = partial(open_group, self._plan, namesrv, config, instance)

@@ -13,12 +13,12 @@ from typing import Any, Final
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig
+from triomq.client.config import ClientConfig, given_or_default
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import MAX_CONCURRENCY, ConsumerConfig, StartOffset, StartPolicy
 from triomq.client.consumer.engine import Engine, Plan, open_group
-from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
+from triomq.client.consumer.handlers import ARE_GONE, COME_LATER, Handler, OnMessage, OnMessages
 from triomq.client.consumer.hooks import ConsumeHook, FilterHook, with_hooks
 from triomq.client.consumer.maintenance import END_LIMIT_S
 from triomq.client.consumer.offsets.offset_store import OffsetStore
@@ -132,17 +132,15 @@ class PushConsumer(OpenOnce):
             ConfigError: an impossible value.
         """
         validate_group(group)
-        given: dict[str, Any] = {
-            "max_concurrency": max_concurrency,
-            "batch_max_size": batch_max_size,
-            "grace_s": grace_s,
-        }
-        settings = replace(settings or ConsumerConfig(), **{name: n for name, n in given.items() if n is not None})
+        own: dict[str, Any] = {"max_concurrency": max_concurrency, "batch_max_size": batch_max_size, "grace_s": grace_s}
+        settings = given_or_default(settings, ConsumerConfig, "settings")
+        settings = replace(settings, **{name: n for name, n in own.items() if n is not None})
         with_retry_topic = model is not MessageModel.BROADCASTING
         topics = Subscriptions(group, subscriptions, wall_clock_ms, with_retry_topic=with_retry_topic)
         self.group = group
         self._plan = Plan(group, topics, StartPolicy.parse(start), model, allocate, settings, orderly, tuple(filters))
-        self._handler, self._open_processes = _placed(Handler.of(on_message, on_messages, group), settings)
+        handler = Handler.of(on_message, on_messages, group, COME_LATER if with_retry_topic else ARE_GONE)
+        self._handler, self._open_processes = _placed(handler, settings)
         self._trace = TraceHook(trace)
         self._hooks = self._trace.join(hooks)
         self._settings = settings

@@ -16,7 +16,7 @@ from triomq.client.cluster.groups import LEAVE_S
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.cluster.requests import raise_for_code
 from triomq.client.cluster.route import Queues
-from triomq.client.config import ClientConfig
+from triomq.client.config import ClientConfig, given_or_default
 from triomq.client.environment import RANDOM, wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.producer.auto_batch import AutoBatch
@@ -92,7 +92,7 @@ class Producer(OpenOnce):
         self._namesrv = namesrv
         self._given_instance = instance
         self._config = config
-        self._settings = settings or ProducerConfig()
+        self._settings = given_or_default(settings, ProducerConfig, "settings")
         self._trace_topic = trace_topic(trace)
         self.tracer: Tracer | None = None
         self._delivery: Delivery | None = None

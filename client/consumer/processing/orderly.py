@@ -21,7 +21,7 @@ from typing import ClassVar, Final, Protocol, TypeAlias
 import trio
 
 from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, ConsumeStatus, OrderlyContext
-from triomq.client.consumer.handlers import RAISED, Handler, orderly_status
+from triomq.client.consumer.handlers import BLOCK_THEIR_QUEUE, RAISED, Handler, orderly_status
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.processing.worker_pool import BLOCKED_S, Slot, WorkerPool
 from triomq.protocol.bodies.client import ConsumeResult
@@ -71,7 +71,7 @@ class OrderlyService(WorkerPool):
     context: ClassVar[type[ConsumeContext | OrderlyContext]] = OrderlyContext
 
     def __init__(self, handler: Handler, sender: DeadLetterSender, config: ConsumerConfig) -> None:
-        super().__init__(handler, config)
+        super().__init__(handler._replace(after_failure=BLOCK_THEIR_QUEUE), config)
         self._sender = sender
         self._ready: deque[ProcessQueue] = deque()
         self._busy: set[MessageQueue] = set()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import trio
 
 from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, OrderlyContext
-from triomq.client.consumer.handlers import RAISED, Handler
+from triomq.client.consumer.handlers import ARE_GONE, RAISED, Handler
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.message_queue import MessageQueue
@@ -187,7 +187,7 @@ class WorkerPool(CooperativeBudget, ABC):
         try:
             status = await self.call(*arguments)
         except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
-            LOGGER.warning(RAISED, *self.handler.failure([message]), exc_info=True)
+            LOGGER.warning(RAISED, *self.handler._replace(after_failure=ARE_GONE).failure([message]), exc_info=True)
             return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
         return self.direct_result(status), ""
 

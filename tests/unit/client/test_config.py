@@ -4,9 +4,11 @@ import pytest
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig, parse_namesrv
-from triomq.protocol.errors import (
-    ConfigError,
-)
+from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.push import PushConsumer
+from triomq.client.producer.config import ProducerConfig
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.record.message import MessageExt
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,14 @@ def test_name_servers_that_cannot_be_read_are_refused(given: str | list[str]) ->
 def test_impossible_settings_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         ClientConfig(**setting)
+
+
+@pytest.mark.parametrize(
+    ("argument", "other"), [("config", ConsumerConfig()), ("settings", ClientConfig()), ("settings", ProducerConfig())]
+)
+async def test_settings_of_another_kind_are_refused_by_name(argument: str, other: Any) -> None:
+    def on_message(message: MessageExt) -> None: ...
+
+    with pytest.raises(ConfigError, match=f"^{argument}: takes a C.*Config, not {type(other).__name__}"):
+        async with PushConsumer("G", subscriptions={"T": "*"}, namesrv="a", on_message=on_message, **{argument: other}):
+            pass

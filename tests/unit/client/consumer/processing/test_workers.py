@@ -52,7 +52,7 @@ async def test_refused_and_failed_messages_are_sent_back(kind: str, caplog: pyte
     (record,) = caplog.records
     assert record.getMessage() == (
         "handler raised group=G topic=T queue_id=0 offset=2 message_id=7F00000100002A9F00000000000007D0 "
-        "reconsume_times=0 messages=1"
+        "reconsume_times=0 messages=1 next=they come again after a delay, too often failed ones become dead letters"
     )
     assert record.levelname == "WARNING"
     assert record.exc_info is not None
