@@ -23,7 +23,7 @@ from triomq.protocol.record.record import decode_records
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.frame import FrameSplitter
+from triomq.protocol.wire.frame import Frame, FrameSplitter
 
 _TOPIC: Final = "waiting"
 _WOKEN_QUEUES: Final = 50
@@ -100,7 +100,7 @@ class _Load:
                     raise error
                 await stream.send_all(b"".join(map(self._answered, frames)))
 
-    def _answered(self, frame: bytes) -> bytes:
+    def _answered(self, frame: Frame) -> bytes:
         response = RemotingCommand.decode(frame)
         self.answers += 1
         if response.code == ResponseCode.SUCCESS:

@@ -1,6 +1,7 @@
 """Runs paged reads: work on the store that takes several steps, some of which may have to wait for the disk."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from typing import TypeVar
 
 import trio
@@ -12,13 +13,13 @@ from triomq.storage.reading.cold_read import ColdRange, PagedRead, read_ranges
 Found = TypeVar("Found")
 
 
-def encode(value: object) -> PagedRead[memoryview]:
+def encode(value: object) -> PagedRead[bytes]:
     """Return the JSON of a value, with bodies anywhere in it, of any length."""
-    text = bytearray()
+    text = BytesIO()
     for piece in json_pieces(value):
-        text += piece
+        text.write(piece)
         yield ()
-    return memoryview(text)
+    return text.getvalue()
 
 
 async def run_paged_read(read: PagedRead[Found]) -> Found:

@@ -22,12 +22,12 @@ from triomq.broker.network.refusal import Refusals, remark_of
 from triomq.broker.network.shedding import FULL_READ_BYTES, Arrivals, Shedding, waiting_bytes
 from triomq.broker.network.sockets import Wire
 from triomq.broker.network.steps import STEP_S
-from triomq.broker.network.writing import Writer, WriterContext
+from triomq.broker.network.writing import JOIN_BYTES, Writer, WriterContext
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import encode_host
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.frame import FrameSplitter
+from triomq.protocol.wire.frame import Frame, FrameSplitter
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.connection")
 
@@ -45,10 +45,10 @@ _FREQUENT: Final = frozenset(
 Processor: TypeAlias = "Callable[[Connection, RemotingCommand], RemotingCommand | None]"
 
 #: Returns the next command that must be served by itself; may serve those before it.  ``None``: none is left.
-NextCommand: TypeAlias = "Callable[[Connection, Iterator[bytes]], RemotingCommand | None]"
+NextCommand: TypeAlias = "Callable[[Connection, Iterator[Frame]], RemotingCommand | None]"
 
 
-def next_command(_connection: "Connection", frames: Iterator[bytes]) -> RemotingCommand | None:
+def next_command(_connection: "Connection", frames: Iterator[Frame]) -> RemotingCommand | None:
     """Return the next frame, where each is served by itself; ``None`` at the end.
 
     Raises:
@@ -191,7 +191,7 @@ class Connection(Writer[ConnectionContext]):
     def _mark_arrivals(self) -> None:
         self._arrivals.mark(self._context.steps.clock(), waiting_bytes(self.fileno()))
 
-    def _serve_frames(self, frames: Iterator[bytes], error: ProtocolError | None, ends: float, after: float) -> bool:
+    def _serve_frames(self, frames: Iterator[Frame], error: ProtocolError | None, ends: float, after: float) -> bool:
         """Answer frames that arrived ``after`` then, in a step that should be over when it ``ends``.
 
         Returns whether it stopped early: the peer does not read the answers, or a step was not enough.  A request other
@@ -230,7 +230,7 @@ class Connection(Writer[ConnectionContext]):
             raise error
         return False
 
-    async def _serve_slowly(self, frames: Iterator[bytes], error: ProtocolError | None, after: float) -> None:
+    async def _serve_slowly(self, frames: Iterator[Frame], error: ProtocolError | None, after: float) -> None:
         """Serve a peer by turns, and as fast as it reads its answers, until all is served; then read it again."""
         steps = self._context.steps
         rest = list(frames)
@@ -305,7 +305,12 @@ class Connection(Writer[ConnectionContext]):
 
         An answer too large for a frame, of a hundred thousand queues for example, is replaced by an error response.
         """
+        body = command.body
         try:
+            if len(body) > JOIN_BYTES:
+                self.send_chunks(command.encode_prefix(len(body)), (body,), len(body))
+                self.flush()  # at once, as in send_frame
+                return
             frame = command.encode()
         except ProtocolError as exc:
             LOGGER.error("command cannot be sent code=%d peer=%s: %s", command.code, self.peer, exc)

@@ -24,7 +24,7 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.header_format import INT32_MAX
-from triomq.protocol.wire.frame import MAX_HEADER_BYTES, build_frame
+from triomq.protocol.wire.frame import MAX_HEADER_BYTES, Frame, build_frame
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.shedding")
 
@@ -57,7 +57,7 @@ class _Peer(Protocol):
 
 
 #: As in ``connection.py``.
-_NextCommand: TypeAlias = Callable[[_Peer, Iterator[bytes]], RemotingCommand | None]
+_NextCommand: TypeAlias = Callable[[_Peer, Iterator[Frame]], RemotingCommand | None]
 
 
 class Arrivals:
@@ -135,7 +135,7 @@ class Shedding:
         return partial(self._refuse_sends, now, round(waited_s * 1000))
 
     def _refuse_sends(
-        self, now: float, waited_ms: int, connection: _Peer, frames: Iterator[bytes]
+        self, now: float, waited_ms: int, connection: _Peer, frames: Iterator[Frame]
     ) -> RemotingCommand | None:
         """Refuse frames up to the first that is no send, and return that one; ``None`` at the end.
 
@@ -168,7 +168,7 @@ class Shedding:
         return None
 
 
-def _plain_opaque(frame: bytes) -> int | None:
+def _plain_opaque(frame: Frame) -> int | None:
     """Return the opaque of a send with a JSON header that wants an answer; ``None`` for any other frame."""
     body_at = _HEADER_AT + int.from_bytes(frame[1:_HEADER_AT])
     if frame[0] != _JSON or not body_at <= len(frame) or body_at > MAX_HEADER_BYTES:

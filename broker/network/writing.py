@@ -22,7 +22,7 @@ from triomq.protocol.wire.write_queue import WriteQueue
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.writing")
 
-_JOIN_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a vector of buffers
+JOIN_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a vector of buffers
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +105,7 @@ class Writer(ABC, Generic[_Context]):
         if self.closed or self._write_failed:
             return
         self._writes.put(frame)
-        if len(frame) > _JOIN_BYTES:  # at once, so that the budget knows of it
+        if len(frame) > JOIN_BYTES:  # at once, so that the budget knows of it
             self.flush()
         elif not self.is_scheduled:
             self.is_scheduled = True
@@ -113,7 +113,7 @@ class Writer(ABC, Generic[_Context]):
 
     def send_chunks(self, head: bytes, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
         """Queue the buffers of a whole frame; those after ``head`` have ``size_bytes``."""
-        if size_bytes <= _JOIN_BYTES:
+        if size_bytes <= JOIN_BYTES:
             self.send_frame(b"".join((head, *chunks)))
             return
         self.send_frame(head)
@@ -143,7 +143,7 @@ class Writer(ABC, Generic[_Context]):
     def _write_some(self) -> None:
         writes = self._writes
         self.idle_s = 0.0
-        if writes.pending_bytes <= _JOIN_BYTES:
+        if writes.pending_bytes <= JOIN_BYTES:
             size = self._socket.send(b"".join(writes.chunks()))
         else:
             size = self._socket.sendmsg(writes.chunks())

@@ -35,7 +35,7 @@ from triomq.protocol.record.layout import CRC_MASK
 from triomq.protocol.record.properties import PropertyName, append_property, get_property, remove_property
 from triomq.protocol.record.record import tags_code_of
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.frame import MAX_HEADER_BYTES, PREFIX
+from triomq.protocol.wire.frame import MAX_HEADER_BYTES, PREFIX, Frame
 from triomq.storage.append import Entry, entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
@@ -92,7 +92,7 @@ class PlainRequests:
         self._queues: dict[tuple[str, str], ConsumeQueue] = {}  # by topic and queue id
         self._version = topics.data_version
 
-    def serve(self, connection: Connection, frames: Iterator[bytes]) -> RemotingCommand | None:
+    def serve(self, connection: Connection, frames: Iterator[Frame]) -> RemotingCommand | None:
         """Serve frames up to the first that is no plain request, and return that one; ``None`` when all are served.
 
         Raises:
@@ -105,7 +105,8 @@ class PlainRequests:
         try:
             for frame in frames:
                 body_at = _HEADER_AT + int.from_bytes(frame[1:_HEADER_AT])
-                if frame[0] != _JSON or not body_at <= len(frame) or body_at > MAX_HEADER_BYTES:
+                is_plain = frame[0] == _JSON and body_at <= len(frame) and body_at <= MAX_HEADER_BYTES
+                if not is_plain or isinstance(frame, memoryview):  # a long one
                     return RemotingCommand.decode(frame)
                 try:
                     fields = _loads(frame[_HEADER_AT:body_at])

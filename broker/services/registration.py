@@ -70,14 +70,14 @@ class Registration:
         self._links = [_Link(self, address) for address in config.register]
         self._ended = trio.Event()
         self._encoding = trio.Lock()
-        self._encoded: tuple[DataVersion | None, memoryview] = None, memoryview(b"")
+        self._encoded: tuple[DataVersion | None, bytes] = None, b""
 
     def topics_changed(self) -> None:
         """Register soon."""
         for link in self._links:
             link.changed.set()
 
-    async def body(self) -> memoryview:
+    async def body(self) -> bytes:
         """Return the body with all topics, made once for each change."""
         async with self._encoding:
             version = self._topics.data_version
@@ -203,7 +203,7 @@ class _Link:
         owner, config = self._owner, self._owner.config
         broker = config.broker_name, address, config.cluster_name, _MASTER_ID
 
-        async def ask(code: int, fields: dict[str, str], body: bytes | memoryview = b"") -> RemotingCommand:
+        async def ask(code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
             self._opaque += 1
             with trio.fail_after(_ANSWER_S):
                 await stream.send_all(RemotingCommand(code, self._opaque, 0, fields, body).encode())

@@ -7,8 +7,9 @@ builders reject what the other side's readers would reject.
 Source: wire.md 1.
 """
 
+from io import BytesIO
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 
@@ -18,6 +19,12 @@ MAX_FRAME_BYTES: Final = 16 * 1024**2
 #: Our own limit: the largest legal header has about 200 KiB (32767 bytes of properties, all escaped in JSON), and a
 #: header of brackets only takes 60 times its length in memory once parsed.
 MAX_HEADER_BYTES: Final = 1024**2
+
+#: A longer frame is not copied once it is complete: the page faults of fresh memory cost more than receiving it did.
+LONG_FRAME_BYTES: Final = 256 * 1024
+
+#: Without its length field; a long one is a view of bytes.
+Frame: TypeAlias = bytes | memoryview
 
 LENGTH: Final = Struct(">i")
 PREFIX: Final = Struct(">iI")  # length, then serialize type in the top byte and header length in the rest
@@ -30,38 +37,38 @@ class FrameSplitter:
     """Divides received bytes into frames, sans-I/O: call :meth:`split` with the bytes of each read.
 
     The buffer never holds more than one incomplete frame and one read.
+
+    Attributes:
+        pending_bytes: received bytes of an incomplete frame.
     """
 
-    __slots__ = ("_broken", "_buffer", "_max_frame_bytes", "_needed")
+    __slots__ = ("_broken", "_buffer", "_max_frame_bytes", "_needed", "pending_bytes")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._buffer = bytearray()
+        self._buffer = BytesIO()  # it grows in place, and gives away what it holds without copying it
         self._needed = LENGTH_BYTES
         self._max_frame_bytes = max_frame_bytes
         self._broken: ProtocolError | None = None
-
-    @property
-    def pending_bytes(self) -> int:
-        """Received bytes of an incomplete frame."""
-        return len(self._buffer)
+        self.pending_bytes = 0
 
     @property
     def missing_bytes(self) -> int:
         """Bytes that an incomplete frame still lacks; 0 without one."""
-        return self._needed - len(self._buffer) if self._buffer else 0
+        return self._needed - self.pending_bytes if self.pending_bytes else 0
 
     def take_pending(self) -> bytes:
         """Return and forget the bytes of an incomplete frame, which the caller completes itself."""
-        begin = bytes(self._buffer)
-        self._buffer.clear()
+        begin = self._buffer.getvalue()
+        self.clear()
         self._needed = LENGTH_BYTES
         return begin
 
     def clear(self) -> None:
         """Forget the bytes of an incomplete frame: the connection is closed."""
-        self._buffer.clear()
+        self._buffer = BytesIO()
+        self.pending_bytes = 0
 
-    def split(self, data: bytes | bytearray | memoryview) -> tuple[list[bytes], ProtocolError | None]:
+    def split(self, data: bytes | bytearray | memoryview) -> tuple[list[Frame], ProtocolError | None]:
         """Add received bytes; return all frames they complete, without their length fields, and the error.
 
         An error follows the returned frames in the stream: answer those, then close.  It is a
@@ -70,16 +77,15 @@ class FrameSplitter:
         """
         if self._broken is not None:
             return [], self._broken
-        buffer = self._buffer
-        if buffer:
-            buffer += data
-            if len(buffer) < self._needed:
+        if self.pending_bytes:
+            self.pending_bytes += self._buffer.write(data)
+            if self.pending_bytes < self._needed:
                 return [], None
-            source: bytes = bytes(buffer)
-            buffer.clear()
+            source = self._buffer.getvalue()
+            self.clear()
         else:
             source = bytes(data)
-        frames: list[bytes] = []
+        frames: list[Frame] = []
         end = len(source)
         position = 0
         limit = self._max_frame_bytes - LENGTH_BYTES
@@ -93,10 +99,11 @@ class FrameSplitter:
             if following > end:
                 self._needed = LENGTH_BYTES + length
                 break
-            frames.append(source[position + LENGTH_BYTES : following])
+            content = source if length <= LONG_FRAME_BYTES else memoryview(source)
+            frames.append(content[position + LENGTH_BYTES : following])
             position = following
         if position < end:
-            buffer += memoryview(source)[position:]
+            self.pending_bytes = self._buffer.write(memoryview(source)[position:])
         return frames, None
 
     def _bad_length(self, length: int) -> ProtocolError:

@@ -8,7 +8,7 @@ place until it is complete.
 from typing import Final
 
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.wire.frame import LENGTH_BYTES, FrameSplitter
+from triomq.protocol.wire.frame import LENGTH_BYTES, Frame, FrameSplitter
 
 #: A frame that lacks more than this is received in place.
 LONG_BYTES: Final = 64 * 1024
@@ -40,10 +40,10 @@ class FrameReceiver:
             self._buffer = memoryview(bytearray(self._read_bytes))
         return self._buffer[: self._read_bytes]
 
-    def received(self, count: int) -> tuple[list[bytes | memoryview], ProtocolError | None]:
+    def received(self, count: int) -> tuple[list[Frame], ProtocolError | None]:
         """Return the frames that the first ``count`` bytes of :meth:`room` complete, and the error.
 
-        As :meth:`FrameSplitter.split`; a view is a long frame, valid until the next call of :meth:`room`.
+        As :meth:`FrameSplitter.split`; a view of anything but bytes is valid until the next call of :meth:`room`.
         """
         if self._frame_bytes:
             self._filled += count
@@ -56,7 +56,7 @@ class FrameReceiver:
         self._read_bytes = _LARGE_READ_BYTES if count == self._read_bytes else LONG_BYTES
         if self._splitter.missing_bytes > LONG_BYTES:
             self._begin_long_frame()
-        return [*frames], error
+        return frames, error
 
     def _begin_long_frame(self) -> None:
         self._frame_bytes = self._splitter.pending_bytes + self._splitter.missing_bytes

@@ -5,6 +5,7 @@ Sans-I/O: the owner calls ``socket.sendmsg(queue.chunks())`` and reports with :m
 
 from collections import deque
 from itertools import islice
+from mmap import mmap
 from typing import Final
 
 #: Buffers for one ``sendmsg``; Linux accepts 1024 (IOV_MAX), but fewer keep the call short.
@@ -20,7 +21,7 @@ class WriteQueue:
 
     Attributes:
         pending_bytes: what is left to write.
-        held_bytes: memory of the buffers; views are of mapped files, which the kernel can drop.
+        held_bytes: memory of the buffers; not of views of mapped files, which the kernel can drop.
     """
 
     __slots__ = ("_chunks", "_written", "held_bytes", "pending_bytes")
@@ -39,7 +40,7 @@ class WriteQueue:
         if chunk:
             self._chunks.append(chunk)
             self.pending_bytes += len(chunk)
-            if type(chunk) is bytes:
+            if _is_held(chunk):
                 self.held_bytes += len(chunk) + _OVERHEAD_BYTES
 
     def chunks(self) -> list[bytes | memoryview]:
@@ -59,7 +60,7 @@ class WriteQueue:
         chunks = self._chunks
         count += self._written
         while count >= (length := len(chunks[0])):
-            if type(chunks.popleft()) is bytes:
+            if _is_held(chunks.popleft()):
                 self.held_bytes -= length + _OVERHEAD_BYTES
             count -= length
         self._written = count
@@ -68,3 +69,7 @@ class WriteQueue:
         """Drop everything: all is written, or the connection closed."""
         self._chunks.clear()
         self.pending_bytes = self.held_bytes = self._written = 0
+
+
+def _is_held(chunk: bytes | memoryview) -> bool:
+    return isinstance(chunk, bytes) or not isinstance(chunk.obj, mmap)

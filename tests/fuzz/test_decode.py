@@ -13,7 +13,7 @@ import pytest
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.frame import FrameSplitter
+from triomq.protocol.wire.frame import Frame, FrameSplitter
 
 SEED = 20_240_817
 COUNT = 15_000
@@ -54,7 +54,7 @@ FRAMES.append(len(ODD).to_bytes(4, "big") + ODD)
 EDGES = [0, 1, 2, 3, 4, 127, 128, 255, 256, 32_767, 32_768, 65_535, 2**24 - 1, 2**24, 2**31 - 1, 2**31, 2**32 - 1]
 
 
-def check(frame: bytes) -> RemotingCommand | None:
+def check(frame: Frame) -> RemotingCommand | None:
     """Decode; return the command if it is one.  Any error but ProtocolError leaves the test."""
     try:
         command = RemotingCommand.decode(frame)

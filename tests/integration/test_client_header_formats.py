@@ -9,7 +9,7 @@ from triomq.client import Admin, ClientConfig, ClientInstance, Message, MessageE
 from triomq.protocol.codes import RequestCode, SerializeType
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.frame import FrameSplitter
+from triomq.protocol.wire.frame import Frame, FrameSplitter
 
 MESSAGES: Final = 20
 NAMESRV_CODES: Final = frozenset((RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO))
@@ -22,7 +22,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RemotingCommand]:
     asked: dict[int, int] = {}
     split = FrameSplitter.split
 
-    def record(splitter: FrameSplitter, data: bytes) -> tuple[list[bytes], ProtocolError | None]:
+    def record(splitter: FrameSplitter, data: bytes) -> tuple[list[Frame], ProtocolError | None]:
         frames, error = split(splitter, data)
         for command in map(RemotingCommand.decode, frames):
             if command.is_response:

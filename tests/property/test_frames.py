@@ -9,7 +9,7 @@ from tests.commands import make_command
 from triomq.protocol.codes import LanguageCode, SerializeType
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.frame import FrameSplitter, build_frame
+from triomq.protocol.wire.frame import Frame, FrameSplitter, build_frame
 from triomq.protocol.wire.frame_receiver import FrameReceiver
 
 #: The same examples in every run.
@@ -40,9 +40,9 @@ def pieces_of(draw: st.DrawFn, stream: bytes) -> list[bytes]:
     return [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
 
 
-def split_all(pieces: list[bytes], max_frame_bytes: int = 2**24) -> tuple[list[bytes], ProtocolError | None, int]:
+def split_all(pieces: list[bytes], max_frame_bytes: int = 2**24) -> tuple[list[Frame], ProtocolError | None, int]:
     splitter = FrameSplitter(max_frame_bytes)
-    frames: list[bytes] = []
+    frames: list[Frame] = []
     error = None
     for piece in pieces:
         found, error = splitter.split(piece)
@@ -99,7 +99,11 @@ def test_frames_received_in_place_equal_split_frames(
 ) -> None:
     stream = b"".join(build_frame(*part) for part in parts) + garbage
     expected = split_all([stream])
-    with patch("triomq.protocol.wire.frame_receiver.LONG_BYTES", long_bytes):
+    with (
+        patch("triomq.protocol.wire.frame_receiver.LONG_BYTES", long_bytes),
+        patch("triomq.protocol.wire.frame.LONG_FRAME_BYTES", long_bytes // 2),
+    ):
+        assert split_all(data.draw(pieces_of(stream)))[0] == expected[0]
         found = receive_all(data.draw(pieces_of(stream)))
     assert found[0] == expected[0]
     assert repr(found[1]) == repr(expected[1])

@@ -20,6 +20,7 @@ from triomq.protocol.names import is_system_group
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_records
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import Frame
 from triomq.storage.message_store import system_clock_ms
 from triomq.storage.reading.cold_read import finish
 
@@ -129,7 +130,7 @@ class BrokerHost:
         return system_clock_ms() + self._ahead_ms
 
     def _gate(self, requests: Requests) -> Requests:
-        def next_frame(connection: Connection, frames: Iterator[bytes]) -> RemotingCommand | None:
+        def next_frame(connection: Connection, frames: Iterator[Frame]) -> RemotingCommand | None:
             return (next_command if self._refusals_left else requests.next_command)(connection, frames)
 
         processors = {code: self._refusing(processor) for code, processor in requests.processors.items()}

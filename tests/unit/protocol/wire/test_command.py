@@ -8,7 +8,7 @@ from tests.commands import make_command
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode, SerializeType
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.frame import MAX_HEADER_BYTES, FrameSplitter
+from triomq.protocol.wire.frame import MAX_HEADER_BYTES, Frame, FrameSplitter
 
 # Bytes that the 4.9.7 classes wrote.  Source: wire.md 17.1-17.7.
 JSON_REQUEST = """
@@ -83,7 +83,7 @@ def fields_of(command: RemotingCommand) -> dict[str, object]:
     return {name: getattr(command, name) for name in RemotingCommand.__slots__}
 
 
-def split_one(frame: bytes) -> bytes:
+def split_one(frame: bytes) -> Frame:
     (found,), error = FrameSplitter().split(frame)
     assert error is None
     return found
@@ -303,7 +303,7 @@ def test_a_header_cut_anywhere_is_a_protocol_error(golden: str, _expected: objec
     kind, length = frame[0], int.from_bytes(frame[1:4], "big")
     for cut in range(length):
         with pytest.raises(ProtocolError):
-            RemotingCommand.decode(frame_of(frame[4 : 4 + cut], kind))
+            RemotingCommand.decode(frame_of(bytes(frame[4 : 4 + cut]), kind))
 
 
 def test_the_header_length_has_24_bits_and_no_sign() -> None:

@@ -1,5 +1,8 @@
 """WriteQueue: by example, and against the simplest model of it, a bytes."""
 
+import mmap
+from collections.abc import Callable
+
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -93,6 +96,13 @@ def test_clear_forgets_everything() -> None:
     assert queue.chunks() == [b"new"]
 
 
+def _mapped(chunk: bytes) -> memoryview:
+    """A view of a mapping, as those of store files are."""
+    mapped = mmap.mmap(-1, 64)
+    mapped.write(chunk)
+    return memoryview(mapped)[: len(chunk)]
+
+
 class WriteQueueModel(RuleBasedStateMachine):
     """The queue is a stream: what goes in comes out, whatever the socket takes at a time."""
 
@@ -101,9 +111,9 @@ class WriteQueueModel(RuleBasedStateMachine):
         self.queue = WriteQueue()
         self.expected = b""
 
-    @rule(chunk=st.binary(max_size=40), view=st.booleans())
-    def put(self, chunk: bytes, view: bool) -> None:
-        self.queue.put(memoryview(chunk) if view else chunk)
+    @rule(chunk=st.binary(max_size=40), kind=st.sampled_from([bytes, memoryview, _mapped]))
+    def put(self, chunk: bytes, kind: Callable[[bytes], bytes | memoryview]) -> None:
+        self.queue.put(kind(chunk))
         self.expected += chunk
 
     @rule(count=st.integers(2, 300))
@@ -141,7 +151,11 @@ class WriteQueueModel(RuleBasedStateMachine):
         assert self.expected.startswith(offered)
         assert offered == self.expected or len(chunks) == MAX_CHUNKS
         assert all(len(chunk) for chunk in chunks)
-        owned = [len(chunk) for chunk in self.queue._chunks if isinstance(chunk, bytes)]
+        owned = [
+            len(chunk)
+            for chunk in self.queue._chunks
+            if not (isinstance(chunk, memoryview) and isinstance(chunk.obj, mmap.mmap))
+        ]
         assert sum(owned) <= self.queue.held_bytes <= sum(owned) + 100 * len(owned)
 
 
