@@ -1,7 +1,7 @@
 """Tables that are kept in memory and saved as a JSON file each time they have changed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig, TopicConfig
@@ -32,17 +32,17 @@ class SavedTable(ABC):
         """Yield the content of the file in pieces; of a long table each takes about a millisecond to make."""
         yield encode(self.to_json())
 
-    def encode(self) -> bytes:
-        """Return the content of the file."""
-        return b"".join(self.pieces())
+    def encode(self) -> list[bytes]:
+        """Return the content of the file, in pieces."""
+        return list(self.pieces())
 
-    def write(self, content: bytes) -> None:
-        """Replace the file by what :meth:`encode` returned; may run in a worker thread.
+    def write(self, pieces: Sequence[bytes]) -> None:
+        """Replace the file by what :meth:`encode` returned; may run in a worker thread, as joining it may take long.
 
         Raises:
             StoreFullError, StoreError: the disk refuses; the file is unchanged.
         """
-        self._table.write(content)
+        self._table.write(b"".join(pieces))
 
 
 class ConfigTable(SavedTable, Generic[Config]):

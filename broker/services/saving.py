@@ -49,9 +49,9 @@ class TableSaving:
             if table.is_dirty:
                 table.is_dirty = False  # before it is encoded, as above
                 try:
-                    content, took_s = await _encode(table)
+                    pieces, took_s = await _encode(table)
                     encoding_s += took_s
-                    await trio.to_thread.run_sync(table.write, content)
+                    await trio.to_thread.run_sync(table.write, pieces)
                 except trio.Cancelled:  # before a thread started it: the shutdown saves the table
                     table.is_dirty = True
                     raise
@@ -66,15 +66,15 @@ class TableSaving:
         return max(_PAUSE_S, encoding_s * _PAUSE_TO_WORK)
 
 
-async def _encode(table: SavedTable) -> tuple[bytes, float]:
-    """Return the content of the file, and how long the event loop was busy with it, s; others run in between."""
+async def _encode(table: SavedTable) -> tuple[list[bytes], float]:
+    """Return the content of the file in pieces, and how long the loop was busy with it, s; others run in between."""
     pieces, took_s, begin = [], 0.0, trio.current_time()
     for piece in table.pieces():
         pieces.append(piece)
         took_s += trio.current_time() - begin
         await trio.lowlevel.checkpoint()
         begin = trio.current_time()
-    return b"".join(pieces), took_s
+    return pieces, took_s
 
 
 def save_now(tables: Iterable[SavedTable]) -> None:

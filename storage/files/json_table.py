@@ -8,6 +8,7 @@ Source: ConfigManager.java, MixAll.java; store.md 6.1.
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +20,10 @@ from triomq.storage.files.file_system import FileSystem, translated
 
 LOGGER: Final = logging.getLogger("triomq.storage.files.json_table")
 
-_ROWS_AT_ONCE: Final = 256
+_MEMBERS_AT_ONCE: Final = 2048  # with the rows that they are of
 _END: Final = b"}\n}"  # of an empty object in another
 _END_OF_ROWS: Final = b"\n  }\n}"
+_END_OF_ROW: Final = b"\n    }" + _END_OF_ROWS
 
 
 class JsonTable:
@@ -119,22 +121,50 @@ def encode(table: Any) -> bytes:
 
 
 def encode_rows(
-    head: Mapping[str, Any], field: str, names: Sequence[str], row: Callable[[str], Any]
+    head: Mapping[str, Any], field: str, names: Sequence[str], row: Callable[[str], Mapping[Any, Any] | None]
 ) -> Iterator[bytes]:
     """Yield ``encode({**head, field: {name: row(name) ...}})`` in pieces that each take about a millisecond to make.
 
     Args:
         head: the other members; their names sort before ``field``.
         field: the member that holds the rows.
-        names: of the rows; only those of one piece are sorted.
+        names: of the rows; only those of one piece are sorted, and likewise the members of a long row.
         row: returns one; ``None``, for one that has gone meanwhile, leaves it out.
     """
-    begin = len(encode({field: {}})) - len(_END)
     yield encode({**head, field: {}})[: -len(_END)]
     separator, end = b"", _END
-    for at in range(0, len(names), _ROWS_AT_ONCE):
-        rows = {name: found for name in names[at : at + _ROWS_AT_ONCE] if (found := row(name)) is not None}
-        if rows:
-            yield separator + encode({field: rows})[begin : -len(_END_OF_ROWS)]
-            separator, end = b",", _END_OF_ROWS
+    for text in _row_texts(field, names, row):
+        yield separator + text
+        separator, end = b",", _END_OF_ROWS
     yield end
+
+
+def _row_texts(field: str, names: Sequence[str], row: Callable[[str], Mapping[Any, Any] | None]) -> Iterator[bytes]:
+    """Yield the texts of rows, and of parts of long ones; there must be commas between them."""
+    begin = len(encode({field: {}})) - len(_END)
+    rows: dict[str, Mapping[Any, Any]] = {}
+    members = 0
+    for name in names:
+        found = row(name)
+        if found is None:
+            continue
+        if len(found) > _MEMBERS_AT_ONCE:
+            yield from _part_texts(field, name, found, begin)
+            continue
+        rows[name] = found
+        members += 1 + len(found)
+        if members > _MEMBERS_AT_ONCE:
+            yield encode({field: rows})[begin : -len(_END_OF_ROWS)]
+            rows, members = {}, 0
+    if rows:
+        yield encode({field: rows})[begin : -len(_END_OF_ROWS)]
+
+
+def _part_texts(field: str, name: str, row: Mapping[Any, Any], begin: int) -> Iterator[bytes]:
+    """Yield the texts of the parts of a row, which may change meanwhile."""
+    members, left = iter(dict(row).items()), len(row)
+    while left > 0:
+        part = dict(islice(members, _MEMBERS_AT_ONCE))
+        left -= len(part)
+        yield encode({field: {name: part}})[begin : -len(_END_OF_ROW if left else _END_OF_ROWS)]
+        begin = len(encode({field: {name: {}}})) - len(b"}" + _END_OF_ROWS)

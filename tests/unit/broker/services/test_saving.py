@@ -19,11 +19,11 @@ def saves(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, 
     """When the topics were written, and what; threads take no time, as a clock that jumps does not wait for them."""
     written: list[tuple[float, bytes]] = []
 
-    async def run_sync(write: Callable[[bytes], None], content: bytes) -> None:
+    async def run_sync(write: Callable[[list[bytes]], None], pieces: list[bytes]) -> None:
         await trio.lowlevel.checkpoint()
-        write(content)
+        write(pieces)
         if write == broker.topics.write:
-            written.append((trio.current_time(), content))
+            written.append((trio.current_time(), b"".join(pieces)))
 
     monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
     return written
@@ -83,7 +83,7 @@ async def test_a_table_that_takes_long_is_saved_less_often(
 async def test_others_run_while_a_long_table_is_encoded_and_what_they_change_is_saved_next(
     broker: Broker, saves: list[tuple[float, bytes]], autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("triomq.storage.files.json_table._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("triomq.storage.files.json_table._MEMBERS_AT_ONCE", 8)
     broker.topics.put(TopicConfig(topic_name="goes"))
     async with saving(broker):
         await trio.sleep(3)
@@ -128,7 +128,7 @@ async def test_failed_table_save_is_retried_every_second(
 ) -> None:
     tries = []
 
-    def refuse(_content: bytes) -> None:
+    def refuse(_pieces: list[bytes]) -> None:
         tries.append(trio.current_time())
         raise StoreError("no room")
 
@@ -145,7 +145,7 @@ async def test_failed_table_save_is_retried_every_second(
 async def test_a_table_that_is_refused_keeps_no_other_from_the_disk(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    def refuse(_content: bytes) -> None:
+    def refuse(_pieces: list[bytes]) -> None:
         raise StoreError("no room")
 
     with monkeypatch.context() as patch:
@@ -165,9 +165,9 @@ async def test_pending_saves_are_completed_at_shutdown(
     write = broker.topics.write
     with trio.CancelScope() as stopping:
 
-        def write_while_it_stops(content: bytes) -> None:
+        def write_while_it_stops(pieces: list[bytes]) -> None:
             stopping.cancel()
-            write(content)
+            write(pieces)
 
         monkeypatch.setattr(broker.topics, "write", write_while_it_stops)
         async with saving(broker):

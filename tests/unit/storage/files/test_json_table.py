@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.unit.storage.making import FaultyFileSystem
@@ -119,10 +120,26 @@ def test_failure_at_any_save_step_loses_at_most_newest_state(path: Path) -> None
     assert JsonTable(path).load() == {"n": "new"}
 
 
-@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 700])
+@pytest.mark.parametrize("count", [0, 1, 682, 683, 684, 700])
 def test_a_long_table_in_pieces_is_the_same_table(count: int) -> None:
     rows = {f"topic-{number:03}": {"perm": number, "name": "ü" * (number == 3)} for number in range(count)}
     head = {"dataVersion": {"counter": 1}}
     pieces = list(encode_rows(head, "table", [*rows, "gone"], rows.get))
     assert b"".join(pieces) == encode({**head, "table": rows})
-    assert len(pieces) == 2 + -(-count // 256)
+    assert len(pieces) == 2 + -(-count // 683)
+
+
+@pytest.mark.parametrize("count", [2048, 2049, 4096, 65_536])
+def test_a_long_row_is_written_in_pieces_while_it_changes(count: int) -> None:
+    """A topic may have 65,536 queues, and writing so many offsets takes 30 ms."""
+    before: dict[int, int] = dict.fromkeys(range(count), 1)
+    rows: dict[str, dict[int, int]] = {"T@a": {0: 1}, "T@b": dict(before), "T@c": dict(before), "T@d": {0: 1}}
+    pieces = []
+    for piece in encode_rows({}, "offsetTable", list(rows), rows.get):
+        pieces.append(piece)
+        rows["T@b"][len(pieces) + count] = 2
+    written = orjson.loads(b"".join(pieces))["offsetTable"]
+    assert written.keys() == rows.keys()
+    assert written["T@c"] == {str(queue_id): 1 for queue_id in before}
+    assert written["T@b"].items() >= written["T@c"].items()
+    assert max(piece.count(b": ") for piece in pieces) <= 2048 + 4  # and the names of the rows
