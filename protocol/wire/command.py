@@ -12,7 +12,7 @@ from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 from triomq.protocol.wire.formats.header_format import INT32_MAX, INT32_MIN
 from triomq.protocol.wire.formats.json_header import read_fields
 from triomq.protocol.wire.formats.table import DECODERS, ENCODERS
-from triomq.protocol.wire.frame import MAX_HEADER_BYTES, Frame, build_frame, frame_prefix
+from triomq.protocol.wire.frame import MAX_HEADER_BYTES, Frame, FrameMemory, build_frame, frame_prefix
 
 _HEADER_WORD: Final = struct.Struct(">I")
 _HEADER_WORD_BYTES: Final = 4
@@ -141,7 +141,7 @@ class RemotingCommand:
     def decode(cls, frame: Frame) -> Self:
         """Read a frame as :meth:`FrameSplitter.split` returns it (without the length field).
 
-        The body of a view of bytes is a view; what other views show may change, so it is copied.
+        The body of a long frame stays where it is; what other views show may change, so it is copied.
 
         Raises:
             FrameTooLargeError: the header is above :data:`~triomq.protocol.wire.frame.MAX_HEADER_BYTES`.
@@ -160,7 +160,7 @@ class RemotingCommand:
         if header_length > MAX_HEADER_BYTES:
             raise FrameTooLargeError(f"header of {header_length} bytes, the limit is {MAX_HEADER_BYTES}")
         header, body = bytes(frame[_HEADER_WORD_BYTES:end]), frame[end:]
-        if isinstance(body, memoryview) and not isinstance(body.obj, bytes):
+        if isinstance(body, memoryview) and not isinstance(body.obj, FrameMemory):
             body = bytes(body)
         decode = DECODERS.get(word >> 24)
         if decode is None:

@@ -43,7 +43,7 @@ class FrameReceiver:
     def received(self, count: int) -> tuple[list[Frame], ProtocolError | None]:
         """Return the frames that the first ``count`` bytes of :meth:`room` complete, and the error.
 
-        As :meth:`FrameSplitter.split`; a view of anything but bytes is valid until the next call of :meth:`room`.
+        As :meth:`FrameSplitter.split`; a view of other than :class:`FrameMemory` is valid until :meth:`room` is called.
         """
         if self._frame_bytes:
             self._filled += count

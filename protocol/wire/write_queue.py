@@ -72,4 +72,4 @@ class WriteQueue:
 
 
 def _is_held(chunk: bytes | memoryview) -> bool:
-    return isinstance(chunk, bytes) or not isinstance(chunk.obj, mmap)
+    return isinstance(chunk, bytes) or type(chunk.obj) is not mmap

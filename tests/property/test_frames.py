@@ -101,7 +101,7 @@ def test_frames_received_in_place_equal_split_frames(
     expected = split_all([stream])
     with (
         patch("triomq.protocol.wire.frame_receiver.LONG_BYTES", long_bytes),
-        patch("triomq.protocol.wire.frame.LONG_FRAME_BYTES", long_bytes // 2),
+        patch("triomq.protocol.wire.frame.LONG_FRAME_BYTES", long_bytes),
     ):
         assert split_all(data.draw(pieces_of(stream)))[0] == expected[0]
         found = receive_all(data.draw(pieces_of(stream)))
