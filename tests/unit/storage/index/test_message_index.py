@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.unit.storage.making import (
 )
 from triomq.protocol.errors import ConfigError, IndexDamagedError, StoreError
 from triomq.protocol.record.index_unit import HEADER
-from triomq.protocol.record.properties import encode_properties
+from triomq.protocol.record.properties import encode_properties, get_property
 from triomq.storage.config import Durability
 from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.file_system import FileSystem
@@ -167,8 +168,11 @@ def test_closing_and_opening_goes_on_where_the_index_ends(maker: StoreMaker) -> 
 
 
 @pytest.mark.parametrize("units", [1, 148, 149, 150, 298, 299])
-def test_partially_indexed_record_gets_its_remaining_keys(maker: StoreMaker, units: int) -> None:
+def test_partially_indexed_record_gets_its_remaining_keys(
+    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch, units: int
+) -> None:
     """As after a full disk, in the middle of a record's keys."""
+    monkeypatch.setattr("triomq.storage.index.index_keys._MAX_KEYS", 400)
     store = maker()
     put_keys(store, *(f"k{number}" for number in range(400)))
     batch = store.index._reader.read(0, store.commit_log.max_offset, 1)
@@ -654,7 +658,7 @@ def test_search_proceeds_in_steps_over_unindexed_log(maker: StoreMaker) -> None:
     for number in range(1500):
         put_keys(store, f"key-{number}", size=10)
     search = store.index.search("T", "key-1499", 1, 0, 2**63 - 1)
-    assert sum(1 for _ in search) == 2
+    assert sum(1 for _ in search) == 5  # 256 keys in each
     assert store.index.position == store.commit_log.max_offset
 
 
@@ -662,6 +666,25 @@ def test_search_proceeds_in_steps_over_unindexed_log(maker: StoreMaker) -> None:
 def test_impossible_sizes_are_refused(maker: StoreMaker, slots: int, units: int) -> None:
     with pytest.raises(ConfigError, match="index_"):
         maker(index_slots=slots, index_units=units)
+
+
+def test_a_message_with_very_many_keys_holds_nobody_up(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step indexes a few hundred of them, and they are looked for once."""
+    store = maker(index_units=10_000)
+    put_keys(store, *[f"{number:x}" for number in range(5000)])
+    looked_at = []
+
+    def look(properties: bytes, name: bytes) -> bytes | None:
+        looked_at.append(name)
+        return get_property(properties, name)
+
+    monkeypatch.setattr("triomq.storage.index.index_keys.get_property", look)
+    counts = [1]
+    while store.index.catch_up():
+        counts.append(store.index.files.newest_header.index_count)
+    assert len(counts) == 5000 // 256 + 1
+    assert max(after - before for before, after in pairwise(counts)) == 256
+    assert len(looked_at) == 2
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 5, 7])
