@@ -34,7 +34,7 @@ RECORDS_AT_ONCE: Final = 512  # 0.6 ms
 MAX_MATCHES: Final = 64  # maxMsgsNumBatch
 _MAX_MAPPED_FILES: Final = 4
 _CLOSE_LIMIT_S: Final = 5.0
-_CATCH_UP_STEPS: Final = 2000  # of a search: a million records behind
+_CATCH_UP_STEPS: Final = 8000  # of a search: some million records behind
 
 
 class IndexMatches(NamedTuple):
