@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from tests.integration.broker_wire import Wire, broker_port, connected, request, running, until
-from triomq.protocol.codes import RequestCode
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from triomq.protocol.wire.command import RemotingCommand
 
 BUDGET = 4 * 1024**2
 BEGUN = (5_000_000).to_bytes(4) + bytes(1_500_000)
@@ -42,3 +43,19 @@ async def test_who_leaves_most_unfinished_or_unread_is_closed(
 async def send(wire: Wire, data: bytes) -> None:
     with contextlib.suppress(trio.BrokenResourceError):
         await wire.send(data)
+
+
+async def test_a_long_answer_is_held_once_and_not_copied(tmp_path: Path) -> None:
+    """A copy of 16 MiB holds the event loop up for 5 to 15 ms."""
+    async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
+        assert await wire.works()
+        (connection,) = broker.connections
+        body = bytes(8 * 1024**2)
+        connection.send(RemotingCommand(ResponseCode.SUCCESS, 5, CommandFlag.RESPONSE, body=body))
+        chunks = connection._writes.chunks()
+        assert isinstance(chunks[0], memoryview)
+        assert chunks[0].obj is body  # the kernel has taken the head and the begin
+        assert len(body) < broker.budget.held_bytes < len(body) + 1024
+        answer = await wire.next()
+        assert (answer.opaque, answer.body) == (5, body)
+        await until(lambda: not broker.budget.held_bytes)
