@@ -86,12 +86,12 @@ class ConnectionContext(WriterContext):
     client_requests: ClientRequests
     admission: Admission
     forget: "Callable[[Connection, bool], None]"
-    reader: ConnectionReader = field(default_factory=ConnectionReader)
+    reader: ConnectionReader = field(init=False)
     connections: "set[Connection]" = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.reader = ConnectionReader(self.steps)
         self.steps.read_ready = self.reader.read_ready
-        self.reader.clock = lambda: self.steps.clock()
 
 
 class Connection(Writer[ConnectionContext]):
@@ -203,13 +203,8 @@ class Connection(Writer[ConnectionContext]):
         steps = self._context.steps
         clock = steps.clock
         next_command = self._next_command
-        shedding = self._shedding
-        if shedding is not None:
-            now = ends - STEP_S
-            if now - after > shedding.config.max_send_wait_s:
-                next_command = shedding.next_command(self._arrivals, now, now - after) or next_command
-            else:
-                self._arrivals.late_since = 0.0
+        if self._shedding is not None:
+            next_command = self._shedding.next_command(self._arrivals, ends - STEP_S, after, next_command)
         try:
             while (command := next_command(self, frames)) is not None:
                 self.serve(command)

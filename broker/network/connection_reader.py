@@ -10,11 +10,12 @@ time, so that the last ones, which wait for all others, are not always the same.
 
 import itertools
 import select
-from collections.abc import Callable, Iterable
-from time import perf_counter
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import trio
+
+from triomq.broker.network.steps import Steps
 
 _TURN_S: Final = 0.004  # how long connections are read before other tasks run
 
@@ -38,13 +39,12 @@ class ConnectionReader:
     Attributes:
         turns: how often it has read; between two turns other tasks run.
         since: by the clock; what arrived before has been read in the round before, unless its socket had more.
-        clock: steady, seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, steps: Steps) -> None:
         self.turns = 0
         self.since = 0.0
-        self.clock: Callable[[], float] = perf_counter
+        self._steps = steps
         self._rounds: Final = itertools.count()
         self._round: list[tuple[int, int]] = []  # what is still to be read in this one
         self._round_began = 0.0
@@ -74,7 +74,8 @@ class ConnectionReader:
         if self._poll.closed:
             return
         self.turns += 1
-        now = self.clock()
+        clock = self._steps.clock
+        now = clock()
         turn_ends = now + _TURN_S
         if not self._round:
             self._begin_round(now)
@@ -84,7 +85,7 @@ class ConnectionReader:
             connection = self._connections.get(number)
             if connection is not None:  # it may have been closed by another connection of this round
                 connection.read()
-            now = self.clock()
+            now = clock()
         if not ready:
             self._round_s = now - self._round_began
 

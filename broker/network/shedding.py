@@ -13,7 +13,7 @@ import termios
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import orjson
 
@@ -58,6 +58,7 @@ class _Peer(Protocol):
 
 #: As in ``connection.py``.
 _NextCommand: TypeAlias = Callable[[_Peer, Iterator[Frame]], RemotingCommand | None]
+_Usual = TypeVar("_Usual")
 
 
 class Arrivals:
@@ -115,7 +116,7 @@ class Shedding:
     def __init__(
         self, config: BrokerConfig, statistics: BrokerStatistics, refusals: Refusals, clock_ms: Callable[[], int]
     ) -> None:
-        self.config: Final = config
+        self._config = config
         self._statistics = statistics
         self._refusals = refusals
         self._template = refusals.send_template(RefusedError(_REMARK, ResponseCode.SYSTEM_BUSY))
@@ -126,12 +127,16 @@ class Shedding:
             clock_ms,
         )
 
-    def next_command(self, arrivals: Arrivals, now: float, waited_s: float) -> _NextCommand | None:
-        """Return what serves requests that have waited too long; ``None``: they are served as usual."""
+    def next_command(self, arrivals: Arrivals, now: float, after: float, usual: _Usual) -> _Usual | _NextCommand:
+        """Return what serves requests that arrived ``after`` then: as usual, or refusing sends."""
+        waited_s = now - after
+        if waited_s <= self._config.max_send_wait_s:
+            arrivals.late_since = 0.0
+            return usual
         arrivals.late_since = arrivals.late_since or now
         is_over = now - self._refused_at >= _PATIENCE_S
-        if not self.config.max_send_wait_s or (is_over and now - arrivals.late_since < _PATIENCE_S):
-            return None
+        if not self._config.max_send_wait_s or (is_over and now - arrivals.late_since < _PATIENCE_S):
+            return usual
         return partial(self._refuse_sends, now, round(waited_s * 1000))
 
     def _refuse_sends(

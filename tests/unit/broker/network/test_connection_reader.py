@@ -9,6 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.connection_reader import ConnectionReader
+from triomq.broker.network.steps import Steps
 
 
 class Peer(Connection):
@@ -40,7 +41,7 @@ class Peer(Connection):
 
 @pytest.fixture
 def reader() -> ConnectionReader:
-    return ConnectionReader()
+    return ConnectionReader(Steps(lambda: None))
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ async def test_a_round_is_known_by_its_length_and_others_run_within_a_long_one(
             await trio.lowlevel.checkpoint()
 
     sinces = []
-    reader.clock = lambda: now
+    reader._steps.clock = lambda: now
     nursery.start_soon(reader.run, peers)
     for peer in peers:
         reader.add(peer)

@@ -46,7 +46,7 @@ def frame(code: int, opaque: int = 1, flag: int = 0, **fields: Any) -> bytes:
 
 def serve(shedding: Shedding, arrivals: Arrivals, now: float, *frames: bytes) -> list[RemotingCommand] | None:
     """Serve late frames; return the answers, ``None`` if they are served as usual."""
-    next_command = shedding.next_command(arrivals, now, 0.07)
+    next_command = shedding.next_command(arrivals, now, now - 0.07, None)
     if next_command is None:
         return None
     peer = Peer()
@@ -97,7 +97,7 @@ def test_only_lasting_waits_are_refused_and_then_at_once(shedding: Shedding) -> 
     assert serve(shedding, other, 12.6, send)
     assert serve(shedding, one, 13.5, send)
     assert serve(shedding, Arrivals(), 14.6, send) is None
-    object.__setattr__(shedding.config, "max_send_wait_s", 0.0)
+    object.__setattr__(shedding._config, "max_send_wait_s", 0.0)
     assert serve(shedding, other, 14.7, send) is None
 
 
@@ -106,7 +106,7 @@ def test_what_would_be_stored_is_refused_and_all_else_is_served(
 ) -> None:
     arrivals, peer = Arrivals(), Peer()
     arrivals.late_since = 1.0
-    next_command = shedding.next_command(arrivals, 10.0, 0.07)
+    next_command = shedding.next_command(arrivals, 10.0, 9.93, None)
     assert next_command is not None
     sends = (
         RequestCode.SEND_MESSAGE,
@@ -145,7 +145,7 @@ def test_what_would_be_stored_is_refused_and_all_else_is_served(
 def test_a_bad_frame_does_not_hide_the_answers_before_it(shedding: Shedding) -> None:
     arrivals, peer = Arrivals(), Peer()
     arrivals.late_since = 1.0
-    next_command = shedding.next_command(arrivals, 10.0, 0.07)
+    next_command = shedding.next_command(arrivals, 10.0, 9.93, None)
     assert next_command is not None
     with pytest.raises(ProtocolError):
         next_command(peer, iter([frame(RequestCode.SEND_MESSAGE_V2, 5), b"\0\0\0\4nope"]))

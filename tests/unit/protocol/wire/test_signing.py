@@ -47,7 +47,9 @@ def test_a_security_token_is_sent_and_signed() -> None:
 @given(st.dictionaries(st.text(), st.text(), max_size=8), st.binary(max_size=50), st.text(min_size=1))
 def test_values_are_signed_in_the_order_of_their_names(fields: dict[str, str], body: bytes, secret: str) -> None:
     fields = {name: value for name, value in fields.items() if name not in {"Signature", "_UNIQUE_KEY_QUERY"}}
-    content = b"".join(value.encode() for _, value in sorted({**fields, "AccessKey": "me"}.items())) + body
+    signed = {**fields, "AccessKey": "me"}
+    names = sorted(signed, key=lambda name: name.encode("utf-16-be"))  # Java's order
+    content = b"".join(signed[name].encode() for name in names) + body
     mac = hmac.new(secret.encode(), content, hashlib.sha1).digest()
     assert Credentials("me", secret).sign(fields, memoryview(body))["Signature"] == base64.b64encode(mac).decode()
 
