@@ -99,7 +99,7 @@ class BrokerConfig(ConnectionConfig):
     max_groups: int = 50_000  # subscription groups
     max_group_topics: int = 200_000  # pairs of a group and a topic in which it has stored offsets
     max_heartbeat_bytes: int = 1024**2
-    max_sql_characters: int = 8 * 1024  # of a filter
+    max_sql_characters: int = 6 * 1024  # of a filter
     max_client_groups: int = 500  # of producers and consumers on one connection
     max_client_subscriptions: int = 2_000  # of all groups on one connection
     client_timeout_s: float = 120.0  # a member without a heartbeat for so long is removed

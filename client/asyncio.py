@@ -22,10 +22,13 @@ behind.  If a member stops while a coroutine handler runs, the handler's task is
 
 import asyncio
 import contextvars
+import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+import types
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
+from time import perf_counter
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Final, Self
 
@@ -35,6 +38,7 @@ from triomq.client.admin.admin import Admin as TrioAdmin
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
 from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullConsumer
 from triomq.client.consumer.lite_pull import check_wait
+from triomq.client.consumer.processing.worker_pool import BLOCKED_S
 from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
 from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
@@ -46,6 +50,8 @@ from triomq.client.producer.transaction import Execute, Transaction, Transaction
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
 from triomq.protocol.errors import ClientError
 from triomq.protocol.record.message import Message, MessageExt
+
+LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
 #: How long a handler whose task was cancelled may take to end; after that its loop counts as dead.
 _HANDLER_END_S: Final = 1.0
@@ -108,6 +114,31 @@ def _awaiting(
     return call
 
 
+@types.coroutine
+def _watched(coroutine: Any, handler: Callable[..., Any]) -> Generator[Any, Any, Any]:
+    """Await the coroutine of a handler, and warn if it keeps the loop from running anything else."""
+    coroutine = coroutine.__await__()
+    step: Callable[[], Any] = partial(coroutine.send, None)
+    while True:
+        began = perf_counter()
+        try:
+            awaited = step()
+        except StopIteration as done:
+            return done.value
+        finally:
+            if (blocked_s := perf_counter() - began) > BLOCKED_S:
+                LOGGER.warning(
+                    "handler blocked the event loop: nothing else could run for %.1f s; call blocking code by "
+                    "asyncio.to_thread, or use a plain function as handler, which runs in a thread handler=%s",
+                    *(blocked_s, getattr(handler, "__qualname__", handler)),
+                )
+        try:
+            yield awaited
+            step = partial(coroutine.send, None)
+        except BaseException as exc:  # noqa: BLE001  # a cancellation, for the handler
+            step = partial(coroutine.throw, exc)
+
+
 class _Home:
     """The loop in which a consumer was entered, where its coroutine handlers run."""
 
@@ -131,7 +162,7 @@ class _Home:
                     token.run_sync_soon(ended.set)
 
             async def call() -> Any:
-                return await handler(*args)  # wrong arguments raise here, not in the loop
+                return await _watched(handler(*args), handler)  # wrong arguments raise here, not in the loop
 
             context = contextvars.copy_context()  # what was set where the consumer was entered, and for this call
 

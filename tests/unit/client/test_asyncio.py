@@ -276,16 +276,22 @@ def test_handler_exceeding_grace_time_is_cancelled(queues: Queues) -> None:
     assert queues.committed.get(("T", 0), 0) == 0
 
 
-def test_a_handler_that_keeps_the_loop_busy_delays_no_commit(queues: Queues) -> None:
+def test_a_handler_that_keeps_the_loop_busy_is_named_and_delays_no_commit(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("triomq.client.asyncio.BLOCKED_S", 0.2)
+
     async def main() -> None:
         done = asyncio.Event()
         committed: list[int] = []
 
         async def on_message(message: MessageExt) -> None:
             if message.queue_offset == 1:
+                await asyncio.sleep(0.01)
+                time.sleep(0.25)  # noqa: ASYNC251  # this is the point
                 limit = time.monotonic() + 10
                 while queues.committed.get(("T", 0), 0) < 1 and time.monotonic() < limit:
-                    time.sleep(0.01)  # noqa: ASYNC251  # this is the point
+                    time.sleep(0.01)  # noqa: ASYNC251
                 committed.append(queues.committed.get(("T", 0), 0))
                 done.set()
 
@@ -295,6 +301,9 @@ def test_a_handler_that_keeps_the_loop_busy_delays_no_commit(queues: Queues) -> 
 
     queues.send(2)
     asyncio.run(main())
+    (record,) = caplog.records
+    assert record.getMessage().startswith("handler blocked the event loop: nothing else could run for 0.")
+    assert record.getMessage().endswith("main.<locals>.on_message")
 
 
 def test_a_poll_that_is_cancelled_takes_nothing(queues: Queues, remote: BrokerThread) -> None:
