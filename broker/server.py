@@ -201,6 +201,7 @@ class Broker:
     def _topics_changed(self) -> None:
         self._changed.set()
         self.registration.topics_changed()
+        self.steps.owe(0.0005)  # seconds, at least: the files of a topic are made in one step
 
     def _may_lock(self, group: str, queue: MessageQueue) -> bool:
         """Whether there are this group and this queue; others lock nothing: there is no end of them."""

@@ -351,6 +351,7 @@ def test_a_long_sql_filter_is_refused_and_a_shorter_one_makes_its_peer_wait(make
         body = CheckClientRequestBody("c1", "G", subscription).encode()
         return peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body)
 
+    peer.broker.steps.begin()
     refused = check(143)
     assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "1004 characters are too many, the limit is 1000 (max_sql_characters)" in (refused.remark or "")
