@@ -24,10 +24,9 @@ import asyncio
 import contextvars
 import logging
 import os
-import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, suppress
-from functools import partial, wraps
+from functools import wraps
 from time import perf_counter
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Final, Self
@@ -114,29 +113,38 @@ def _awaiting(
     return call
 
 
-@types.coroutine
-def _watched(coroutine: Any, handler: Callable[..., Any]) -> Generator[Any, Any, Any]:
-    """Await the coroutine of a handler, and warn if it keeps the loop from running anything else."""
-    coroutine = coroutine.__await__()
-    step: Callable[[], Any] = partial(coroutine.send, None)
-    while True:
+class _Watched:
+    """Awaits a call of a handler, and warns if it keeps the loop from running anything else."""
+
+    def __init__(self, handler: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._handler = handler
+        self._steps = handler(*arguments).__await__()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self  # type: ignore[return-value]  # it has what ``await`` calls of a generator
+
+    def __next__(self) -> Any:
+        return self._timed(self._steps.__next__)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error in the handler, for example because its task was cancelled."""
+        return self._timed(self._steps.throw, *error)
+
+    def close(self) -> None:
+        """End the handler where it is."""
+        self._steps.close()
+
+    def _timed(self, step: Callable[..., Any], *arguments: Any) -> Any:
         began = perf_counter()
         try:
-            awaited = step()
-        except StopIteration as done:
-            return done.value
+            return step(*arguments)
         finally:
             if (blocked_s := perf_counter() - began) > BLOCKED_S:
                 LOGGER.warning(
                     "handler blocked the event loop: nothing else could run for %.1f s; call blocking code by "
                     "asyncio.to_thread, or use a plain function as handler, which runs in a thread handler=%s",
-                    *(blocked_s, getattr(handler, "__qualname__", handler)),
+                    *(blocked_s, getattr(self._handler, "__qualname__", self._handler)),
                 )
-        try:
-            yield awaited
-            step = partial(coroutine.send, None)
-        except BaseException as exc:  # noqa: BLE001  # a cancellation, for the handler
-            step = partial(coroutine.throw, exc)
 
 
 class _Home:
@@ -162,7 +170,7 @@ class _Home:
                     token.run_sync_soon(ended.set)
 
             async def call() -> Any:
-                return await _watched(handler(*args), handler)  # wrong arguments raise here, not in the loop
+                return await _Watched(handler, args)  # wrong arguments raise here, not in the loop
 
             context = contextvars.copy_context()  # what was set where the consumer was entered, and for this call
 

@@ -261,6 +261,8 @@ class Chaos:
     async def _uncommitted(self) -> int:
         """Return how many transactions are undecided or, if none is, how many messages are not committed."""
         async with Admin(namesrv=self._brokers.namesrv) as admin:
+            if len((await admin.cluster()).broker_addr_table) < self._settings.brokers:
+                return 1  # the name server has come back, and knows them in a moment
             if undecided := len(await admin.transactions()):
                 return undecided
             return sum([row.lag for mode in self._settings.modes for row in await admin.group_lag(mode.group, TOPIC)])

@@ -247,7 +247,7 @@ def test_refuses_as_many_requests_as_asked(broker: RunningBroker) -> None:
 def test_a_stall_holds_up_clients_for_its_time(rocketmq_broker: RunningBroker) -> None:
     with sync.Producer("P", namesrv=rocketmq_broker.namesrv, settings=ONCE) as producer:
         producer.send(Message("T", b"0"))
-        rocketmq_broker.faults.stall(1)
+        rocketmq_broker.faults.stall(3)
         with pytest.raises(RequestTimeoutError):
             producer.send(Message("T", b"1"))
     assert bodies(rocketmq_broker, "T")[:1] == [b"0"]  # answered when it is over
