@@ -195,7 +195,7 @@ class Connection(Writer[ConnectionContext]):
         """Answer frames that arrived ``after`` then, in a step that should be over when it ``ends``.
 
         Returns whether it stopped early: the peer does not read the answers, or a step was not enough.  A request other
-        than a send or a pull that takes twice as long makes its peer wait.
+        than a send or a pull that takes twice as long as a step makes its peer wait.
 
         Raises:
             ProtocolError: a frame cannot be read, or ``error`` followed them; those before it have been answered.
@@ -235,7 +235,7 @@ class Connection(Writer[ConnectionContext]):
             self._arrivals.restart(steps.clock())
         try:
             while True:
-                is_held_up = bool(self._pause_s)  # by itself: that counts for no wait for the broker
+                is_held_up = bool(self._pause_s)  # by its own doing: not a wait for the broker
                 if is_held_up:
                     await trio.sleep(self._pause_s)
                     self._pause_s = 0.0

@@ -4,8 +4,8 @@ With a task for each connection every read would cost a trip through the run loo
 than the read and its answer.  Here all connections are in one level-triggered ``epoll`` of our own, and the run loop
 waits only for that.
 
-All that are ready at one moment are a round, of several turns if that takes long.  A round begins with another one each
-time, so that the last ones, which wait for all others, are not always the same.
+The connections that are ready at one moment make a round, which takes several turns if it is long.  Each round begins
+with another connection, so that the last ones, which wait for all the others, are not always the same.
 """
 
 import itertools
