@@ -32,6 +32,7 @@ async def test_administration_is_refused_elsewhere_and_noted(tmp_path: Path) -> 
             refused = await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**change, "defaultTopic": "TBW102"})
             assert (refused.code, "--admin-listen" in str(refused.remark)) == (ResponseCode.NO_PERMISSION, True)
             await wire.send(request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, flag=CommandFlag.ONEWAY))
+            await wire.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})  # answered after it
             done = await admin.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {**change, "defaultTopic": "TBW102"})
             assert done.code == ResponseCode.SUCCESS
             assert (await wire.put("T")).code == ResponseCode.SUCCESS

@@ -136,6 +136,7 @@ class RemoteOffsetStore(OffsetStore):
             queue_offset = self._offsets.get(queue)
             if queue_offset is None or queue in self._doubtful:  # given up, or perhaps taken by others, meanwhile
                 continue
+            self._note_recent(queue, queue_offset)  # first: the queue may be set aside before this is written
             try:
                 await self._requests.commit_oneway(queue, queue_offset)
             except REMOTE_ERRORS as exc:

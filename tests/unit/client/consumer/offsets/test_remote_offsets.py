@@ -1,4 +1,5 @@
 import logging
+from functools import partial
 
 import pytest
 import trio
@@ -110,6 +111,31 @@ async def test_latest_progress_survives_a_late_handled_pull(
     nursery.start_soon(handle_late)
     await store.persist_now([queue])
     assert trio.current_time() > 0.05
+    assert cluster.committed["G", queue] == 9
+
+
+async def test_progress_set_aside_survives_a_late_written_one(
+    cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...], nursery: trio.Nursery
+) -> None:
+    """What waited for the new connection is the member's own, though the queue was set aside before it was written."""
+    store, queue = RemoteOffsetStore(requests), queues[0]
+    connected = trio.Event()
+
+    async def late(_queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        await connected.wait()
+        cluster.committed["G", queue] = queue_offset
+
+    requests.commit_oneway = late  # type: ignore[method-assign]
+    store.told(queue, QueueOffset(5))
+    store.update(queue, QueueOffset(7), increase_only=True)
+    nursery.start_soon(partial(store.persist, [queue], changed_only=True))
+    await wait_all_tasks_blocked()
+    store.update(queue, QueueOffset(9), increase_only=True)
+    store.set_aside(queue)
+    connected.set()
+    await wait_all_tasks_blocked()
+    assert cluster.committed["G", queue] == 7
+    assert await store.stored(queue) == 9
     assert cluster.committed["G", queue] == 9
 
 
