@@ -90,7 +90,7 @@ async def test_watermark_rejects_sends_until_retention_frees_space(small_disk: P
     settings = {**STORE, "disk_full_ratio": 60, "disk_clean_ratio": 50, "clean_interval_s": 0.1}
     with trio.fail_after(30):
         async with (
-            running(small_disk / "store", settings, retention_delay_s=2.0) as broker,
+            running(small_disk / "store", settings, retention_delay_s=4.0) as broker,
             connected(broker_port(broker)) as wire,
         ):
             stored, refused = await _fill_slowly(broker, wire)
@@ -111,7 +111,8 @@ async def _fill_slowly(broker: Broker, wire: Wire) -> tuple[list[int], RemotingC
     while (response := await send(wire, number)).code == ResponseCode.SUCCESS:
         stored.append(number)
         number += 1
-        await trio.sleep(0.002)
+        if number % 4 == 0:
+            await trio.sleep(0.004)
     return stored, response
 
 
