@@ -247,9 +247,11 @@ def test_refuses_as_many_requests_as_asked(broker: RunningBroker) -> None:
 def test_a_stall_holds_up_clients_for_its_time(rocketmq_broker: RunningBroker) -> None:
     with sync.Producer("P", namesrv=rocketmq_broker.namesrv, settings=ONCE) as producer:
         producer.send(Message("T", b"0"))
-        rocketmq_broker.faults.stall(3)
+        rocketmq_broker.faults.stall(60)
         with pytest.raises(RequestTimeoutError):
             producer.send(Message("T", b"1"))
+        rocketmq_broker.faults.restart()  # which ends it
+    rocketmq_broker.faults.stall(0.2)
     assert bodies(rocketmq_broker, "T")[:1] == [b"0"]  # answered when it is over
 
 

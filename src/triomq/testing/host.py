@@ -57,6 +57,7 @@ class BrokerHost:
         self._token: trio.lowlevel.TrioToken
         self._nursery: trio.Nursery
         self._stop = trio.Event()
+        self._stall_s = 0.0
         self._ends_stall: Final = threading.Event()
         self._started: Final[Future[tuple[str, str]]] = Future()
         self._failure: BaseException | None = None
@@ -103,6 +104,9 @@ class BrokerHost:
             finally:
                 if not result.done():
                     result.set_exception(RuntimeError("the broker was stopped meanwhile"))
+            if self._stall_s:  # before the loop can do anything that the test asks for after its call
+                seconds, self._stall_s = self._stall_s, 0.0
+                self._ends_stall.wait(seconds)
 
         self._token.run_sync_soon(self._nursery.start_soon, run)
         return result.result()
@@ -216,8 +220,8 @@ class BrokerHost:
         self._broker.steps.end()
 
     async def stall(self, seconds: float) -> None:
-        """Block the broker's thread from now on."""
-        self._token.run_sync_soon(self._ends_stall.wait, seconds)
+        """Block the broker's thread as soon as the test has its answer."""
+        self._stall_s = seconds
 
     async def refuse(self, code: int, count: int, requests: Collection[int]) -> None:
         """Answer the next ``count`` of these requests with a code."""
