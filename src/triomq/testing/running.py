@@ -114,7 +114,8 @@ class RunningBroker:
         self.address = self.namesrv = _ANY_PORT
         self.clock: Final = Clock(self)
         self.faults: Final = Faults(self)
-        self._settings: Final = {"shutdown_grace_s": 0.1, **settings}
+        # however slow the machine is, sends are refused only where the test asks for it
+        self._settings: Final = {"shutdown_grace_s": 0.1, "max_send_wait_s": 0, **settings}
         self._numbers: Final = itertools.count(1)
         self._folder: tempfile.TemporaryDirectory[str]
 

@@ -115,7 +115,11 @@ async def test_latest_progress_survives_a_late_handled_pull(
 
 
 async def test_progress_set_aside_survives_a_late_written_one(
-    cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...], nursery: trio.Nursery
+    cluster: FakeCluster,
+    requests: QueueRequests,
+    queues: tuple[MessageQueue, ...],
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What waited for the new connection is the member's own, though the queue was set aside before it was written."""
     store, queue = RemoteOffsetStore(requests), queues[0]
@@ -125,7 +129,7 @@ async def test_progress_set_aside_survives_a_late_written_one(
         await connected.wait()
         cluster.committed["G", queue] = queue_offset
 
-    requests.commit_oneway = late  # type: ignore[method-assign]
+    monkeypatch.setattr(requests, "commit_oneway", late)
     store.told(queue, QueueOffset(5))
     store.update(queue, QueueOffset(7), increase_only=True)
     nursery.start_soon(partial(store.persist, [queue], changed_only=True))
