@@ -178,9 +178,10 @@ async def the_doctor_names_faults_of_groups(namesrv: str) -> None:
             return members == [2, 2]
 
         await until(are_online)
-        await admin.delete_topic(gone)
 
-        async def are_named() -> bool:  # each broker hears of a member by itself, and of the topic's end
+        async def are_named() -> bool:  # each broker hears of a member by itself
+            if await has_route(admin, gone):  # also if an earlier registration of Apache's broker brought it back
+                await admin.delete_topic(gone)
             kinds = {(each.group, each.kind.value, each.topic) for each in (await admin.diagnose()).findings}
             return {kind for kind in kinds if kind[0] in (doubled, different)} == {
                 (doubled, "duplicate-client-id", None),
