@@ -356,6 +356,7 @@ async def test_failed_table_save_is_retried_while_broker_runs(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = {"count": 0, "is_full": True}
+    passed_s = 0
     saved = root / "config" / "topics.json"
     write = FileSystem.write_file
 
@@ -366,8 +367,10 @@ async def test_failed_table_save_is_retried_while_broker_runs(
         write(self, path, content)
 
     async def saving(condition: Callable[[], bool]) -> None:
-        """Let the second pass for which the saver rests, until the writing thread has made the condition true."""
+        """Advance the clock by the second that the saver pauses, until the writing thread makes the condition true."""
+        nonlocal passed_s
         while not condition():
+            passed_s += 1
             mock_clock.jump(1)
             await trio.to_thread.run_sync(time.sleep, 0.05)
 
@@ -375,6 +378,7 @@ async def test_failed_table_save_is_retried_while_broker_runs(
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         await wire.put("T")
         await saving(lambda: refused["count"] >= 3)
+        assert refused["count"] <= 1 + passed_s  # it pauses after each
         assert await wire.works()
         errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
         assert len(errors) == 1

@@ -251,8 +251,10 @@ def test_a_stall_holds_up_clients_for_its_time(rocketmq_broker: RunningBroker) -
         with pytest.raises(RequestTimeoutError):
             producer.send(Message("T", b"1"))
         rocketmq_broker.faults.restart()  # which ends it
+    began = time.monotonic()
     rocketmq_broker.faults.stall(0.2)
     assert bodies(rocketmq_broker, "T")[:1] == [b"0"]  # answered when it is over
+    assert time.monotonic() - began >= 0.2
 
 
 def test_dropped_connections_end_and_new_ones_work(broker: RunningBroker) -> None:

@@ -143,7 +143,7 @@ class RemoteOffsetStore(OffsetStore):
                 log_retry(self._failures, broker_name, exc)
                 return  # the other queues would fail too
             self._told[queue] = queue_offset
-            self._note_sent(queue, queue_offset)
+            self._note_sent(queue, queue_offset)  # again: the queue may have been taken anew
         self._failures.worked(key=broker_name)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:

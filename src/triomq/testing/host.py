@@ -104,7 +104,7 @@ class BrokerHost:
             finally:
                 if not result.done():
                     result.set_exception(RuntimeError("the broker was stopped meanwhile"))
-            if self._stall_s:  # before the loop can do anything that the test asks for after its call
+            if self._stall_s:  # here, so that nothing the test does after its call is answered before
                 seconds, self._stall_s = self._stall_s, 0.0
                 self._ends_stall.wait(seconds)
 

@@ -114,7 +114,7 @@ class RunningBroker:
         self.address = self.namesrv = _ANY_PORT
         self.clock: Final = Clock(self)
         self.faults: Final = Faults(self)
-        # however slow the machine is, sends are refused only where the test asks for it
+        # Slow machines run tests too: sends are refused only if the test asks for it.
         self._settings: Final = {"shutdown_grace_s": 0.1, "max_send_wait_s": 0, **settings}
         self._numbers: Final = itertools.count(1)
         self._folder: tempfile.TemporaryDirectory[str]

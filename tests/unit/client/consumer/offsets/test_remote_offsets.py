@@ -114,14 +114,14 @@ async def test_latest_progress_survives_a_late_handled_pull(
     assert cluster.committed["G", queue] == 9
 
 
-async def test_progress_set_aside_survives_a_late_written_one(
+async def test_offset_written_after_its_queue_was_set_aside_is_the_members_own(
     cluster: FakeCluster,
     requests: QueueRequests,
     queues: tuple[MessageQueue, ...],
     nursery: trio.Nursery,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What waited for the new connection is the member's own, though the queue was set aside before it was written."""
+    """It waited for the new connection; taken for another member's, it would repeat messages."""
     store, queue = RemoteOffsetStore(requests), queues[0]
     connected = trio.Event()
 
