@@ -14,6 +14,7 @@ from typing import Final, Self
 READY_TIMEOUT_S: Final = 30
 STOP_TIMEOUT_S: Final = 5
 _FREE_PORT: Final = ("--listen", "127.0.0.1:0")
+ANY_DISK: Final = ("--disk-full-ratio", "100", "--disk-clean-ratio", "100")  # others may have filled most of it
 
 
 @dataclass(kw_only=True)
@@ -116,12 +117,14 @@ def start_broker(
 
 def start_triomq(folder: Path, *options: str) -> Broker:
     """Start our broker with its name server on free loopback ports with its store in ``folder / "store"``."""
-    return _start_command(folder, "broker", *_FREE_PORT, "--namesrv-listen", "127.0.0.1:0", *options)
+    return _start_command(folder, "broker", *_FREE_PORT, *ANY_DISK, "--namesrv-listen", "127.0.0.1:0", *options)
 
 
 def start_member(folder: Path, name: str, register: str, *options: str) -> Broker:
     """Start our broker as one of several that register with these name servers."""
-    return _start_command(folder, "broker", *_FREE_PORT, "--broker-name", name, "--register", register, *options)
+    return _start_command(
+        folder, "broker", *_FREE_PORT, *ANY_DISK, "--broker-name", name, "--register", register, *options
+    )
 
 
 def start_name_server(folder: Path, *options: str) -> Broker:

@@ -20,12 +20,17 @@ from triomq.protocol.wire.frame import FrameSplitter
 from triomq.storage.config import StoreConfig
 
 FREE_PORTS: Final = Listener(broker=Address("127.0.0.1", 0), namesrv=Address("127.0.0.1", 0))
-_FILE_SIZES: Final = {"commit_log_file_size_bytes": 16 * 1024**2, "consume_queue_file_size_bytes": 20 * 2000}
+_STORE: Final = {
+    "commit_log_file_size_bytes": 16 * 1024**2,
+    "consume_queue_file_size_bytes": 20 * 2000,
+    "disk_clean_ratio": 100,
+    "disk_full_ratio": 100,  # others may have filled most of it
+}
 
 
 def broker_config(root: Path, store: Mapping[str, Any] | None = None, **settings: Any) -> BrokerConfig:
-    """Return settings for a broker with small files on free ports."""
-    store_config = StoreConfig(root=root, **{**_FILE_SIZES, **(store or {})})
+    """Return settings for a broker with small files on any disk and free ports."""
+    store_config = StoreConfig(root=root, **{**_STORE, **(store or {})})
     return BrokerConfig(store=store_config, **{"listeners": (FREE_PORTS,), **settings})
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cli_tools import complaint, ok, read_line, running
-from tests.processes import start_triomq
+from tests.processes import ANY_DISK, start_triomq
 
-ON_FREE_PORTS = ("broker", "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0")
+ON_FREE_PORTS = ("broker", "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", *ANY_DISK)
 
 
 def test_the_ready_line_is_exactly_as_scripts_expect_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cli_tools import LIMIT_S, complaint, ok, read_line, running
+from tests.processes import ANY_DISK
 
 FREE = ("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0")
 
@@ -38,7 +39,7 @@ def wait_ended(pids: list[int]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_brokers_share_topics_and_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
-    with cluster(tmp_path, "--brokers", "3", "--", "--durability", "sync") as (process, ready):
+    with cluster(tmp_path, "--brokers", "3", "--", "--durability", "sync", *ANY_DISK) as (process, ready):
         assert list(ready["brokers"]) == list(ready["metrics"]) == ["broker-a", "broker-b", "broker-c"]
         assert len(set(ready["metrics"].values())) == 3
         namesrv = ready["namesrv"]

@@ -1,9 +1,11 @@
 """``triomq doctor`` and :meth:`Admin.diagnose` at a running broker with real faults."""
 
 import json
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
@@ -18,12 +20,19 @@ from triomq.client.environment import wall_clock_ms
 MIB = 1024**2
 
 
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A folder on another disk than ``tmp_path``, which may be so full that it is a finding."""
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
 async def examine(namesrv: str) -> Diagnosis:
     async with Admin(namesrv=namesrv) as admin:
         return await admin.diagnose()
 
 
-async def test_all_faults_of_a_cluster_are_found_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_faults_of_a_cluster_are_found_in_one_run(in_memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     consumed = trio.Event()
 
     async def on_message(_message: MessageExt) -> None:
@@ -44,7 +53,9 @@ async def test_all_faults_of_a_cluster_are_found_in_one_run(tmp_path: Path, monk
 
     dialled = ClientConfig(advertise="as-dialled")
     async with (
-        running(tmp_path / "store", listeners=(replace(FREE_PORTS, advertise="127.0.0.99"),)) as broker,  # silent there
+        running(
+            in_memory / "store", listeners=(replace(FREE_PORTS, advertise="127.0.0.99"),)
+        ) as broker,  # silent there
         AsyncExitStack() as stack,
     ):
         namesrv = namesrv_address(broker)
@@ -90,10 +101,8 @@ async def test_a_full_disk_is_found(tmp_path: Path) -> None:
     assert (finding.kind, finding.broker) == (FindingKind.DISK, "broker-a")
 
 
-def test_the_command_fails_if_something_is_wrong(tmp_path: Path) -> None:
-    sound, faulty = tmp_path / "sound", tmp_path / "faulty"
-    sound.mkdir()
-    faulty.mkdir()
+def test_the_command_fails_if_something_is_wrong(in_memory: Path) -> None:
+    sound, faulty = in_memory / "sound", in_memory / "faulty"
     with start_triomq(sound) as broker:
         assert ok("doctor", namesrv=broker.namesrv) == "no problem found in 1 broker and 0 consumer groups\n"
     with start_triomq(faulty, "--advertise", "127.0.0.99") as broker:

@@ -346,7 +346,7 @@ def test_run_writes_same_bytes_as_single_messages(
 ) -> None:
     files = []
     for as_run in (False, True):
-        config = StoreConfig(root=tmp_path_factory.mktemp("store"), commit_log_file_size_bytes=64 * 1024)
+        config = StoreConfig(root=tmp_path_factory.mktemp("store"), commit_log_file_size_bytes=64 * 1024, index=False)
         with MessageStore(config, clock_ms=lambda: BORN) as store:
             put(store)  # makes the files
             for queue_id in range(3):
@@ -446,7 +446,7 @@ def test_both_kinds_of_durability_leave_the_same_bytes(
     logs = []
     for durability in Durability:
         root = tmp_path_factory.mktemp("store")
-        config = StoreConfig(root=root, commit_log_file_size_bytes=64 * 1024, durability=durability)
+        config = StoreConfig(root=root, commit_log_file_size_bytes=64 * 1024, durability=durability, index=False)
         with MessageStore(config, clock_ms=lambda: BORN) as store:
             for queue_id, body, properties, tags_code in messages:
                 put(store, "T", queue_id, body=body * 200, properties=properties, tags_code=tags_code)

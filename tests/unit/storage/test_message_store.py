@@ -320,7 +320,9 @@ def test_a_full_disk_is_logged_once_until_there_is_room_again(
 def test_messages_rejected_by_full_disk_are_logged_once(
     maker: StoreMaker, faulty: FaultyFileSystem, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = maker(file_system=faulty, reserve_step_bytes=4096, commit_log_file_size_bytes=1024 * 1024)
+    store = maker(
+        file_system=faulty, reserve_step_bytes=4096, commit_log_file_size_bytes=1024 * 1024, disk_full_ratio=100
+    )
     put(store)
     faulty.fails = lambda number, name, path: name == "reserve"
     for _ in range(3):

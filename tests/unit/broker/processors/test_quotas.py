@@ -198,7 +198,7 @@ async def test_nobody_fills_more_of_the_log_than_its_share(
     open_with: OpenWith, fields: dict[str, Any], holder: str
 ) -> None:
     """The log may have three files of 256 KiB, so that a share of 0.5 is one and a half."""
-    store = {"retention_bytes": 3 * 256 * 1024, "disk_clean_ratio": 99}
+    store = {"retention_bytes": 3 * 256 * 1024, "disk_clean_ratio": 100, "disk_full_ratio": 100}
     broker = open_with(holder, store_settings=store)
     peer, other = Peer(broker), Peer(broker, "192.0.2.10:50001")
     sent = 0
