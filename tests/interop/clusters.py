@@ -1,5 +1,6 @@
 """Clusters of two brokers, ours and Apache's, at our name server and at Apache's."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import Final
 
 from tests.interop.kit_driver import ApacheBroker, ApacheBrokers
 from tests.processes import start_member, start_name_server
+from triomq.client.sync import Admin
 
 QUICK_CHECKS: Final = ("--transaction-timeout", "2", "--transaction-check-interval", "2")
 """Options of a broker that asks about undecided transactions soon."""
 
 OURS: Final = "triomq"
+NAMES: Final = ("broker-a", "broker-b")
+REGISTRATION_LIMIT_S: Final = 30
 CLUSTERS: Final[Mapping[str, tuple[str, str]]] = {
     "two-triomq": (OURS, OURS),
     "mixed-at-triomq": (OURS, "4.9.7"),
@@ -34,7 +38,7 @@ def cluster(kind: str, folder: Path, apache: ApacheBrokers) -> Iterator[tuple[st
     with ExitStack() as stack:
         name_servers = [stack.enter_context(start_name_server(folder / "namesrv")).namesrv]
         waiting = []
-        for name, broker in zip(("broker-a", "broker-b"), CLUSTERS[kind], strict=True):
+        for name, broker in zip(NAMES, CLUSTERS[kind], strict=True):
             if broker == OURS:
                 waiting.append(name)
                 continue
@@ -46,4 +50,15 @@ def cluster(kind: str, folder: Path, apache: ApacheBrokers) -> Iterator[tuple[st
             del name_servers[1:]
         for name in waiting:
             stack.enter_context(start_member(folder / name, name, ";".join(name_servers), *QUICK_CHECKS))
+        for name_server in name_servers:
+            _wait_for_both(name_server)
         yield name_servers[-1] if kind == "mixed-at-apache" else name_servers[0], name_servers
+
+
+def _wait_for_both(name_server: str) -> None:
+    """Wait until both brokers are registered; Apache's, if its first attempt fails, tries again after 10 s."""
+    deadline = time.monotonic() + REGISTRATION_LIMIT_S
+    with Admin(namesrv=name_server) as admin:
+        while (names := admin.cluster().broker_addr_table.keys()) != set(NAMES):
+            assert time.monotonic() < deadline, f"the name server {name_server} knows only {sorted(names)}"
+            time.sleep(0.05)
