@@ -14,7 +14,7 @@ from typing import Final, Self
 READY_TIMEOUT_S: Final = 30
 STOP_TIMEOUT_S: Final = 5
 _FREE_PORT: Final = ("--listen", "127.0.0.1:0")
-ANY_DISK: Final = ("--disk-full-ratio", "100", "--disk-clean-ratio", "100")  # others may have filled most of it
+ANY_DISK: Final = ("--disk-full-ratio", "100", "--disk-clean-ratio", "100")  # whatever other programs use
 
 
 @dataclass(kw_only=True)

@@ -24,7 +24,7 @@ _STORE: Final = {
     "commit_log_file_size_bytes": 16 * 1024**2,
     "consume_queue_file_size_bytes": 20 * 2000,
     "disk_clean_ratio": 100,
-    "disk_full_ratio": 100,  # others may have filled most of it
+    "disk_full_ratio": 100,  # other programs may have filled most of the disk
 }
 
 

@@ -52,10 +52,9 @@ async def test_all_faults_of_a_cluster_are_found_in_one_run(in_memory: Path, mon
         )
 
     dialled = ClientConfig(advertise="as-dialled")
+    silent = replace(FREE_PORTS, advertise="127.0.0.99")  # nobody listens there
     async with (
-        running(
-            in_memory / "store", listeners=(replace(FREE_PORTS, advertise="127.0.0.99"),)
-        ) as broker,  # silent there
+        running(in_memory / "store", listeners=(silent,)) as broker,
         AsyncExitStack() as stack,
     ):
         namesrv = namesrv_address(broker)

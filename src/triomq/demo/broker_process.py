@@ -45,7 +45,7 @@ async def open_broker_process(folder: Path) -> AsyncGenerator[BrokerProcess]:
             [
                 *(sys.executable, "-m", "triomq.cli", "broker", "--json"),
                 *("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", "--store", str(store)),
-                *("--disk-full-ratio", "100", "--disk-clean-ratio", "100"),  # others may have filled most of the disk
+                *("--disk-full-ratio", "100", "--disk-clean-ratio", "100"),  # whatever other programs use
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
