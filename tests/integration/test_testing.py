@@ -31,7 +31,7 @@ from triomq.testing import BrokerProcess, RunningBroker, open_broker
 from triomq.testing.host import BrokerHost
 
 GROUP = "G"
-ONCE = ProducerConfig(on_busy="raise", retries=0, send_timeout_s=0.3)
+ONCE = ProducerConfig(on_busy="raise", retries=0, send_timeout_s=2)
 
 
 def bodies(broker: RunningBroker, topic: str) -> list[bytes]:
