@@ -49,5 +49,9 @@ def on_messages(messages: list[MessageExt], context: ConsumeContext | OrderlyCon
     return on_message(messages[0])
 
 
+def succeed(*_arguments: object) -> Any:
+    return lambda: "consumed"  # no status, and it cannot be copied
+
+
 async def on_message_async(message: MessageExt) -> None:
     on_message(message)

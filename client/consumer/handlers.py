@@ -15,17 +15,14 @@ from triomq.protocol.record.message import MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
-Status: TypeAlias = ConsumeStatus | None
-"""``None`` is success."""
-
-OnMessage: TypeAlias = Callable[[MessageExt], Awaitable[Status]] | Callable[[MessageExt], Status]
+OnMessage: TypeAlias = Callable[[MessageExt], Awaitable[object]] | Callable[[MessageExt], object]
 """Handles one message; a plain function runs in a worker thread, or in a process."""
 
 OnMessages: TypeAlias = (
-    Callable[[list[MessageExt], ConsumeContext], Awaitable[Status]]
-    | Callable[[list[MessageExt], ConsumeContext], Status]
-    | Callable[[list[MessageExt], OrderlyContext], Awaitable[Status]]
-    | Callable[[list[MessageExt], OrderlyContext], Status]
+    Callable[[list[MessageExt], ConsumeContext], Awaitable[object]]
+    | Callable[[list[MessageExt], ConsumeContext], object]
+    | Callable[[list[MessageExt], OrderlyContext], Awaitable[object]]
+    | Callable[[list[MessageExt], OrderlyContext], object]
 )
 """Handles several messages of one queue; a plain function runs in a worker thread.
 
@@ -88,30 +85,30 @@ class Handler(NamedTuple):
         )
 
 
-def is_success(status: object) -> bool:
-    """Whether a handler's result consumes its messages; a value that is no status does not.
+def status_of(result: object) -> ConsumeStatus:
+    """Return the status that a handler's result means: any value but a status consumes the messages, as ``None`` does.
 
-    Such a value is logged: most likely the handler returned ``True`` or lacks an ``await``.
+    Raises:
+        TypeError: the result is awaitable, so the handler has not run to its end.
     """
-    if status is None or status is ConsumeStatus.SUCCESS:
-        return True
-    if status is not ConsumeStatus.RECONSUME_LATER:
-        _complain(status)
-    return False
+    if isinstance(result, ConsumeStatus):
+        return result
+    if result is not None and inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()  # else Python warns that it was never awaited, far from here
+        raise TypeError(f"handler returned {result!r:.80}, which nothing awaits: await it in an async def handler")
+    return ConsumeStatus.SUCCESS
 
 
-def orderly_status(status: object) -> ConsumeStatus:
-    """Return the status that a handler's result means in orderly consumption; a value that is no status fails."""
-    if status is None:
-        return ConsumeStatus.SUCCESS
-    if isinstance(status, ConsumeStatus) and status is not ConsumeStatus.RECONSUME_LATER:
-        return status
-    if status is not ConsumeStatus.RECONSUME_LATER:
-        _complain(status)
-    return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+def is_success(result: object) -> bool:
+    """Whether a handler's result consumes its messages; raises as :func:`status_of`."""
+    return status_of(result) in _SUCCESSES
 
 
-def _complain(status: object) -> None:
-    if inspect.iscoroutine(status):
-        status.close()  # else Python warns that it was never awaited, far from here
-    LOGGER.error("handler returned no status, its messages will be redelivered result=%r", status)
+def orderly_status(result: object) -> ConsumeStatus:
+    """Return the status that a handler's result means in orderly consumption; raises as :func:`status_of`."""
+    status = status_of(result)
+    return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT if status is ConsumeStatus.RECONSUME_LATER else status
+
+
+_SUCCESSES: Final = frozenset((ConsumeStatus.SUCCESS, ConsumeStatus.COMMIT))

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from triomq.client.consumer.config import ConsumeStatus
-from triomq.client.consumer.handlers import Handler
+from triomq.client.consumer.handlers import Handler, status_of
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -34,7 +34,7 @@ class ConsumeReturnType(Enum):
     SUCCESS = "SUCCESS"
     TIME_OUT = "TIME_OUT"  # it took ``consume_timeout_s`` or longer; its result is still valid
     EXCEPTION = "EXCEPTION"
-    RETURNNULL = "RETURNNULL"  # it did not return a status; ``None`` is one here: success
+    RETURNNULL = "RETURNNULL"  # Java's clients only: here any value that is no status means success
     FAILED = "FAILED"  # the messages are redelivered
 
 
@@ -104,17 +104,15 @@ def with_hooks(
     return handler._replace(function=around.call_async if handler.is_async else around.call)
 
 
-_ReturnTypes: TypeAlias = dict[object, ConsumeReturnType]
+_ReturnTypes: TypeAlias = dict[ConsumeStatus, ConsumeReturnType]
 _CONCURRENT: Final[_ReturnTypes] = {
-    None: ConsumeReturnType.SUCCESS,
     ConsumeStatus.SUCCESS: ConsumeReturnType.SUCCESS,
     ConsumeStatus.RECONSUME_LATER: ConsumeReturnType.FAILED,
-}
-_ORDERLY: Final[_ReturnTypes] = _CONCURRENT | {
     ConsumeStatus.COMMIT: ConsumeReturnType.SUCCESS,
-    ConsumeStatus.ROLLBACK: ConsumeReturnType.SUCCESS,
+    ConsumeStatus.ROLLBACK: ConsumeReturnType.FAILED,
     ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: ConsumeReturnType.FAILED,
 }
+_ORDERLY: Final[_ReturnTypes] = _CONCURRENT | {ConsumeStatus.ROLLBACK: ConsumeReturnType.SUCCESS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +129,26 @@ class _Around:
         context, started = self._begin(arguments[0])
         try:
             result = await self.handler.function(*arguments)
+            status = status_of(result)
         except Exception as exc:
-            self._end(context, started, error=exc)
+            self._end(context, started, ConsumeReturnType.EXCEPTION, error=exc)
             raise
         except BaseException:
             for hook in self.hooks:
                 _run(hook.abandoned, context)
             raise
-        self._end(context, started, result)
+        self._end(context, started, self.return_types[status], result)
         return result
 
     def call(self, *arguments: Any) -> object:
         context, started = self._begin(arguments[0])
         try:
             result = self.handler.function(*arguments)
+            status = status_of(result)
         except Exception as exc:
-            self._end(context, started, error=exc)
+            self._end(context, started, ConsumeReturnType.EXCEPTION, error=exc)
             raise
-        self._end(context, started, result)
+        self._end(context, started, self.return_types[status], result)
         return result
 
     def _begin(self, messages: Any) -> tuple[HookContext, float]:
@@ -157,21 +157,20 @@ class _Around:
             _run(hook.before, context)
         return context, perf_counter()
 
-    def _end(self, context: HookContext, started: float, result: object = None, error: Exception | None = None) -> None:
+    def _end(
+        self,
+        context: HookContext,
+        started: float,
+        return_type: ConsumeReturnType,
+        result: object = None,
+        error: Exception | None = None,
+    ) -> None:
         context.took_s = perf_counter() - started
         context.result, context.error = result, error
-        context.return_type = self._return_type(context)
+        is_late = context.took_s >= self.timeout_s and error is None
+        context.return_type = ConsumeReturnType.TIME_OUT if is_late else return_type
         for hook in self.hooks:
             _run(hook.after, context)
-
-    def _return_type(self, context: HookContext) -> ConsumeReturnType:
-        if context.error is not None:
-            return ConsumeReturnType.EXCEPTION
-        is_status = context.result is None or isinstance(context.result, ConsumeStatus)
-        told = self.return_types.get(context.result) if is_status else None
-        if told is None:
-            return ConsumeReturnType.RETURNNULL
-        return ConsumeReturnType.TIME_OUT if context.took_s >= self.timeout_s else told
 
 
 def _run(hook: Callable[[HookContext], None], context: HookContext) -> None:

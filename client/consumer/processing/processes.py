@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 
-from triomq.client.consumer.handlers import Handler
+from triomq.client.consumer.handlers import Handler, status_of
 from triomq.protocol.errors import ConfigError, HandlerProcessError
 from triomq.protocol.record.message import REPLIER, MessageExt
 
@@ -64,7 +64,7 @@ class _Worker:
         """
         self.connection.send((function, arguments))
         while isinstance(answer := self.connection.recv(), _Reply):
-            self.connection.send_bytes(_outcome(lambda: (answer.message.reply, (answer.body,))))
+            self.connection.send_bytes(_outcome(lambda: (answer.message.reply, (answer.body,)), _as_it_is))
         return answer
 
     def reap(self, timeout_s: float) -> str:
@@ -194,12 +194,16 @@ def _check_importable(handler: Handler) -> None:
         raise ConfigError(f'executor="process": {function!r} must be in a file that another process can import')
 
 
-def _outcome(request: Callable[[], _Request]) -> bytes:
-    """Call, and return the result, what was raised, and what follows the first argument: the handler may change it."""
+def _as_it_is(result: Any) -> Any:
+    return result
+
+
+def _outcome(request: Callable[[], _Request], convert: Callable[[Any], Any]) -> bytes:
+    """Call; return the converted result, the error, and the arguments after the first, which the handler may change."""
     arguments: tuple[Any, ...] = ()
     try:
         function, arguments = request()
-        return pickle.dumps((function(*arguments), None, arguments[1:]))
+        return pickle.dumps((convert(function(*arguments)), None, arguments[1:]))
     except (Exception, SystemExit) as exc:  # noqa: BLE001  # boundary: raised again by the caller's process
         text = "".join(traceback.format_exception(exc))
         try:
@@ -221,7 +225,8 @@ def _serve(connection: Connection) -> None:
             request = connection.recv_bytes()
         except (EOFError, OSError):
             return
-        connection.send_bytes(_outcome(partial(pickle.loads, request)))  # imports the handler's module
+        # imports the handler's module; a result that is no status need not be one that can be copied
+        connection.send_bytes(_outcome(partial(pickle.loads, request), status_of))
 
 
 def _reply(connection: Connection, message: MessageExt, body: bytes) -> Any:

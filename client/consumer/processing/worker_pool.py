@@ -185,11 +185,10 @@ class WorkerPool(CooperativeBudget, ABC):
         arguments = ([message], self.context(queue)) if self.handler.takes_batch else (message,)
         self._offer_reply()
         try:
-            status = await self.call(*arguments)
+            return self.direct_result(await self.call(*arguments)), ""
         except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
             LOGGER.warning(RAISED, *self.handler._replace(after_failure=ARE_GONE).failure([message]), exc_info=True)
             return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
-        return self.direct_result(status), ""
 
     def _offer_reply(self) -> None:
         """Let the handlers that this task calls reply to messages."""

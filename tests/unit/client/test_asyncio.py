@@ -347,6 +347,6 @@ def push(queues: Queues, on_message: Callable[[MessageExt], object], **options: 
         config=CONFIG,
         subscriptions={"T": "*"},
         start="earliest",
-        on_message=on_message,  # type: ignore[arg-type]  # handlers of all kinds
+        on_message=on_message,
         **options,  # type: ignore[arg-type]
     )

@@ -1,10 +1,10 @@
-import logging
 from functools import partial
+from typing import Any
 
 import pytest
 
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus
-from triomq.client.consumer.handlers import Handler, is_success
+from triomq.client.consumer.handlers import Handler, is_success, orderly_status
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.record.message import MessageExt
 
@@ -47,17 +47,18 @@ def test_exactly_one_handler_must_be_given() -> None:
         Handler.of(5, None)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_none_and_success_are_success() -> None:
-    assert is_success(None)
-    assert is_success(ConsumeStatus.SUCCESS)
-    assert not is_success(ConsumeStatus.RECONSUME_LATER)
+@pytest.mark.parametrize("result", [None, True, False, 0, "ok", {"ok": True}, [], object()])
+def test_any_value_but_a_status_is_success(result: object) -> None:
+    assert is_success(result)
+    assert orderly_status(result) is ConsumeStatus.SUCCESS
 
 
-def test_any_other_result_is_a_failure_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    assert not is_success(True)
-    assert not is_success(on_message)
-    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+def test_statuses_mean_what_is_documented() -> None:
+    assert [status for status in ConsumeStatus if is_success(status)] == [ConsumeStatus.SUCCESS, ConsumeStatus.COMMIT]
+    assert orderly_status(ConsumeStatus.RECONSUME_LATER) is ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
 
-def test_a_forgotten_coroutine_is_closed() -> None:
-    assert not is_success(on_message(None))  # type: ignore[arg-type]  # never run; a warning would fail this test
+@pytest.mark.parametrize("judge", [is_success, orderly_status])
+def test_forgotten_coroutine_is_closed_and_raises(judge: Any) -> None:
+    with pytest.raises(TypeError, match="await it in an async def handler"):
+        judge(on_message(None))  # type: ignore[arg-type]  # never run; a warning would fail this test
