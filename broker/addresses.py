@@ -23,12 +23,14 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse ``HOST:PORT``; an IPv6 host is in brackets.
+    def parse(cls, text: str, default_port: int | None = None) -> Self:
+        """Parse ``HOST:PORT``, with ``default_port`` also ``HOST``; an IPv6 host is in brackets.
 
         Raises:
             ConfigError: the text has no host, or no port within 0..65535.
         """
+        if default_port is not None and (":" not in text or text.endswith("]")):
+            text = f"{text}:{default_port}"
         host, separator, port = text.rpartition(":")
         if not separator or not port.isdecimal() or int(port) > _MAX_PORT:
             raise ConfigError(f"{text!r} is not HOST:PORT with a port from 0 to {_MAX_PORT}")

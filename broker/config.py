@@ -32,6 +32,10 @@ class Listener:
     namesrv: Address | None = DEFAULT_NAMESRV  # None: only the broker's port serves requests to name servers
     advertise: str | None = None  # HOST or HOST:PORT; None: the address that the client connected to
 
+    def advertised(self, port: int) -> Address | None:
+        """Return the address for clients; ``port`` is that of ``broker``, once it is known."""
+        return None if self.advertise is None else Address.parse(self.advertise, port)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
@@ -158,6 +162,7 @@ class BrokerConfig(ConnectionConfig):
                 check_exposure(address, insecure=self.insecure or self.has_accounts)
             if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
                 raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")
+            listener.advertised(listener.broker.port)
         for name in (
             "idle_timeout_s",
             "client_timeout_s",

@@ -30,7 +30,7 @@ from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
-from triomq.broker.network.acceptors import Acceptors, Endpoint, advertised_address
+from triomq.broker.network.acceptors import Acceptors, Endpoint
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Requests
@@ -353,9 +353,9 @@ class Broker:
         """Return the address that the broker registers: that of its first listener."""
         listener = self.config.listeners[0]
         port = self.addresses[listener.name][0].port
-        if listener.advertise is None and not listener.broker.is_wildcard:
+        if not listener.broker.is_wildcard:
             local_ip = listener.broker.host
-        return advertised_address(listener.advertise, local_ip, port)
+        return str(listener.advertised(port) or Address(local_ip, port))
 
     async def serve(
         self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

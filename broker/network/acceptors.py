@@ -20,15 +20,15 @@ class Endpoint(NamedTuple):
     """A listening socket, the requests it serves, and where its clients find the broker.
 
     Attributes:
-        advertise: the broker's host, or host and port; ``None``: the address that the client connected to.
-        store_ip: the broker's address in records; ``None``: likewise.
+        advertised: the broker's address; ``None``: the one that the client connected to, with ``broker_port``.
+        store_host: the broker's address in records and offset message ids; ``None``: likewise.
     """
 
     sock: socket.socket
     requests: Requests
     broker_port: int
-    advertise: str | None = None
-    store_ip: str | None = None
+    advertised: Address | None = None
+    store_host: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +79,8 @@ class Acceptors:
             if not context.admission.admits(peer.host, is_namesrv=endpoint.requests.is_namesrv):
                 sock.close()
                 return
-            store_host = encode_host(endpoint.store_ip or local_ip, endpoint.broker_port)
-            advertised = advertised_address(endpoint.advertise, local_ip, endpoint.broker_port)
+            store_host = endpoint.store_host or encode_host(local_ip, endpoint.broker_port)
+            advertised = str(endpoint.advertised or Address(local_ip, endpoint.broker_port))
             is_local = peer.is_loopback or peer.host == local_ip
             connection = Connection(context, sock, peer, advertised, store_host, endpoint.requests, is_local=is_local)
             if self.tls is not None:
@@ -89,10 +89,3 @@ class Acceptors:
             context.reader.add(connection)
 
         return accepted
-
-
-def advertised_address(advertise: str | None, local_ip: str, port: int) -> str:
-    """Return the broker's address for a peer: as configured, else the address that the peer connected to."""
-    if advertise is None:
-        return str(Address(local_ip, port))
-    return advertise if ":" in advertise else str(Address(advertise, port))

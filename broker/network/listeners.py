@@ -11,6 +11,7 @@ from triomq.broker.config import Listener
 from triomq.broker.network.acceptors import Endpoint
 from triomq.broker.network.connection import Requests
 from triomq.broker.network.sockets import listen, listen_with_vip
+from triomq.protocol.host import encode_host
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.listeners")
 
@@ -37,20 +38,18 @@ class Listeners:
         self.admin = admin
         self._listeners = listeners
         self._ports = ports
-        self._store_ips: dict[str, str] = {}
+        self._ips: dict[str, str | None] = {}  # by advertised host
 
     async def resolve_advertised(self) -> None:
-        """Find the IP addresses that records and message ids carry for advertised host names."""
+        """Look up advertised host names, once: records and message ids contain IP addresses."""
         for listener in self._listeners:
-            if listener.advertise is not None:
-                host = listener.advertise.rpartition(":")[0] if ":" in listener.advertise else listener.advertise
-                ip = await trio.to_thread.run_sync(resolve_ip, host)
-                if ip is None:
+            if (advertised := listener.advertised(0)) is not None:
+                host = advertised.host
+                self._ips[host] = await trio.to_thread.run_sync(resolve_ip, host)
+                if self._ips[host] is None:
                     LOGGER.warning(
                         "advertised host cannot be resolved host=%s: message ids contain the local address", host
                     )
-                else:
-                    self._store_ips[listener.name] = ip
 
     def open(self) -> list[Endpoint]:
         """Open all listening sockets, or none.
@@ -73,12 +72,15 @@ class Listeners:
         return endpoints
 
     def _open_pair(self, listener: Listener, endpoints: list[Endpoint]) -> None:
-        ports, store_ip = self._ports, self._store_ips.get(listener.name)
+        ports = self._ports
         broker_sock, vip_sock = listen_with_vip(listener.broker)
         address = Address(listener.broker.host, broker_sock.getsockname()[1])
+        advertised = listener.advertised(address.port)
+        ip = self._ips[advertised.host] if advertised else None
+        store_host = encode_host(ip, advertised.port) if advertised and ip else None
 
         def add(sock: socket.socket, requests: Requests) -> None:
-            endpoints.append(Endpoint(sock, requests, address.port, listener.advertise, store_ip))
+            endpoints.append(Endpoint(sock, requests, address.port, advertised, store_host))
 
         add(broker_sock, ports.broker)
         if vip_sock is not None:

@@ -73,7 +73,7 @@ def _by_time(message: MessageExt) -> tuple[int, str, int]:
 
 
 async def find_by_place(
-    instance: ClientInstance, offset_message_id: str, brokers: Iterable[tuple[str, str]]
+    instance: ClientInstance, offset_message_id: str, brokers: Iterable[tuple[str, str]], address: str = ""
 ) -> MessageExt:
     """Return the message at the place in a commit log that the id names.
 
@@ -81,6 +81,7 @@ async def find_by_place(
         instance: connections to use.
         offset_message_id: contains a broker's address and a physical offset.
         brokers: known names and addresses.
+        address: of the broker to ask; "": the one in the id.
 
     Raises:
         QueryNotFoundError: the text is not such an id, or the broker has no message there.
@@ -90,7 +91,7 @@ async def find_by_place(
         host, port, offset = parse_offset_message_id(offset_message_id)
     except ProtocolError as exc:
         raise _not_found(f"{exc}; to find a message by its producer's id, name its topic") from exc
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = address or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     command = instance.requests.command(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset))
     response = await instance.requests.invoke(address, command)
     if response.code == ResponseCode.SYSTEM_ERROR:  # the answer of brokers for a place without a message

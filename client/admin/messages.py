@@ -4,7 +4,7 @@ Source: wire.md 7 and 8, behaviour.md A.15.
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 
 from triomq.client.admin import dead_letters, transactions
@@ -25,7 +25,9 @@ from triomq.protocol.bodies.route import (
 )
 from triomq.protocol.errors import (
     ClientClosedError,
+    ConnectError,
     NoBrokerError,
+    TriomqError,
 )
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
@@ -111,15 +113,27 @@ class MessageAdmin(OpenOnce):
             message_id: the offset id, which names the place of the message; with ``topic`` also the producer's id.
             topic: topic in which the producer's id is looked up; the newest message with it is returned.
 
+        If no broker answers at the address in an offset id, all brokers are asked: the broker may have moved.
+
         Raises:
             QueryNotFoundError: no message has this id.
+            ConnectError: no broker answers at the address in the id, and no other broker has the message.
             NoRouteError: no broker has the topic.
         """
         if topic is not None and (found := await self.find_messages(topic, message_id, unique=True)):
             return found[-1]
         instance = self._entered()
         known = [(name, address) for address, (name, _) in instance.brokers.addresses().items()]
-        return await find_by_place(instance, message_id, known)
+        try:
+            return await find_by_place(instance, message_id, known)
+        except ConnectError as exc:
+            unreachable = exc
+        for address in await self._masters():
+            with suppress(TriomqError):
+                message = await find_by_place(instance, message_id, known, address)
+                if message.offset_message_id == message_id.upper():
+                    return message
+        raise unreachable
 
     async def min_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the offset of the first message of a queue; 0 if the queue is unknown."""

@@ -244,6 +244,9 @@ async def test_a_route_tells_the_advertised_address(
                 response = await wire.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
                 address = told.format(port=broker_port(broker))
                 assert TopicRouteData.decode(response.body).broker_datas[0].broker_addrs == {0: address}
+        async with connected(broker_port(broker)) as wire:  # a name without an address: ids carry the local one
+            sent = await wire.put("T")
+            assert sent.ext_fields["msgId"].startswith(f"7F000001{broker_port(broker):08X}")
 
 
 async def test_each_listener_tells_its_own_address(root: Path, mock_clock: MockClock) -> None:

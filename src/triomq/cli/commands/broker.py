@@ -132,20 +132,20 @@ def check_host(address: Address) -> None:
         raise UsageError(f"cannot listen on {address}: {exc.strerror}") from exc
 
 
-def parse_address(option: str, text: str) -> Address:
-    """Read ``HOST:PORT``.
+def parse_address(option: str, text: str, default_port: int | None = None) -> Address:
+    """Read ``HOST:PORT``, with ``default_port`` also ``HOST``.
 
     Raises:
         UsageError: it has another form; the text names ``option``.
     """
     try:
-        return Address.parse(text)
+        return Address.parse(text, default_port)
     except ConfigError as exc:
         raise UsageError(f"{option}: {exc}") from exc
 
 
 def _advertised(option: str, text: str | None) -> str | None:
-    if text is not None and ":" in text and parse_address(option, text).port == 0:
+    if text is not None and parse_address(option, text, default_port=1).port == 0:
         raise UsageError(f"{option} {text}: clients cannot connect to port 0; omit the port, or give the real one")
     return text
 
