@@ -3,8 +3,6 @@
 Source: wire.md 7 and 8, behaviour.md A.15.
 """
 
-from typing import Final
-
 from triomq.client.admin import offset_reset
 from triomq.client.admin.doctor import Diagnosis, diagnose
 from triomq.client.admin.group_state import (
@@ -17,7 +15,14 @@ from triomq.client.admin.group_state import (
 )
 from triomq.client.admin.messages import MessageAdmin
 from triomq.client.admin.offset_reset import OffsetReset
-from triomq.client.admin.topic_config import TopicChange, TopicSettings, change_topic, delete_topic, read_topic_config
+from triomq.client.admin.topic_config import (
+    TopicChange,
+    TopicSettings,
+    change_topic,
+    create_topic,
+    delete_topic,
+    read_topic_config,
+)
 from triomq.client.cluster.route import masters_of_route
 from triomq.client.consumer.config import Start
 from triomq.protocol.bodies.route import (
@@ -28,16 +33,13 @@ from triomq.protocol.bodies.route import (
 from triomq.protocol.bodies.statistics import ConsumerConnection, TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
-    ConfigError,
     ConsumerNotOnlineError,
     NoRouteError,
 )
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group, validate_topic
+from triomq.protocol.names import validate_group, validate_topic
 from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader
-from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
-
-READ_WRITE: Final = 6
+from triomq.protocol.requests.topics import TopicRequestHeader
 
 
 class Admin(MessageAdmin):
@@ -61,26 +63,34 @@ class Admin(MessageAdmin):
         return await self._entered().routes.topics()
 
     async def create_topic(
-        self, topic: str, queues: int = 4, perm: int = READ_WRITE, *, order: bool = False, cluster: str | None = None
-    ) -> None:
-        """Create or change a topic on all masters.
+        self,
+        topic: str,
+        queues: int | None = None,
+        perm: int | None = None,
+        *,
+        order: bool | None = None,
+        cluster: str | None = None,
+        dry_run: bool = False,
+    ) -> list[str]:
+        """Create a topic on all masters that do not have it, and return their addresses; it is left alone elsewhere.
 
         Args:
             topic: name of the topic.
-            queues: number of read and of write queues on each broker.
-            perm: bits of ``Permission``.
+            queues: number of read and of write queues on each broker; 4 in a new topic.
+            perm: bits of ``Permission``; all may read and write a new topic.
             order: keep the order of queues while brokers are away.
             cluster: only on the brokers of this cluster.
+            dry_run: only return where it would be created.
 
         Raises:
             IllegalNameError: the name is not valid.
-            ConfigError: ``queues`` is not above 0, or the cluster does not exist.
+            ConfigError: ``queues`` is not above 0, the cluster does not exist, or a broker has the topic with other
+                settings than those given; nothing has changed.
         """
         validate_topic(topic)
-        if queues <= 0:
-            raise ConfigError(f"queues: {queues} must be above 0")
-        header = CreateTopicRequestHeader(topic, AUTO_CREATE_TOPIC, queues, queues, int(perm), order=order)
-        await self._ask_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, header, cluster=cluster)
+        settings = TopicSettings(read_queues=queues, write_queues=queues, perm=perm, order=order)
+        requests, masters = self._entered().requests, await self._masters(cluster)
+        return await create_topic(requests, masters, topic, settings, dry_run=dry_run)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic on all masters and name servers; messages stay in the commit log until they expire.
@@ -100,18 +110,32 @@ class Admin(MessageAdmin):
         return await read_topic_config(self._entered().requests, masters[min(masters)], topic)
 
     async def update_topic(
-        self, topic: str, settings: TopicSettings, *, broker_name: str | None = None, dry_run: bool = False
+        self,
+        topic: str,
+        settings: TopicSettings,
+        *,
+        broker_name: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
     ) -> list[TopicChange]:
         """Change what ``settings`` name of a topic, on all brokers that have it or one; the rest stays as it is there.
 
         Messages in queues that are no longer read are not consumed: to have fewer queues, lower the number of write
         queues first, and the number of read queues once the others are consumed.
 
+        Args:
+            topic: name of the topic.
+            settings: the changes.
+            broker_name: only on this broker.
+            force: lower the number of read queues even if that hides messages.
+            dry_run: only return what would change.
+
         Raises:
+            ConfigError: messages would be hidden, and ``force`` is not set; nothing has changed.
             NoRouteError: no broker, or not the named one, has the topic.
         """
         masters = await self._masters_of(topic, broker_name)
-        return await change_topic(self._entered().requests, masters, topic, settings, dry_run=dry_run)
+        return await change_topic(self._entered().requests, masters, topic, settings, force=force, dry_run=dry_run)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return minimum and maximum offset and the time of the last message of each queue, sorted by queue."""

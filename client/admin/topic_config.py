@@ -12,10 +12,12 @@ from triomq.protocol.bodies.route import TopicConfig, TopicConfigSerializeWrappe
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ClientError, ConfigError, NameServerError, TopicNotExistError
 from triomq.protocol.names import AUTO_CREATE_TOPIC
+from triomq.protocol.requests.offsets import OffsetResponseHeader, QueueRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 
 #: Attribute with the kind of messages that brokers of RocketMQ 5 accept.  Source: TopicAttributes.java.
 MESSAGE_TYPE: Final = "message.type"
+_QUEUES: Final = 4  # of a new topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,31 +64,87 @@ class TopicSettings:
 class TopicChange(NamedTuple):
     """The configuration of a topic on one broker, before and after a change.
 
-    A broker that does not know a setting leaves it out: so ``after`` is what it answers then.
+    A broker that does not know a setting leaves it out: so ``after`` is what it answers then.  ``hidden`` counts the
+    messages in queues that consumers no longer read.
     """
 
     broker_name: str
     before: TopicConfig
     after: TopicConfig
+    hidden: int = 0
+
+
+async def create_topic(
+    requests: Requests, masters: Iterable[str], topic: str, settings: TopicSettings, *, dry_run: bool
+) -> list[str]:
+    """Create a topic on the brokers at these addresses that do not have it; return their addresses.
+
+    First all brokers are asked: nothing changes if one of them has the topic with settings other than those given.
+    What is not given is RocketMQ's default in a new topic, and as it is in one that exists.
+
+    Raises:
+        ConfigError: a broker has the topic with other settings.
+    """
+    missing = []
+    for address in masters:
+        try:
+            config = await read_topic_config(requests, address, topic)
+        except TopicNotExistError:
+            missing.append(address)
+            continue
+        wanted = replace(settings, order=None).applied_to(config)  # brokers of RocketMQ 4.9 do not keep the order
+        if wanted != config:
+            raise ConfigError(
+                f"topic {topic} exists on the broker at {address} with other settings ({_described(config)}; wanted: "
+                f"{_described(wanted)}): it is left as it is; change it with topic update, Admin.update_topic"
+            )
+    if missing and not dry_run:
+        header = _header(topic, settings.applied_to(TopicConfig(topic, _QUEUES, _QUEUES)), settings)
+        await requests.ask_each(missing, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    return missing
+
+
+def _described(config: TopicConfig) -> str:
+    return f"{config.read_queue_nums} read and {config.write_queue_nums} write queues, perm {config.perm}"
 
 
 async def change_topic(
-    requests: Requests, masters: Mapping[str, str], topic: str, settings: TopicSettings, *, dry_run: bool
+    requests: Requests, masters: Mapping[str, str], topic: str, settings: TopicSettings, *, force: bool, dry_run: bool
 ) -> list[TopicChange]:
     """Change a topic on these brokers, given with their addresses; first all of them are asked what they have.
 
     Raises:
+        ConfigError: consumers would not read some messages any more, and ``force`` is not set; nothing has changed.
         BrokerResponseError, ClientError: as ``Admin``.
     """
-    before = {name: await read_topic_config(requests, address, topic) for name, address in masters.items()}
     changes = []
-    for name, config in before.items():
+    for name, address in masters.items():
+        config = await read_topic_config(requests, address, topic)
         after = settings.applied_to(config)
-        if after != config and not dry_run:
+        unread = range(after.read_queue_nums, config.read_queue_nums)
+        hidden = sum([await _count(requests, address, topic, queue_id) for queue_id in unread])
+        changes.append(TopicChange(name, config, after, hidden))
+    hidden = sum(change.hidden for change in changes)
+    if hidden and not force and not dry_run:
+        brokers = ", ".join(f"{change.broker_name} {change.hidden}" for change in changes if change.hidden)
+        raise ConfigError(
+            f"topic {topic}: fewer read queues hide messages from consumers: {hidden} ({brokers}); lower the write "
+            "queues first and wait until all groups have consumed the others, or force it (--force, force=True)"
+        )
+    for index, (name, before, after, _) in enumerate(changes):
+        if after != before and not dry_run:
             await requests.ask(masters[name], RequestCode.UPDATE_AND_CREATE_TOPIC, _header(topic, after, settings))
-            after = await read_topic_config(requests, masters[name], topic)
-        changes.append(TopicChange(name, config, after))
+            changes[index] = changes[index]._replace(after=await read_topic_config(requests, masters[name], topic))
     return changes
+
+
+async def _count(requests: Requests, address: str, topic: str, queue_id: int) -> int:
+    """Return how many messages a queue holds; statistics of topics leave out queues that are not written."""
+    header = QueueRequestHeader(topic, queue_id)
+    codes = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
+    answers = [await requests.ask(address, code, header) for code in codes]
+    first, end = (OffsetResponseHeader.decode(answer.ext_fields).offset for answer in answers)
+    return end - first
 
 
 def _header(topic: str, config: TopicConfig, settings: TopicSettings) -> CreateTopicRequestHeader:

@@ -242,7 +242,8 @@ def test_topics_are_created_listed_shown_and_deleted(namesrv: str) -> None:
     assert (there["permission"], there["read_queues"], there["broker"]) == ("r", 3, "broker-a")
     assert [queue["queue_id"] for queue in shown["queues"]] == [0, 1, 2]
     result = json.loads(ok("topic", "create", name, "--json", namesrv=namesrv))
-    assert result == {"topic": name, "queues": 4, "permission": "rw", "dry_run": False, "existed": True}
+    assert result == {"topic": name, "queues": 3, "permission": "r", "dry_run": False, "existed": True}
+    assert "topic update" in complaint(2, "topic", "create", name, "--queues", "4", namesrv=namesrv)
     assert {"topic": name, "kind": "normal"} in objects(ok("topic", "list", "--json", namesrv=namesrv))
     assert ok("topic", "delete", name, "--dry-run", namesrv=namesrv) == f"topic {name} would be deleted\n"
     assert ok("topic", "delete", name, namesrv=namesrv) == f"topic {name} deleted\n"
@@ -261,7 +262,12 @@ def test_a_topic_is_updated_in_what_is_named(namesrv: str, topic: str) -> None:
     assert ok(*words, "--permission", "r", namesrv=namesrv) == "broker-a: nothing to change\n"
     result = json.loads(ok(*words, "--permission", "rw", "--json", namesrv=namesrv))
     after = {"read_queues": 2, "write_queues": 2, "permission": "rw", "order": False, "type": None}
-    assert result["brokers"] == [{"broker": "broker-a", "before": {**after, "permission": "r"}, "after": after}]
+    before = {**after, "permission": "r"}
+    assert result["brokers"] == [{"broker": "broker-a", "before": before, "after": after, "hidden_messages": 0}]
+    ok("produce", topic, namesrv=namesrv, stdin=b"".join(b"%d\n" % n for n in range(8)))
+    assert "hide messages from consumers: 4 (broker-a 4)" in complaint(2, *words, "--queues", "1", namesrv=namesrv)
+    text = ok(*words, "--queues", "1", "--force", namesrv=namesrv)
+    assert text == "broker-a: read_queues 2 -> 1, write_queues 2 -> 1; hidden from consumers: 4 messages\n"
     assert "--queues 8" in complaint(2, *words, namesrv=namesrv)
     assert "'broker-x'; its brokers: broker-a" in complaint(
         1, *words, "--queues", "2", "--broker", "broker-x", namesrv=namesrv

@@ -42,13 +42,15 @@ async def an_update_of_a_topic_keeps_what_is_not_named(namesrv: str) -> None:
         changes = await admin.update_topic(topic, TopicSettings(write_queues=1))
         numbers = {change.broker_name: change.before.read_queue_nums for change in changes}
         kept = {}
-        for name, _, after in changes:
+        for name, _, after, _ in changes:
             assert (after.read_queue_nums, after.write_queue_nums, after.perm) == (numbers[name], 1, 6)
-        for name, _, after in await admin.update_topic(topic, TopicSettings(perm=4, order=True, message_type="FIFO")):
+        for name, _, after, _ in await admin.update_topic(
+            topic, TopicSettings(perm=4, order=True, message_type="FIFO")
+        ):
             assert (after.read_queue_nums, after.write_queue_nums, after.perm) == (numbers[name], 1, 4)
             kept[name] = after.order, (after.attributes or {}).get("message.type")
         assert set(kept.values()) <= {(True, "FIFO"), (False, None)}  # RocketMQ 5; others
-        for name, _, after in await admin.update_topic(topic, TopicSettings(read_queues=5)):
+        for name, _, after, _ in await admin.update_topic(topic, TopicSettings(read_queues=5)):
             found = after.order, (after.attributes or {}).get("message.type")
             assert (after.read_queue_nums, found) == (5, kept[name])
 

@@ -9,7 +9,6 @@ import trio
 
 from tests.facades import Admin, LitePullConsumer, Producer, PushConsumer
 from triomq.client import ClientConfig, ClientInstance, ConsumeContext, Message, MessageExt, SendResult, Sql
-from triomq.client.admin.admin import READ_WRITE
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import NoRouteError
 from triomq.protocol.names import AUTO_CREATE_TOPIC
@@ -39,7 +38,7 @@ async def new_topic(
             await admin.create_topic(topic, queues=share)
         async with ClientInstance(namesrv, config) as instance:
             for broker in random.sample(brokers, rest):
-                header = CreateTopicRequestHeader(topic, AUTO_CREATE_TOPIC, share + 1, share + 1, READ_WRITE)
+                header = CreateTopicRequestHeader(topic, AUTO_CREATE_TOPIC, share + 1, share + 1, 6)
                 code = RequestCode.UPDATE_AND_CREATE_TOPIC
                 await instance.requests.ask(broker.broker_addrs[0], code, header)
 

@@ -22,10 +22,12 @@ def add_topic(commands: Commands) -> None:
     topic = add_subcommands(commands, "topic", "list, create, update, delete or show topics")
     listing = add_client_command(topic, "list", "topic:list_topics", "ListOptions", "list the topics")
     add_option(listing, "--all", "also those that brokers and groups have for themselves")
-    create = add_client_command(topic, "create", "topic:create", "TopicCreateOptions", "create or change a topic")
+    create = add_client_command(
+        topic, "create", "topic:create", "TopicCreateOptions", "create a topic where it is missing"
+    )
     add_option(create, "TOPIC")
-    add_option(create, "--queues N", "queues per broker (4)", 4)
-    add_option(create, "--permission rw|r|w", "what is allowed: read, write or both (perm; rw)", "rw")
+    add_option(create, "--queues N", "queues per broker (4)")
+    add_option(create, "--permission rw|r|w", "what is allowed: read, write or both (perm; rw)")
     update = add_client_command(topic, "update", "topic:update", "TopicUpdateOptions", "change settings of a topic")
     update.description = UPDATE_TEXT
     add = partial(add_option, update)
@@ -38,6 +40,7 @@ def add_topic(commands: Commands) -> None:
     text = "messages that brokers of RocketMQ 5 accept (message.type); others do not keep it"
     add("--type normal|fifo|delay|transaction|mixed", text)
     add("--broker NAME", "only on this broker (all that have the topic)")
+    add("--force", "lower the number of read queues even if that hides messages from consumers")
     delete = add_client_command(topic, "delete", "topic:delete", "TopicDeleteOptions", "delete a topic everywhere")
     add_option(delete, "TOPIC")
     for parser in (create, update, delete):

@@ -86,8 +86,8 @@ class TopicCreateOptions(ClientOptions):
     """``triomq topic create``."""
 
     topic: str
-    queues: int
-    permission: str
+    queues: int | None
+    permission: str | None
     dry_run: bool
 
 
@@ -103,6 +103,7 @@ class TopicUpdateOptions(ClientOptions):
     order: str | None
     type: str | None
     broker: str | None
+    force: bool
     dry_run: bool
 
 

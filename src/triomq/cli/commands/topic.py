@@ -53,21 +53,30 @@ async def list_topics(options: ListOptions) -> None:
 
 @client_command
 async def create(options: TopicCreateOptions) -> None:
-    """Create or change a topic; return when clients can use it."""
+    """Create a topic where it does not exist; return when clients can use it.
+
+    Raises:
+        ConfigError: it exists with other settings.
+    """
+    perm = None if options.permission is None else int(_PERMISSIONS[options.permission])
+    async with open_admin(options) as admin:
+        created = await admin.create_topic(options.topic, options.queues, perm, dry_run=options.dry_run)
+        if created and options.dry_run:
+            config = TopicConfig(options.topic, options.queues or 4, options.queues or 4, perm or 6)
+        else:
+            if created:
+                await _wait_for_route(admin, options.topic)
+            config = await admin.topic_config(options.topic)
     result = {
         "topic": options.topic,
-        "queues": options.queues,
-        "permission": options.permission,
+        "queues": config.read_queue_nums,
+        "permission": permission_text(config.perm),
         "dry_run": options.dry_run,
+        "existed": not created,
     }
-    async with open_admin(options) as admin:
-        result["existed"] = existed = options.topic in await admin.topics()
-        if not options.dry_run:
-            await admin.create_topic(options.topic, options.queues, int(_PERMISSIONS[options.permission]))
-            await _wait_for_route(admin, options.topic)
-    verb = ("would be " if options.dry_run else "") + ("changed" if existed else "created")
-    queues = plural(options.queues, "queue")
-    text = f"topic {options.topic} {verb}: {queues} on each broker, permission {options.permission}"
+    state = ("would be " if options.dry_run else "") + "created" if created else "exists already and is left as it is"
+    queues = plural(config.read_queue_nums, "queue")
+    text = f"topic {options.topic} {state}: {queues} on each broker, permission {result['permission']}"
     write_result(result, text, as_json=options.json)
 
 
@@ -92,6 +101,7 @@ async def update(options: TopicUpdateOptions) -> None:
 
     Raises:
         UsageError: nothing is named.
+        ConfigError: messages would be hidden, and --force is not given.
         IncompleteError: a broker does not keep a setting.
     """
     settings = TopicSettings(
@@ -104,9 +114,16 @@ async def update(options: TopicUpdateOptions) -> None:
     if settings == TopicSettings():
         raise UsageError("name what to change, such as --queues 8 or --permission r")
     async with open_admin(options) as admin:
-        changes = await admin.update_topic(options.topic, settings, broker_name=options.broker, dry_run=options.dry_run)
+        changes = await admin.update_topic(
+            options.topic, settings, broker_name=options.broker, force=options.force, dry_run=options.dry_run
+        )
     brokers = [
-        {"broker": change.broker_name, "before": _describe(change.before), "after": _describe(change.after)}
+        {
+            "broker": change.broker_name,
+            "before": _describe(change.before),
+            "after": _describe(change.after),
+            "hidden_messages": change.hidden,
+        }
         for change in changes
     ]
     result = {"topic": options.topic, "dry_run": options.dry_run, "brokers": brokers}
@@ -131,6 +148,8 @@ def _change_text(found: Mapping[str, Any]) -> str:
     before, after = found["before"], found["after"]
     parts = [f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
     text = ", ".join(parts) or "nothing to change"
+    if found["hidden_messages"]:
+        text += f"; hidden from consumers: {plural(found['hidden_messages'], 'message')}"
     unread = range(after["read_queues"], after["write_queues"])
     if unread:
         text += f"; nobody consumes what is sent to queue {', '.join(map(str, unread))}: more write than read queues"

@@ -94,7 +94,7 @@ def test_commands_of_two_words_carry_both_in_their_name() -> None:
     runner, name, options = parse(["topic", "create", "T", "--queues", "7", "--dry-run"])
     assert (runner, name) == ("triomq.cli.commands.topic:create", "topic create")
     assert isinstance(options, TopicCreateOptions)
-    assert (options.topic, options.queues, options.permission, options.dry_run) == ("T", 7, "rw", True)
+    assert (options.topic, options.queues, options.permission, options.dry_run) == ("T", 7, None, True)
     assert isinstance(parse(["topic", "list"]).options, ListOptions)
     assert isinstance(parse(["group", "show", "g"]).options, GroupShowOptions)
 

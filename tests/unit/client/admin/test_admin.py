@@ -71,6 +71,7 @@ async def brokers(fake_broker: FakeBroker, make_broker: BrokerFactory) -> tuple[
             RequestCode.DELETE_SUBSCRIPTIONGROUP,
         ):
             broker.on(code, lambda command: command.reply())
+        broker.fail(RequestCode.GET_TOPIC_CONFIG, ResponseCode.TOPIC_NOT_EXIST)
     return fake_broker, other
 
 
@@ -99,6 +100,35 @@ async def test_a_topic_is_created_on_every_master(brokers: tuple[FakeBroker, Fak
             "topicSysFlag": "0",
             "order": "true",
         }
+
+
+async def test_creating_leaves_existing_topics_alone(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+    brokers[0].on(RequestCode.GET_TOPIC_CONFIG, answering(TopicConfig("New", 8, 8, 4).encode()))
+    for queues, perm in ((4, None), (None, 6)):
+        with pytest.raises(ConfigError, match=f"{brokers[0].address} with other settings .8 read .* perm 4; wanted: "):
+            await admin.create_topic("New", queues, perm)
+    assert not any(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
+    assert await admin.create_topic("New", 8, 4, order=True) == [brokers[1].address]
+    assert [len(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)) for broker in brokers] == [0, 1]
+    assert await admin.create_topic("New", dry_run=True) == [brokers[1].address]
+    assert [len(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)) for broker in brokers] == [0, 1]
+
+
+async def test_fewer_read_queues_that_hide_messages_need_force(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
+) -> None:
+    for broker in brokers:
+        broker.on(RequestCode.GET_TOPIC_CONFIG, answering(TopicConfig("Topic", 8, 8).encode()))
+        broker.on(RequestCode.GET_MIN_OFFSET, lambda command: command.reply(ext_fields={"offset": "2"}))
+        broker.on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "2"}))
+    brokers[1].on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "5"}))
+    settings = TopicSettings(read_queues=5)
+    with pytest.raises(ConfigError, match=r"hide messages from consumers: 9 \(broker-b 9\); .*--force"):
+        await admin.update_topic("Topic", settings)
+    assert not any(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
+    assert [change.hidden for change in await admin.update_topic("Topic", settings, dry_run=True)] == [0, 9]
+    await admin.update_topic("Topic", settings, force=True)
+    assert all(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
 
 
 async def test_a_topic_may_be_created_in_one_cluster_only(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
