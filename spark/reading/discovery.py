@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.sync import Admin, PullConsumer
 from triomq.protocol.bodies.route import ClusterInfo
-from triomq.protocol.errors import ConfigError, NoBrokerError, NoRouteError, TriomqError
+from triomq.protocol.errors import ConfigError, NoBrokerError, NoRouteError, TopicNotExistError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import topic_kind
 from triomq.spark.options.options import Options
@@ -32,14 +32,20 @@ class QueueBounds(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Offsets from the brokers that answered, and the errors of the others."""
+    """Offsets from the brokers that answered, the errors of the others, and the queues without topic or route."""
 
     queues: dict[MessageQueue, QueueBounds]
     errors: dict[str, TriomqError]
+    gone: set[MessageQueue]
 
 
 class Discovery:
-    """Queries name servers and brokers through one client; its calls block."""
+    """Queries name servers and brokers through one client; its calls block.
+
+    Attributes:
+        consumer: makes the requests.
+        missing: the topics and queues that the last lookup did not find, with the error to report.
+    """
 
     def __init__(
         self,
@@ -55,6 +61,7 @@ class Discovery:
         self._sleep = sleep
         self._has_contact = False
         self.consumer = consumer
+        self.missing: dict[MessageQueue | str, TriomqError] = {}
 
     def retry(self, *, one_try: bool = False) -> Retry:
         """Return the retries of one call of the planner; none if it can continue without an answer."""
@@ -79,7 +86,7 @@ class Discovery:
 
         Args:
             retry: for all of it.
-            may_be_gone: leave out topics and queues that no longer exist, unless none is left.
+            may_be_gone: leave out topics and queues that do not exist; :attr:`missing` has them.
 
         Raises:
             NoRouteError: a topic does not exist.
@@ -89,26 +96,20 @@ class Discovery:
         self.reach_name_server()
         assigned: tuple[MessageQueue, ...] | None = self._options["assign"]
         found: list[MessageQueue] = []
-        gone: NoRouteError | None = None
+        self.missing = {}
         for topic in self._topics(retry):
             try:
                 found += self._queues_of(topic, retry)
             except NoRouteError as exc:
-                if not may_be_gone:
-                    raise
-                gone = exc
-        if gone is not None and not found:
-            raise gone
-        if assigned is None:
-            return tuple(found)
-        left = tuple(queue for queue in assigned if queue in found)
-        if may_be_gone and left:
-            return left
-        for queue in assigned:
-            if queue not in found:
+                self.missing[topic] = exc
+        for queue in assigned or ():
+            if queue not in found and queue.topic not in self.missing:
                 near = ", ".join(str(one) for one in found if one.topic == queue.topic)
-                raise ConfigError(f"option 'assign': there is no queue {queue}; its topic has: {near or 'none'}")
-        return assigned
+                error = ConfigError(f"option 'assign': there is no queue {queue}; its topic has: {near or 'none'}")
+                self.missing[queue] = error
+        if self.missing and not may_be_gone:
+            raise next(iter(self.missing.values()))
+        return tuple(found) if assigned is None else tuple(queue for queue in assigned if queue in found)
 
     def is_wanted(self, queue: MessageQueue) -> bool:
         """Whether the options select a queue, existing or not."""
@@ -148,7 +149,7 @@ class Discovery:
             unknown = next((queue for queue in queues if queue not in bounds.queues), None)
             if unknown is None:
                 return bounds.queues
-            left_route = NoRouteError(f"queue {unknown}: its broker has left the route")
+            left_route = NoRouteError(f"queue {unknown}: its broker has left the route, or no longer has the topic")
             raise next(iter(bounds.errors.values()), left_route)
 
         return retry.call(ask)
@@ -165,10 +166,20 @@ class Discovery:
 
     def _ask_bounds(self, queues: Collection[MessageQueue]) -> Bounds:
         wanted = frozenset(queues)
-        bounds = Bounds({}, {})
+        bounds = Bounds({}, {}, set())
         for topic in sorted({queue.topic for queue in wanted}):
-            found = self.consumer.bounds(topic)
-            bounds.errors.update(found.errors)
+            try:
+                found = self.consumer.bounds(topic)
+            except NoRouteError as exc:
+                if not is_missing_topic(exc):
+                    raise
+                bounds.gone.update(queue for queue in wanted if queue.topic == topic)
+                continue
+            for name, error in found.errors.items():
+                if isinstance(error, TopicNotExistError):
+                    bounds.gone.update(queue for queue in wanted if (queue.topic, queue.broker_name) == (topic, name))
+                else:
+                    bounds.errors[name] = error
             for queue, offset in found.offsets.items():
                 if queue in wanted:
                     bounds.queues[queue] = QueueBounds(offset.min_offset, offset.max_offset)

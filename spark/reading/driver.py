@@ -19,7 +19,7 @@ from triomq.spark.connections import client_config
 from triomq.spark.options.options import Options
 from triomq.spark.options.values import LATEST
 from triomq.spark.reading.discovery import Bounds, Discovery, QueueBounds
-from triomq.spark.reading.loss import MissingQueues, check_begin, report_loss
+from triomq.spark.reading.loss import MissingQueues, available, check_begin, report_loss
 from triomq.spark.reading.offsets import StreamOffset, next_offset, ranges_between, spread
 from triomq.spark.reading.planning import Partition, plan_partitions
 from triomq.spark.reading.positions import starting_offsets
@@ -69,7 +69,7 @@ class StreamDriver:
         self._clients: tuple[Discovery, PullConsumer | None] | None = None
         self._queues: tuple[MessageQueue, ...] = ()
         self._discovered_at: float | None = None
-        self._bounds = Bounds({}, {})
+        self._bounds = Bounds({}, {}, set())
         self._polled_at: float | None = None
         self._latest: Json | None = None  # the ends in ``_bounds`` as JSON, made on demand
         self._target: Mapping[MessageQueue, int] | None = None
@@ -82,6 +82,7 @@ class StreamDriver:
         self._reported: set[tuple[MessageQueue, int]] = set()
         grace_s = _GRACE_DISCOVERIES * options["discoveryIntervalMs"] / 1000
         self._missing = MissingQueues(grace_s, lambda queue: int(self._open()[0].consumer.max_offset(queue)))
+        self._deleted: set[MessageQueue] = set()  # known to be: a queue of this name is a new one
         self._warned_at = -_WARNING_INTERVAL_S
         self._unanswered = 0
 
@@ -90,7 +91,7 @@ class StreamDriver:
         if self._initial is None:
             discovery, _ = self._open()
             retry = discovery.retry()
-            self._discover()
+            self._discover(may_be_gone=False)
             bounds = discovery.all_bounds(self._queues, retry)
             begins = starting_offsets(self._options, bounds, discovery.first_at, LATEST)
             self._initial = StreamOffset(begins, {}, self._now_ms(), is_initial=True).to_json()
@@ -112,6 +113,7 @@ class StreamDriver:
 
         Raises:
             DataLossError: offsets to read no longer exist, and ``failOnDataLoss`` is set.
+            NoRouteError: a topic that the previous micro-batch did not have does not exist.
             RequestTimeoutError: no broker answered within ``planTimeoutMs``.
         """
         is_idle = start == self._idle_at
@@ -124,6 +126,7 @@ class StreamDriver:
             return start
         offset = StreamOffset.from_json(start)
         self._store_progress(offset)
+        self._check_new(offset)
         self._report_missing(offset, now)
         moved = self._moved(offset)
         targets = self._targets(offset, moved, limit, now)
@@ -132,6 +135,8 @@ class StreamDriver:
             self._idle_at, self._idle_answer_at = start, self._clock()
             return start
         self._waits_since = self._idle_at = None
+        for verified in (self._deleted, self._to_verify or set()):
+            verified.difference_update(moved)  # the offset has their new start
         return found.to_json()
 
     def report_latest(self) -> Json | None:
@@ -183,26 +188,35 @@ class StreamDriver:
         self._missing.saw({queue: bounds.high for queue, bounds in self._bounds.queues.items()})
         if self._bounds.errors:
             self._warn(now)
+        if self._bounds.gone:
+            self._discovered_at = now - interval_s  # look again at the next poll
         return True
 
-    def _discover(self, *, again: bool = False) -> None:
+    def _discover(self, *, may_be_gone: bool = True, one_try: bool = False) -> None:
         discovery, _ = self._open()
-        found = discovery.queues(discovery.retry(one_try=again), may_be_gone=again)
-        if found != self._queues and self._queues and self._to_verify is not None:
+        found = discovery.queues(discovery.retry(one_try=one_try), may_be_gone=may_be_gone)
+        if found != self._queues and self._discovered_at is not None and self._to_verify is not None:
             self._to_verify.update(found)  # a topic may have been made again
         self._queues = found
         self._discovered_at = self._clock()
 
     def _rediscover(self) -> None:
         """Look for new queues; keep the known ones if no name server answers."""
-        if not self._queues:
+        if self._discovered_at is None:
             self._discover()
             return
         try:
-            self._discover(again=True)
+            self._discover(one_try=True)
         except TriomqError as exc:
             LOGGER.warning("queues not looked up error=%s", exc)
             self._discovered_at = self._clock()
+
+    def _check_new(self, offset: StreamOffset) -> None:
+        """Raise the error of a topic or queue that does not exist and never did, as far as the checkpoint knows."""
+        discovery, _ = self._open()
+        for name, error in discovery.missing.items():
+            if name not in offset.ends and all(queue.topic != name for queue in offset.ends):
+                raise error
 
     def _warn(self, now: float) -> None:
         error = next(iter(self._bounds.errors.values()))
@@ -222,7 +236,7 @@ class StreamDriver:
             if self._target is not None and queue not in self._target:
                 continue  # found during this run: the next one reads it
             begin = offset.ends.get(queue)
-            if begin is None:
+            if begin is None or queue in self._deleted:
                 moved[queue] = bounds.low
                 continue
             checked, lost = check_begin(begin, bounds.low, bounds.high, recreated=queue in again)
@@ -233,24 +247,29 @@ class StreamDriver:
 
     def _report_missing(self, offset: StreamOffset, now: float) -> None:
         """Report queues that are missing from the route, and queues that the options no longer select."""
-        missing = {queue: offset.ends[queue] for queue in offset.ends.keys() - set(self._queues)}
+        missing = {queue: offset.ends[queue] for queue in offset.ends.keys() - (set(self._queues) - self._bounds.gone)}
         discovery, _ = self._open()
-        for queue, begin, lost in self._missing.overdue(missing, now, at_once=self._target is not None):
+        overdue = self._missing.overdue(missing, now, at_once=self._target is not None)
+        for queue, begin, lost, is_deleted in overdue:
             if not discovery.is_wanted(queue):
                 LOGGER.warning("queue no longer read: the options do not select it queue=%s offset=%d", queue, begin)
-            elif lost is None:
+            elif lost is None and not is_deleted:
                 LOGGER.warning("queue no longer in the route queue=%s offset=%d lost=unknown", queue, begin)
-            elif lost:
-                fail = self._options["failOnDataLoss"]
-                report_loss(queue, begin, lost, "the queue is no longer in the route", fail=fail)
+            elif lost != 0:
+                why = "the topic was deleted" if is_deleted else "the queue is no longer in the route"
+                report_loss(queue, begin, lost, why, fail=self._options["failOnDataLoss"])
+            if is_deleted:
+                self._deleted.add(queue)
 
     def _report(self, queue: MessageQueue, begin: int, lost: int | None, bounds: QueueBounds) -> None:
         fail = self._options["failOnDataLoss"]
         if not fail and (queue, begin) in self._reported:
             return
         self._reported.add((queue, begin))
-        what = "the topic was recreated; " if lost is None else ""
-        report_loss(queue, begin, lost, f"{what}the broker has {bounds.low} to {bounds.high}", fail=fail)
+        reason = available(bounds.low, bounds.high)
+        if lost is None:
+            reason = f"the topic was recreated; the broker has {bounds.low} to {bounds.high}"
+        report_loss(queue, begin, lost, reason, fail=fail)
 
     def _recreated(self, offset: StreamOffset) -> set[MessageQueue]:
         """Return queues whose topic was recreated and has already grown past our offset.
@@ -273,7 +292,7 @@ class StreamDriver:
                 continue
             if first_ms is not None and first_ms > offset.taken_at_ms + _RECREATED_MARGIN_MS:
                 found.add(queue)
-        self._to_verify = found | unanswered  # until the offset has their new start
+        self._to_verify = found | unanswered
         return found
 
     def _targets(

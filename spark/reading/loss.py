@@ -9,11 +9,10 @@ Source: spark.md 3.6, 3.7.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from triomq.client.consumer.pull import PullStatus, RawPull
-from triomq.protocol.errors import DataLossError, TriomqError
+from triomq.protocol.errors import DataLossError, TopicNotExistError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.spark.reading.loss")
@@ -49,28 +48,30 @@ def judge(answer: RawPull, position: int, end: int, *, is_filtered: bool) -> Jud
     return Judgement(moved, moved - position)
 
 
-def report_loss(queue: MessageQueue, wanted: int, lost: int | None, available: str, *, fail: bool) -> None:
+def report_loss(queue: MessageQueue, wanted: int, lost: int | None, reason: str, *, fail: bool) -> None:
     """Raise or log that offsets no longer exist.
 
     Args:
         queue: the queue.
         wanted: first lost offset.
         lost: how many; ``None``: unknown, since their queue no longer exists.
-        available: what the broker has instead, as text.
+        reason: why; see :func:`available`.
         fail: raise.
 
     Raises:
         DataLossError: ``fail`` is set.
     """
     count = "an unknown number of" if lost is None else str(lost)
-    text = (
-        f"{count} messages of {queue} are lost: offset {wanted} was wanted, {available}; they expired before they were "
-        "read, or the topic or its queue was deleted or recreated"
-    )
+    text = f"{count} messages of {queue} are lost: offset {wanted} was wanted, {reason}"
     if fail:
         raise DataLossError(f"{text} (set option 'failOnDataLoss' to false to continue without them)")
     shown = "unknown" if lost is None else lost
-    LOGGER.warning("messages lost queue=%s wanted=%d lost=%s %s", queue, wanted, shown, available)
+    LOGGER.warning("messages lost queue=%s wanted=%d lost=%s %s", queue, wanted, shown, reason)
+
+
+def available(low: int, high: int) -> str:
+    """Return the reason of a loss of which only the offsets are known that the broker has."""
+    return f"the broker has {low} to {high}: they expired, or the topic or its queue was deleted or recreated"
 
 
 class Checked(NamedTuple):
@@ -100,11 +101,15 @@ def check_begin(begin: int, low: int, high: int, *, recreated: bool = False) -> 
 
 
 class MissingQueue(NamedTuple):
-    """A queue that did not come back: the first unread offset, and how many messages it had from there on."""
+    """A queue that did not come back: the first unread offset, how many messages it had from there on.
+
+    ``is_deleted``: its broker answered that it does not have it, or not as many messages as were read.
+    """
 
     queue: MessageQueue
     begin: int
     lost: int | None
+    is_deleted: bool
 
 
 class MissingQueues:
@@ -128,7 +133,7 @@ class MissingQueues:
         self._last_ends.update(ends)
 
     def overdue(self, missing: Mapping[MessageQueue, int], now: float, *, at_once: bool) -> Iterator[MissingQueue]:
-        """Yield each queue once that has been missing for too long, even if all of it had been read.
+        """Yield each queue once that was deleted or has been missing for too long, even if all of it had been read.
 
         Args:
             missing: queues that are not in the route, with their first unread offset.
@@ -136,17 +141,27 @@ class MissingQueues:
             at_once: do not wait: the run ends.
         """
         self._reported &= missing.keys()
-        self._missing_since = {queue: self._missing_since.get(queue, now) for queue in missing}
+        before, self._missing_since = self._missing_since, {}
         for queue, begin in sorted(missing.items()):
-            if queue in self._reported or (now - self._missing_since[queue] < self._grace_s and not at_once):
+            since = self._missing_since[queue] = before.get(queue, now)
+            waits = now - since < self._grace_s and not at_once
+            if queue in self._reported or (waits and queue in before):
                 continue
-            self._reported.add(queue)
-            yield MissingQueue(queue, begin, self._backlog(queue, begin))
+            judged = self._judge(queue, begin)
+            if judged.is_deleted or not waits:
+                self._reported.add(queue)
+                yield judged
 
-    def _backlog(self, queue: MessageQueue, begin: int) -> int | None:
-        """Return how many messages were unread; ``None`` if neither the broker nor this process knows."""
+    def _judge(self, queue: MessageQueue, begin: int) -> MissingQueue:
+        """Count the unread messages; ``None`` if neither the broker nor this process knows."""
         ends = [self._last_ends[queue]] if queue in self._last_ends else []
-        with suppress(TriomqError):  # the broker may be unreachable as well
+        is_deleted = False
+        try:
             ends.append(self._max_offset(queue))
-        known = [end - begin for end in ends if end >= begin]  # a lower end is that of a new queue with this name
-        return max(known, default=None)
+            is_deleted = ends[-1] < begin  # Apache's broker answers 0 for a topic that it does not have
+        except TopicNotExistError:
+            is_deleted = True
+        except TriomqError:
+            pass  # the broker may be unreachable as well
+        known = [end - begin for end in ends if end >= begin]
+        return MissingQueue(queue, begin, max(known, default=None), is_deleted)

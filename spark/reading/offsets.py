@@ -89,7 +89,8 @@ def next_offset(
     begins = {**(start.ends if start.is_initial else {}), **moved}
     for queue, target in targets.items():
         ends[queue] = max(begins.get(queue, start.ends.get(queue, target)), target)
-    if ends == start.ends:
+    is_new_queue_read = any(begin < ends[queue] for queue, begin in moved.items() if queue in ends)
+    if ends == start.ends and not is_new_queue_read:
         return start
     return StreamOffset(ends, begins, now_ms)
 

@@ -20,7 +20,7 @@ from triomq.protocol.filters.tags import TagFilter
 from triomq.spark.connections import borrow_client
 from triomq.spark.options.options import Options
 from triomq.spark.reading.columns import Decoder
-from triomq.spark.reading.loss import judge, report_loss
+from triomq.spark.reading.loss import available, judge, report_loss
 from triomq.spark.reading.planning import QueueRange
 from triomq.spark.retry import Retry
 
@@ -106,7 +106,7 @@ class _RangeTask:
             try:
                 return reader.read(int(self._chunk_bytes * _FULL))
             except TopicNotExistError as exc:
-                self._lose(self._end, f"the broker does not have the topic: {exc}")
+                self._lose(self._end, f"the topic was deleted: {exc}")
                 return []
             except TriomqError as exc:
                 self._retry.failed(exc, time.monotonic() - began)
@@ -123,15 +123,15 @@ class _RangeTask:
                 self._stalled_peer = "a slave, instead of its master,"
                 break
             if found.lost:
-                self._lose(found.next_offset, f"the broker has {answer.min_offset} to {answer.max_offset}")
+                self._lose(found.next_offset, available(answer.min_offset, answer.max_offset))
             self._position = found.next_offset
             yield answer.body
         if reader.position != self._position:
             reader.seek(self._position)
 
-    def _lose(self, next_offset: int, available: str) -> None:
+    def _lose(self, next_offset: int, reason: str) -> None:
         lost = next_offset - self._position
-        report_loss(self._queue, self._position, lost, available, fail=self._options["failOnDataLoss"])
+        report_loss(self._queue, self._position, lost, reason, fail=self._options["failOnDataLoss"])
         self._position = next_offset
 
     def _look_for_broker(self) -> None:

@@ -1,6 +1,7 @@
 """The requests of consumers about their queues: pulls, offsets, members, locks.
 
-A queue's broker is looked up in the known routes; if it is missing there, the route is requested once.
+A queue's broker is looked up in the known routes; if it is missing there, the route is requested once, and then the
+list of all brokers.
 
 Source: wire.md 5.2 (pull), 5.4 to 5.6 (offsets), 5.12 (members), 5.13 (locks).
 """
@@ -293,6 +294,9 @@ class QueueRequests:
         if address is None:
             await instance.routes.find(queue.topic, refresh=True)
             address = instance.brokers.find(queue.broker_name, broker_id, only_this)
+            if address is None:  # the topic may be deleted: only the broker can say so
+                registered = (await instance.routes.cluster()).broker_addr_table.get(queue.broker_name)
+                address = None if registered is None else registered.broker_addrs.get(broker_id)
             if address is None:
                 asked = ", ".join(instance.requests.name_servers.addresses)
                 raise NoRouteError(

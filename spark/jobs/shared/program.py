@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError
@@ -107,7 +108,8 @@ def _run(
     outcome: Outcome,
 ) -> int:
     say = _say_nothing if arguments.json else write_text
-    find_topics(options, stopper)
+    checkpoint: str | None = getattr(arguments, "checkpoint", None)
+    find_topics(options, stopper, has_checkpoint=checkpoint is not None and Path(checkpoint).exists())
     if stopper.signal is not None:
         return ExitCode.OK
     spark = open_session(job.name, arguments.master)
@@ -171,12 +173,13 @@ class _SignalledError(Exception):
     """A signal arrived during a pause."""
 
 
-def find_topics(options: Mapping[Use, Mapping[str, str]], stopper: Stopper) -> None:
+def find_topics(options: Mapping[Use, Mapping[str, str]], stopper: Stopper, *, has_checkpoint: bool = False) -> None:
     """Return once all topics are found, or at a signal; a task would report a wrong address or name much later.
 
     Args:
         options: of the data source, by use.
         stopper: knows whether a signal arrived.
+        has_checkpoint: a stream continues, and reports topics that were deleted itself.
 
     Raises:
         NoRouteError: a topic does not exist; for a write, no broker creates it either.
@@ -193,7 +196,7 @@ def find_topics(options: Mapping[Use, Mapping[str, str]], stopper: Stopper) -> N
             with borrow_client(given) as instance, PullConsumer(given["readGroup"], instance=instance) as consumer:
                 discovery = Discovery(given, instance, consumer, sleep=pause)
                 if use is not Use.WRITE:
-                    discovery.queues(discovery.retry())
+                    discovery.queues(discovery.retry(), may_be_gone=has_checkpoint)
                     continue
                 discovery.reach_name_server()
                 with Producer(given["readGroup"], instance=instance) as producer:

@@ -16,7 +16,7 @@ from triomq.client.cluster.route import Queues, subscribe_queues
 from triomq.client.config import ClientConfig
 from triomq.client.connection.broker_requests import ConsumerCallbacks
 from triomq.protocol.bodies.client import ConsumerIdList, HeartbeatData, LockBatchRequestBody, LockBatchResponseBody
-from triomq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from triomq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConnectError, NoRouteError
 from triomq.protocol.host import encode_host
@@ -97,6 +97,11 @@ class FakeCluster:
         self.instances: list[FakeInstance] = []
         self.heartbeats: list[HeartbeatData] = []
         self._arrived: defaultdict[MessageQueue, trio.Event] = defaultdict(trio.Event)
+
+    async def __call__(self) -> ClusterInfo:
+        """Answer ``routes.cluster()``: a broker that no route has is not registered either."""
+        await trio.lowlevel.checkpoint()
+        return ClusterInfo()
 
     def add_topic(self, topic: str, queues: int = 1) -> tuple[MessageQueue, ...]:
         """Make or enlarge a topic; running consumers hear of it."""

@@ -39,6 +39,7 @@ class FakeBrokers:
         self.committed: list[dict[MessageQueue, int]] = []
         self.commit_error: TriomqError | None = None
         self.consumer = self
+        self.missing: dict[MessageQueue | str, TriomqError] = {}
         self.kept: dict[MessageQueue, int] = {}  # ends of queues that brokers have, but not the route
 
     def connect(self, _: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
@@ -59,7 +60,7 @@ class FakeBrokers:
         found = {
             queue: QueueBounds(*self.queue_bounds[queue]) for queue in queues if queue.broker_name not in self.errors
         }
-        return Bounds(found, self.errors)
+        return Bounds(found, self.errors, set())
 
     def all_bounds(self, queues: Any, retry: Retry) -> dict[MessageQueue, QueueBounds]:
         return self.bounds(queues, retry).queues
@@ -414,16 +415,17 @@ def test_queue_gone_before_restart_is_queried_or_unknown(
     setting = Setting()
     end = setting.latest(setting.driver.initial_offset())
     del setting.brokers.queue_bounds[Q1]
-    for kept, told in (({}, 1), ({Q1: 50}, 0), ({Q1: 0}, 1)):
+    for kept, told in (({}, 1), ({Q1: 50}, 0)):
         setting.brokers.kept = kept
         setting.restart().prepare_available_now()
         assert setting.latest(end) == end
         assert caplog.text.count("queue=T@a:1 offset=50 lost=unknown") == told
         caplog.clear()
-    setting.brokers.kept = {Q1: 57}
-    setting.restart().prepare_available_now()
-    with pytest.raises(DataLossError, match="7 messages of T@a:1 are lost"):
-        setting.latest(end)
+    for kept, lost in (({Q1: 57}, "7"), ({Q1: 0}, "an unknown number of")):
+        setting.brokers.kept = kept
+        setting.restart().prepare_available_now()
+        with pytest.raises(DataLossError, match=f"{lost} messages of T@a:1 are lost"):
+            setting.latest(end)
 
 
 @pytest.mark.parametrize("kept", [{}, {MessageQueue("Other", "a", 0): 5}], ids=["end unknown", "all was read"])

@@ -43,6 +43,12 @@ def test_a_missing_topic_is_reported_at_once(remote: BrokerThread, use: Use) -> 
         find(remote.broker.address, "Tpoic", use)
 
 
+def test_a_continued_stream_may_lack_its_topic(remote: BrokerThread) -> None:
+    """The stream knows whether the topic was deleted, and reports it as loss."""
+    options = {Use.STREAM_READ: {"nameServer": remote.broker.address, "subscribe": "Tpoic"}}
+    find_topics(options, Stopper(), has_checkpoint=True)
+
+
 @pytest.mark.parametrize("use", Use)
 def test_a_wrong_address_is_reported_with_topic_and_option(use: Use) -> None:
     with pytest.raises(RequestTimeoutError, match=r" Topic at 127\.0\.0\.1:1 \(option 'planTimeoutMs'\): given up"):

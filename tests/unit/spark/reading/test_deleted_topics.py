@@ -1,0 +1,138 @@
+"""A topic that is deleted, or deleted and made again, under a stream: at a real broker, without Spark."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from triomq.client.sync import Admin, ClientInstance, Producer
+from triomq.protocol.errors import DataLossError, NoRouteError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import Message
+from triomq.spark.connections import close_clients
+from triomq.spark.options.options import Use, parse_options
+from triomq.spark.reading.driver import StreamDriver
+from triomq.spark.reading.partition_reader import read_ranges
+from triomq.spark.reading.planning import Partition
+from triomq.testing import RunningBroker
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+READ, UNREAD = 6, 4
+
+
+class Stream:
+    """Calls the reader of a stream as Spark does, and keeps the offset of its checkpoint."""
+
+    def __init__(self, broker: RunningBroker, admin: Admin, producer: Producer) -> None:
+        self.broker, self.admin, self.producer = broker, admin, producer
+        self.texts = {"nameServer": broker.namesrv, "startingOffsets": "earliest", "subscribe": "T"}
+        self.checkpoint: dict[str, Any] | None = None
+        self.now = 1000.0
+        self.start()
+
+    def start(self, *, available_now: bool = False, **more: str) -> None:
+        self.texts |= more
+        self.options = parse_options(self.texts, Use.STREAM_READ)
+        self.driver = StreamDriver(self.options, clock=lambda: self.now)
+        if available_now:
+            self.driver.prepare_available_now()
+
+    def plan(self) -> tuple[dict[str, Any], list[Partition]]:
+        """Return the end and the partitions of the next micro-batch."""
+        self.now += 1
+        start = self.checkpoint or self.driver.initial_offset()
+        end = self.driver.latest_offset(start, None)
+        return end, self.driver.plan(start, end) if end != start else []
+
+    def task(self, ranges: Partition) -> list[bytes]:
+        return [body for batch in read_ranges(self.options, ("body",), ranges) for body in batch["body"].to_pylist()]
+
+    def read(self) -> list[bytes]:
+        """Run the next micro-batch; return its bodies."""
+        end, partitions = self.plan()
+        found = [body for ranges in partitions for body in self.task(ranges)]
+        self.checkpoint = end
+        return found
+
+    def send(self, count: int, body: bytes = b"old") -> None:
+        for _ in range(count):
+            self.producer.send(Message("T", body))
+
+    def make_again(self, count: int) -> None:
+        self.broker.create_topic("T", 1)
+        self.send(count, b"new")
+
+
+@pytest.fixture(params=[True, False], ids=["auto create", "no auto create"])
+def stream(request: pytest.FixtureRequest) -> Iterator[Stream]:
+    """A stream that has read all of a topic of one queue."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(RunningBroker(auto_create_topic=request.param))
+        stack.callback(close_clients)
+        instance = stack.enter_context(ClientInstance(broker.namesrv))
+        admin, producer = Admin(instance=instance), Producer("TEST", instance=instance)
+        broker.create_topic("T", 1)
+        made = Stream(broker, stack.enter_context(admin), stack.enter_context(producer))
+        made.send(READ)
+        assert len(made.read()) == READ
+        yield made
+        made.driver.close()
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("run", ["continues", "restarts", "restarts for available messages"])
+def test_deleted_topic_is_loss_or_logged(stream: Stream, run: str, fail: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The number of lost messages is known only to a run that saw them."""
+    stream.send(UNREAD)
+    if run == "continues":
+        stream.start(failOnDataLoss=fail)
+        stream.plan()
+        stream.admin.delete_topic("T")
+    else:
+        stream.admin.delete_topic("T")
+        stream.start(available_now=run != "restarts", failOnDataLoss=fail)
+    if fail == "true":
+        number = str(UNREAD) if run == "continues" else "an unknown number of"
+        with pytest.raises(DataLossError, match=rf"{number} messages of {QUEUE} are lost: offset {READ} was wanted"):
+            stream.read()
+    else:
+        assert stream.read() == stream.read() == []
+        lost = str(UNREAD) if run == "continues" else "unknown"
+        assert caplog.text.count(f"messages lost queue={QUEUE} wanted={READ} lost={lost} the topic was deleted") == 1
+
+
+@pytest.mark.parametrize("count", [READ - 1, READ, READ + 1])
+def test_topic_made_again_is_read_from_its_start(stream: Stream, count: int) -> None:
+    """The run saw that nothing unread was lost."""
+    stream.start()
+    assert stream.read() == []
+    stream.admin.delete_topic("T")
+    assert stream.read() == []
+    stream.make_again(count)
+    assert stream.read() == [b"new"] * count
+    assert stream.read() == []
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_task_of_a_deleted_topic_ends_at_once(stream: Stream, fail: str) -> None:
+    """The broker itself says so, also if its client knows no route."""
+    stream.send(UNREAD)
+    stream.start(failOnDataLoss=fail)
+    _, (ranges,) = stream.plan()
+    stream.admin.delete_topic("T")
+    close_clients()
+    if fail == "true":
+        with pytest.raises(DataLossError, match=f"{UNREAD} messages of {QUEUE} are lost: offset {READ} was wanted"):
+            stream.task(ranges)
+    else:
+        assert stream.task(ranges) == []
+
+
+def test_topic_that_never_existed_is_an_error(stream: Stream) -> None:
+    stream.start(subscribe="T,Typo")
+    with pytest.raises(NoRouteError, match="'Typo' does not exist"):
+        stream.read()
+    stream.checkpoint = None
+    with pytest.raises(NoRouteError, match="'Typo' does not exist"):
+        stream.read()
