@@ -67,12 +67,12 @@ class NameServer:
         """Build the parts; nothing is read or opened."""
         self.config: Final = config
         self.stopping: Final = trio.Event()
-        self.routes: Final = RouteTable(_steady_ms)
         changed = Signal()
         path = config.root / "config" / "kvConfig.json"
         self.key_values: Final = KvTable(JsonTable(path), on_change=changed.set)
         self._saving = TableSaving((self.key_values,), changed, _SAVE_INTERVAL_S)
         statistics = BrokerStatistics(0)
+        self.routes: Final = RouteTable(_steady_ms, statistics)
         budget = MemoryBudget(config.memory_budget_bytes, statistics, _steady_ms)
         admission = Admission(config, statistics, _steady_ms)
         requests = ClientRequests(self.stopping, budget, config.unread_high_bytes)

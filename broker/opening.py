@@ -10,9 +10,11 @@ import trio
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.metrics import BrokerMetrics
+from triomq.broker.network.listeners import check_ports
 from triomq.broker.network.tls import SESSION_BYTES, ServerTls
 from triomq.broker.server import Broker, Gate
 from triomq.broker.services.monitor import Monitor
+from triomq.broker.services.registration import check_broker_name
 from triomq.storage.commit_log.log_scan import ProgressLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.message_store import MessageStore, system_clock_ms
@@ -56,7 +58,8 @@ async def open_broker(
         gate: replaces what each port serves.
 
     Raises:
-        ConfigError: an address cannot be bound, or a file of accounts, quotas or TLS is wrong.
+        ConfigError: an address cannot be bound, another broker has the name, or a file of accounts, quotas or TLS is
+            wrong.
         StoreLockedError: another broker owns the store.
         StoreLayoutError: the store cannot be read, or was written with other file sizes.
     """
@@ -66,6 +69,8 @@ async def open_broker(
         async with trio.open_nursery() as monitoring:
             if monitor is not None:
                 monitoring.start_soon(monitor.run)
+            check_ports(config.listeners, config.admin_listen)
+            await check_broker_name(config)
             store = await _open_store(config.store, clock_ms)
             broker = Broker(config, store, clock_ms, tls=tls, gate=gate)
             if monitor is not None:

@@ -182,7 +182,7 @@ class Broker:
         offsets = ConsumerOffsetTable(
             self._json_table("consumerOffset"), clock_ms=clock_ms, max_group_topics=config.max_group_topics
         )
-        self.routes = RouteTable(steady_clock_ms)
+        self.routes = RouteTable(steady_clock_ms, self.statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
         self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
         self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets, self.key_values)

@@ -3,6 +3,9 @@
 Rules: a broker is here as long as one of its addresses has a lease; a lease ends without a registration for 120 s, or
 with the connection that carried the last one; topics that a registration does not name stay until the broker leaves.
 
+A broker that left without unregistering is remembered for some hours, so that tools can name it.  Two brokers that
+register the same name and id by turns are noticed when the first one is back.
+
 The broker that this name server is a part of is here too: it needs no lease, its topics are its own table, and its
 address depends on who asks.
 
@@ -15,11 +18,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from triomq.broker.network.rare_log import RareLog
 from triomq.broker.network.refusal import RefusedError
+from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.bodies.route import (
     BrokerData,
     ClusterInfo,
     DataVersion,
+    MissingBroker,
+    NameConflict,
     QueueData,
     TopicConfig,
     TopicConfigSerializeWrapper,
@@ -31,9 +38,12 @@ from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerR
 LOGGER: Final = logging.getLogger("triomq.broker.namesrv.route_table")
 
 LEASE_MS: Final = 120_000
+MISSED_MS: Final = 12 * 3_600_000
+MAX_MISSING: Final = 64
 MAX_ADDRESSES: Final = 4096
 MAX_NAME: Final = 512  # characters of a broker, a cluster, an address or a topic
 MAX_TOPICS: Final = 1_000_000  # of all brokers together
+_MAX_TURNS: Final = 8
 _MASTER_ID: Final = 0
 _OWN_ADDRESS: Final = ""  # stands for the address that works for who asks
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
@@ -57,11 +67,26 @@ class Master(NamedTuple):
 
 @dataclass(slots=True)
 class _Lease:
+    """The address of a broker name and id.
+
+    Attributes:
+        turns: the addresses that registered here lately, each with the time of the last registration.
+        conflict_ms: when an address registered again after another had taken its place.
+    """
+
     address: str
     ha_address: str
     version: DataVersion
     owner: Owner | None
     expires_ms: float
+    turns: dict[str, int] = field(default_factory=dict)
+    conflict_ms: float = -math.inf
+
+
+class _Missing(NamedTuple):
+    address: str
+    left_ms: int
+    reason: str
 
 
 @dataclass(slots=True)
@@ -86,10 +111,19 @@ class _Broker:
 class RouteTable:
     """Brokers by name.  Only one task uses it; nothing waits."""
 
-    def __init__(self, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, clock_ms: Callable[[], int], statistics: BrokerStatistics) -> None:
         """``clock_ms`` is a clock that is never set back."""
         self._clock_ms = clock_ms
+        self._statistics = statistics
+        self._conflict_log = RareLog(
+            LOGGER,
+            "two brokers have one name broker=%s id=%d addresses=%s: the route changes between them; give each its own "
+            "--broker-name",
+            clock_ms,
+            logging.ERROR,
+        )
         self._brokers: dict[str, _Broker] = {}
+        self._missing: dict[tuple[str, int], _Missing] = {}
         self._own_name: str | None = None
 
     def add_own(self, cluster: str, name: str, topics: Mapping[str, TopicConfig]) -> None:
@@ -121,12 +155,20 @@ class RouteTable:
         if max(map(len, names)) > MAX_NAME:
             raise RefusedError(f"a name of {max(map(len, names))} characters: the limit is {MAX_NAME}")
         if name == self._own_name and broker_id == _MASTER_ID:
+            own = self._brokers[name].leases[broker_id]
+            self._take_turn(header, own)
+            self._note_conflict(header, own)
             raise RefusedError(f"the broker name {name} belongs to the broker of this name server: choose another")
         broker = self._brokers.get(name) or _Broker(header.cluster_name)
         # a slave that becomes the master has one address under two ids for a moment
         leases = {other: lease for other, lease in broker.leases.items() if lease.address != address}
         before = broker.leases.get(broker_id)
         lease = _Lease(address, header.ha_server_addr, sent.data_version, owner, self._clock_ms() + LEASE_MS)
+        if before is not None:
+            lease.turns, lease.conflict_ms = before.turns, before.conflict_ms
+            if address != before.address and address in before.turns:
+                self._note_conflict(header, lease)
+        self._take_turn(header, lease)
         leases[broker_id] = lease
         leads = broker_id == _MASTER_ID or (header.enable_acting_master is not None and broker_id == min(leases))
         is_new = before is None or before.address != address or before.version != sent.data_version
@@ -137,6 +179,7 @@ class RouteTable:
         self._check_room(len(leases) - len(broker.leases), len(topics) - len(broker.topics))
         broker.leases, broker.topics = leases, topics
         self._brokers[name] = broker
+        self._missing.pop((name, broker_id), None)
         if before is None or before.address != address:
             LOGGER.info(
                 "broker registered broker=%s id=%d address=%s cluster=%s topics=%d",
@@ -144,6 +187,17 @@ class RouteTable:
             )  # fmt: skip
         master = leases.get(_MASTER_ID)
         return None if master is None or broker_id == _MASTER_ID else Master(master.address, master.ha_address)
+
+    def _take_turn(self, header: RegisterBrokerRequestHeader, lease: _Lease) -> None:
+        now_ms = self._clock_ms()
+        others = [turn for turn in lease.turns.items() if turn[0] != header.broker_addr and now_ms - turn[1] < LEASE_MS]
+        lease.turns = dict([*others, (header.broker_addr, now_ms)][-_MAX_TURNS:])
+
+    def _note_conflict(self, header: RegisterBrokerRequestHeader, lease: _Lease) -> None:
+        lease.conflict_ms = self._clock_ms()
+        self._statistics.name_conflicts += 1
+        addresses = ", ".join(filter(None, (lease.address, *(lease.turns.keys() - {lease.address}))))
+        self._conflict_log.note(header.broker_name, header.broker_id, addresses)
 
     def _check_room(self, addresses: int, topics: int) -> None:
         more = (addresses, topics)
@@ -202,6 +256,10 @@ class RouteTable:
         lease = broker.leases.pop(broker_id)
         if not broker.leases:
             del self._brokers[name]
+        if level == logging.WARNING:
+            self._missing[name, broker_id] = _Missing(lease.address, self._clock_ms(), reason)
+            if len(self._missing) > MAX_MISSING:
+                del self._missing[next(iter(self._missing))]
         LOGGER.log(level, "broker removed broker=%s id=%d address=%s reason=%s", name, broker_id, lease.address, reason)
 
     # --- tools ------------------------------------------------------------------------------------------
@@ -252,7 +310,24 @@ class RouteTable:
         for name, broker in self._brokers.items():
             clusters.setdefault(broker.cluster, []).append(name)
         brokers = {name: _data(name, broker, own_address) for name, broker in self._brokers.items()}
-        return ClusterInfo(brokers, clusters)
+        return ClusterInfo(brokers, clusters, self._missing_brokers() or None, self._conflicts(own_address) or None)
+
+    def _missing_brokers(self) -> list[MissingBroker]:
+        now_ms = self._clock_ms()
+        return [
+            MissingBroker(name, broker_id, address, (now_ms - left_ms) // 1000, reason)
+            for (name, broker_id), (address, left_ms, reason) in self._missing.items()
+            if now_ms - left_ms < MISSED_MS
+        ]
+
+    def _conflicts(self, own_address: str) -> list[NameConflict]:
+        now_ms = self._clock_ms()
+        return [
+            NameConflict(name, broker_id, sorted({lease.address or own_address, *lease.turns}))
+            for name, broker in self._brokers.items()
+            for broker_id, lease in broker.leases.items()
+            if now_ms - lease.conflict_ms < LEASE_MS
+        ]
 
     def topics(self, cluster: str | None = None, wanted: Callable[[int], bool] | None = None) -> list[str]:
         """Return the topics of all brokers, or of one cluster, or those whose system flag is ``wanted``."""

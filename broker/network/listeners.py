@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import trio
@@ -14,6 +15,17 @@ from triomq.broker.network.sockets import listen, listen_with_vip
 from triomq.protocol.host import encode_host
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.listeners")
+
+
+def check_ports(listeners: Iterable[Listener], admin: Address | None) -> None:
+    """Check that all addresses can be bound, before a store is created or read for them.
+
+    Raises:
+        ConfigError: one cannot.
+    """
+    for listener in listeners:
+        for address in filter(None, (listener.broker, listener.namesrv, admin)):
+            listen(address).close()
 
 
 class Ports(NamedTuple):

@@ -8,6 +8,7 @@ Source: behaviour.md A.17, A.20; wire.md 8, 9.7; BrokerOuterAPI.java.
 import logging
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import trio
@@ -19,9 +20,9 @@ from triomq.broker.paged_read import encode
 from triomq.broker.signals import Signal
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.registration import RegisterBrokerBody, registration_crc
-from triomq.protocol.bodies.route import DataVersion, TopicConfigSerializeWrapper
+from triomq.protocol.bodies.route import ClusterInfo, DataVersion, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ProtocolError
+from triomq.protocol.errors import ConfigError, ProtocolError
 from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -41,6 +42,55 @@ _RECEIVE_BYTES: Final = 64 * 1024
 _MASTER_ID: Final = 0
 
 _Stream: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+
+
+async def check_broker_name(config: BrokerConfig) -> None:
+    """Check that no other broker of this name serves clients; call it before this one listens, or it finds itself.
+
+    A broker that is registered, but does not answer within 3 s, has left its name to this one, as after a crash.  Name
+    servers that do not answer are left out.
+
+    Raises:
+        ConfigError: another broker has the name, or a file of TLS cannot be used.
+    """
+    tls = _client_context(config.tls)
+    taken: list[str] = []
+
+    async def check(name_server: Address) -> None:
+        answer = await _ask_once(name_server, tls, RequestCode.GET_BROKER_CLUSTER_INFO)
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return
+        with suppress(ProtocolError, ConfigError):
+            known = ClusterInfo.decode(answer.body).broker_addr_table.get(config.broker_name)
+            at = None if known is None else known.broker_addrs.get(_MASTER_ID)
+            if at and await _ask_once(Address.parse(at), tls, RequestCode.GET_BROKER_RUNTIME_INFO) is not None:
+                taken.append(
+                    f"broker name {config.broker_name} is in use: name server {name_server} knows a broker of this "
+                    f"name at {at}, which answers; choose another name with --broker-name, or stop that broker first"
+                )
+
+    async with trio.open_nursery() as nursery:
+        for name_server in config.register:
+            nursery.start_soon(check, name_server)
+    if taken:
+        raise ConfigError(taken[0])
+
+
+async def _ask_once(address: Address, tls: ssl.SSLContext | None, code: int) -> RemotingCommand | None:
+    """Return the answer to a request without fields; ``None`` if there is none within 3 s."""
+    with trio.move_on_after(_CONNECT_S), suppress(OSError, trio.BrokenResourceError, ProtocolError):
+        stream, _ = await _connect(address, tls)
+        async with stream:
+            splitter = FrameSplitter()
+            await stream.send_all(RemotingCommand(code, 1).encode())
+            while data := await stream.receive_some(_RECEIVE_BYTES):
+                frames, error = splitter.split(data)
+                for command in map(RemotingCommand.decode, frames):
+                    if command.is_response:
+                        return command
+                if error is not None:
+                    raise error
+    return None
 
 
 class Registration:
@@ -138,7 +188,7 @@ class _Link:
             while not self._owner.leaving.is_set():
                 try:
                     with trio.fail_after(_CONNECT_S):
-                        stream, local_ip = await self._connect()
+                        stream, local_ip = await _connect(self._address, self._owner.tls)
                 except (OSError, trio.TooSlowError, trio.BrokenResourceError) as exc:
                     tls_error = exc.__cause__
                     reason = tls_reason(tls_error) if isinstance(tls_error, ssl.SSLError) else str(exc)
@@ -154,25 +204,6 @@ class _Link:
                     self._owner.log.failed(self._address, reason, key=self._address)
                     await trio.sleep(pause_s)
                     pause_s = min(pause_s * 2, _INTERVAL_S)
-
-    async def _connect(self) -> tuple[_Stream, str]:
-        """Return a connection, with TLS if that is enforced, and its IP address here.
-
-        Raises:
-            OSError: it cannot be made.
-            trio.BrokenResourceError: the handshake failed.
-        """
-        tcp = await trio.open_tcp_stream(*self._address)
-        local_ip = plain_ip(tcp.socket.getsockname()[0])
-        if self._owner.tls is None:
-            return tcp, local_ip
-        stream = trio.SSLStream(tcp, self._owner.tls, server_hostname=self._address.host, https_compatible=True)
-        try:
-            await stream.do_handshake()
-        except BaseException:
-            await trio.aclose_forcefully(tcp)
-            raise
-        return stream, local_ip
 
     async def _stay(self, stream: _Stream, address: str) -> str:
         """Register again and again; return why it ended."""
@@ -234,6 +265,26 @@ class _Link:
                 LOGGER.info("registered namesrv=%s", self._address)
             self._owner.log.worked(self._address, key=self._address)
         self.tried.set()
+
+
+async def _connect(address: Address, tls: ssl.SSLContext | None) -> tuple[_Stream, str]:
+    """Return a connection, with TLS if that is enforced, and its IP address here.
+
+    Raises:
+        OSError: it cannot be made.
+        trio.BrokenResourceError: the handshake failed.
+    """
+    tcp = await trio.open_tcp_stream(*address)
+    local_ip = plain_ip(tcp.socket.getsockname()[0])
+    if tls is None:
+        return tcp, local_ip
+    stream = trio.SSLStream(tcp, tls, server_hostname=address.host, https_compatible=True)
+    try:
+        await stream.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(tcp)
+        raise
+    return stream, local_ip
 
 
 async def _read(stream: _Stream, responses: trio.MemorySendChannel[RemotingCommand]) -> str:

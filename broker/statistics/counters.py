@@ -19,7 +19,7 @@ _GROUP_WINDOW_S: Final = 60
 MAX_PAIRS: Final = 10_000
 _EVENTS: Final = (
     "bad_frames", "denied_requests", "limited_requests", "failed_requests", "unmatched_responses", "stalled_peers",
-    "given_up_peers", "refused_connections", "idle_closed", "shed_sends",
+    "given_up_peers", "refused_connections", "idle_closed", "shed_sends", "name_conflicts",
 )  # fmt: skip
 
 _Key = TypeVar("_Key")
@@ -70,6 +70,7 @@ class BrokerStatistics:
         self.given_up_peers = 0  # closed because of the memory they held
         self.refused_connections = 0
         self.idle_closed = 0
+        self.name_conflicts = 0  # registrations of a second broker under a name that is in use
         self.committed = self.rolled_back = 0  # transactions
         self.sends = Histogram()
         self.pulls = Histogram()

@@ -14,7 +14,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.route import MASTER_ID, dialled_address
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.environment import wall_clock_ms
-from triomq.protocol.bodies.route import KVTable
+from triomq.protocol.bodies.route import KVTable, MissingBroker
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerSystemError, NameServerError, NoPermissionError, TopicNotExistError
 from triomq.protocol.names import AUTO_CREATE_TOPIC
@@ -69,8 +69,19 @@ async def known_brokers(instance: ClientInstance) -> list[BrokerAnswer]:
     ]
     if not known:
         current = instance.requests.name_servers.current
-        raise NameServerError(f"name server {current} answers, but knows no broker: is one registered with it?")
+        left = "; ".join(map(describe_missing, cluster.missing_brokers or ()))
+        raise NameServerError(
+            f"name server {current} answers, but knows no broker: {left or 'is one registered with it?'}"
+        )
     return known
+
+
+def describe_missing(broker: MissingBroker) -> str:
+    """Return which broker left, when and why."""
+    name = broker.broker_name if broker.broker_id == MASTER_ID else f"{broker.broker_name} (id {broker.broker_id})"
+    return (
+        f"broker {name} at {broker.broker_addr} left {broker.seconds_ago} s ago without unregistering: {broker.reason}"
+    )
 
 
 async def ask_brokers(instance: ClientInstance) -> list[BrokerAnswer]:

@@ -9,9 +9,10 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from triomq.client.admin.broker_answers import BrokerAnswer
+from triomq.client.admin.broker_answers import BrokerAnswer, describe_missing
 from triomq.client.admin.group_state import GroupState, QueueState
 from triomq.protocol.bodies.group_health import STALL_AFTER_S, StallCause
+from triomq.protocol.bodies.route import ClusterInfo
 
 #: Clocks that differ by more than this are apart, beyond the error of the measurement.
 CLOCK_TOLERANCE_MS: Final = 2000
@@ -24,6 +25,8 @@ class FindingKind(StrEnum):
 
     NAME_SERVER = "name-server-unreachable"
     BROKER = "broker-unreachable"
+    MISSING_BROKER = "broker-missing"
+    NAME_CONFLICT = "broker-name-conflict"
     ADDRESS = "address-unreachable"
     CLOCK = "clocks-apart"
     DISK = "disk-full"
@@ -62,6 +65,7 @@ class Facts:
     Attributes:
         now_ms: this machine's clock.
         name_servers: error text of each name server that did not answer.
+        clusters: what the others know.
         brokers: answers of all brokers.
         groups: state of the users' consumer groups.
         not_examined: what could not be read, with the error's text.
@@ -70,6 +74,7 @@ class Facts:
 
     now_ms: int
     name_servers: Mapping[str, str]
+    clusters: Sequence[ClusterInfo]
     brokers: Sequence[BrokerAnswer]
     groups: Sequence[GroupState]
     not_examined: Mapping[str, str]
@@ -87,6 +92,7 @@ def judge(facts: Facts) -> list[Finding]:
         )
         for address, error in facts.name_servers.items()
     ]
+    findings += _about_registrations(facts.clusters)
     for broker in facts.brokers:
         findings += _about_broker(broker)
     for group in facts.groups:
@@ -104,6 +110,30 @@ def judge(facts: Facts) -> list[Finding]:
 
 
 # --- brokers --------------------------------------------------------------------------------------------------
+
+
+def _about_registrations(clusters: Sequence[ClusterInfo]) -> Iterator[Finding]:
+    """Yield the brokers that are missing at all name servers, and the names that several brokers use."""
+    present = {
+        (name, broker_id)
+        for cluster in clusters
+        for name, data in cluster.broker_addr_table.items()
+        for broker_id in data.broker_addrs
+    }
+    missing = {(each.broker_name, each.broker_id): each for one in clusters for each in one.missing_brokers or ()}
+    for key, broker in sorted(missing.items()):
+        if key not in present:
+            advice = (
+                "start it again: until then nobody consumes the messages that it has; if it is gone for good, the name "
+                "server forgets it 12 hours after it left"
+            )
+            yield Finding(FindingKind.MISSING_BROKER, describe_missing(broker), advice, broker=broker.broker_name)
+    conflicts = {(each.broker_name, each.broker_id): each for one in clusters for each in one.name_conflicts or ()}
+    for _, conflict in sorted(conflicts.items()):
+        addresses = ", ".join(conflict.broker_addrs)
+        text = f"several brokers register as {conflict.broker_name} (id {conflict.broker_id}) by turns: {addresses}"
+        advice = "stop one of them, and start it with another --broker-name (brokerName)"
+        yield Finding(FindingKind.NAME_CONFLICT, text, advice, broker=conflict.broker_name)
 
 
 def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:

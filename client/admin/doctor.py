@@ -11,7 +11,7 @@ from triomq.client.admin.group_state import GroupState, read_group_state
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.environment import wall_clock_ms
-from triomq.protocol.bodies.route import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from triomq.protocol.bodies.route import ClusterInfo, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.names import is_system_group
 
@@ -37,9 +37,11 @@ async def diagnose(instance: ClientInstance) -> Diagnosis:
     masters = [broker.reached_at for broker in brokers if broker.is_master and broker.reached_at is not None]
     states, not_examined = await _read_groups(instance, masters)
     topics = map(instance.requests.namespace.unwrap, await instance.routes.topics())
+    silent, clusters = await _ask_name_servers(instance)
     facts = Facts(
         now_ms=wall_clock_ms(),
-        name_servers=await _silent_name_servers(instance),
+        name_servers=silent,
+        clusters=clusters,
         brokers=brokers,
         groups=states,
         not_examined=not_examined,
@@ -48,14 +50,17 @@ async def diagnose(instance: ClientInstance) -> Diagnosis:
     return Diagnosis(len(brokers), len(states), tuple(judge(facts)))
 
 
-async def _silent_name_servers(instance: ClientInstance) -> dict[str, str]:
+async def _ask_name_servers(instance: ClientInstance) -> tuple[dict[str, str], list[ClusterInfo]]:
+    """Return the errors of the name servers that do not answer, and the answers of the others."""
     silent: dict[str, str] = {}
+    clusters = []
     for address in instance.requests.name_servers.addresses:
         try:
-            await instance.requests.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+            answer = await instance.requests.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+            clusters.append(ClusterInfo.decode(answer.body))
         except REMOTE_ERRORS as exc:
             silent[address] = str(exc)
-    return silent
+    return silent, clusters
 
 
 async def _read_groups(instance: ClientInstance, masters: Sequence[str]) -> tuple[list[GroupState], dict[str, str]]:

@@ -5,10 +5,10 @@ Source: wire.md 8, 9.4, 9.5, 9.7, 9.8.
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from triomq.protocol.bodies.fastjson import dumps
-from triomq.protocol.bodies.json_body import JsonBody
+from triomq.protocol.bodies.json_body import JsonBody, Wire
 
 
 @dataclass(slots=True)
@@ -51,13 +51,35 @@ class TopicRouteData(JsonBody):
 
 
 @dataclass(slots=True)
+class MissingBroker(JsonBody):
+    """A broker that left a name server of triomq without unregistering, and why."""
+
+    broker_name: str = ""
+    broker_id: int = 0
+    broker_addr: str = ""
+    seconds_ago: int = 0
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class NameConflict(JsonBody):
+    """Brokers that register under the same name and id at a name server of triomq, by turns."""
+
+    broker_name: str = ""
+    broker_id: int = 0
+    broker_addrs: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class ClusterInfo(JsonBody):
-    """Answer to GET_BROKER_CLUSTER_INFO (106).  Source: ClusterInfo.java."""
+    """Answer to GET_BROKER_CLUSTER_INFO (106); other readers ignore our members.  Source: ClusterInfo.java."""
 
     irregular: ClassVar = True
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
+    missing_brokers: Annotated[list[MissingBroker] | None, Wire("triomqMissingBrokers")] = None
+    name_conflicts: Annotated[list[NameConflict] | None, Wire("triomqNameConflicts")] = None
 
 
 @dataclass(slots=True)

@@ -4,16 +4,19 @@ import json
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import trio
 
-from tests.integration.broker_wire import FREE_PORTS, broker_port, namesrv_address, running
+from tests.integration import test_name_server
+from tests.integration.broker_wire import FREE_PORTS, broker_port, connected, namesrv_address, running, wait_for
 from tests.integration.cli_tools import ok, triomq
 from tests.integration.mounts import mounted
 from tests.processes import start_triomq
+from triomq.broker.config import Listener
 from triomq.client import Admin, ClientConfig, Diagnosis, FindingKind, Message, MessageExt, Producer, PushConsumer
 from triomq.client.environment import wall_clock_ms
 
@@ -88,6 +91,29 @@ async def test_all_faults_of_a_cluster_are_found_in_one_run(in_memory: Path, mon
     assert f"answers at 127.0.0.1:{broker_port(broker)}, but not at 127.0.0.99" in found.findings[0].text
     assert " 60 s behind " in found.findings[1].text
     assert found[:2] == (1, 4)
+
+
+async def test_missing_brokers_and_shared_names_are_found(in_memory: Path) -> None:
+    async with test_name_server.running(in_memory / "n") as server, AsyncExitStack() as stack:
+        listeners = (Listener(broker=FREE_PORTS.broker, namesrv=None),)
+        running_broker = running(in_memory / "b", listeners=listeners, register=(server.address,))
+        broker = await stack.enter_async_context(running_broker)
+        at, namesrv = f"127.0.0.1:{broker_port(broker)}", str(server.address)
+        async with connected(server.address.port) as left:
+            await test_name_server.register(left, brokerName="broker-b")
+        other = await stack.enter_async_context(connected(server.address.port))
+        await wait_for(lambda: len(server.routes.cluster_info("").broker_addr_table) == 1)
+        for address in ("127.0.0.1:1", at):
+            await test_name_server.register(other, brokerName="broker-a", brokerAddr=address)
+        found = (await examine(namesrv)).findings
+        done = await trio.to_thread.run_sync(partial(triomq, "ping", namesrv=namesrv))
+    assert [(finding.kind, finding.broker) for finding in found] == [
+        (FindingKind.MISSING_BROKER, "broker-b"),
+        (FindingKind.NAME_CONFLICT, "broker-a"),
+    ]
+    assert "broker-b at 10.0.0.1:10911 left 0 s ago without unregistering: its connection ended" in found[0].text
+    assert found[1].text.endswith(f"127.0.0.1:1, {at}")
+    assert (done.returncode, b"broker-b" in done.stdout) == (0, True)
 
 
 async def test_a_full_disk_is_found(tmp_path: Path) -> None:

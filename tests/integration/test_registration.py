@@ -18,6 +18,7 @@ from triomq.broker.name_server import NameServer
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
 
@@ -99,6 +100,29 @@ async def test_it_registers_again_when_a_name_server_is_back(tmp_path: Path, cap
             async with test_name_server.running(tmp_path / "n", listen=address) as second:
                 await wait_for(lambda: address_of(second, "TBW102") is not None, 5)
                 assert "the name server closed the connection" in caplog.text
+
+
+@pytest.mark.parametrize("other", ["answers", "died", "is silent"])
+async def test_a_name_is_taken_while_its_broker_answers(tmp_path: Path, other: str) -> None:
+    async with test_name_server.running(tmp_path / "n") as server, AsyncExitStack() as stack:
+        if other == "answers":
+            first = await stack.enter_async_context(broker_at(tmp_path / "first", server.address))
+            at = str(first.addresses["default"][0])
+            with pytest.raises(ConfigError, match=rf"broker-a is in use: .* {at}, which answers; .* --broker-name"):
+                async with broker_at(tmp_path / "second", Address("127.0.0.1", 1), server.address, server.address):
+                    pass
+            assert not (tmp_path / "second").exists()
+            assert address_of(server, "TBW102") == at
+            return
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        at = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        stack.push_async_callback(listener.aclose)
+        if other == "died":
+            await listener.aclose()
+        wire = await stack.enter_async_context(connected(server.address.port))
+        await test_name_server.register(wire, brokerName="broker-a", brokerAddr=at)
+        async with broker_at(tmp_path / "b", server.address) as broker:
+            assert address_of(server, "TBW102") == str(broker.addresses["default"][0])
 
 
 async def test_it_starts_without_its_name_server(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import write_json, write_table, write_text
 from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
-from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers
+from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, describe_missing
 
 
 @client_command
@@ -17,14 +17,14 @@ async def run(options: ClientOptions) -> int:
     """Ask the name server, then each broker that it knows.
 
     A broker that answers only at the name server's host is healthy, with a note: a container may advertise an address
-    for clients elsewhere.
+    for clients elsewhere.  A broker that left without unregistering is named, and changes nothing of the exit code.
 
     Raises:
         NameServerError: no name server answered, or it knows no broker.
     """
     async with ClientInstance(options.namesrv, client_config(options)) as instance:
         began = trio.current_time()
-        await instance.routes.cluster()
+        cluster = await instance.routes.cluster()
         latency_ms = round((trio.current_time() - began) * 1000, 2)
         brokers = list(map(_describe, await ask_brokers(instance)))
         found = {
@@ -32,6 +32,16 @@ async def run(options: ClientOptions) -> int:
             "namesrv": instance.requests.name_servers.current,
             "latency_ms": latency_ms,
             "brokers": brokers,
+            "missing_brokers": [
+                {
+                    "broker": broker.broker_name,
+                    "broker_id": broker.broker_id,
+                    "address": broker.broker_addr,
+                    "left_s": broker.seconds_ago,
+                    "note": describe_missing(broker),
+                }
+                for broker in cluster.missing_brokers or ()
+            ],
         }
     _tell(found, options)
     return ExitCode.OK if found["healthy"] else ExitCode.UNREACHABLE
@@ -72,6 +82,10 @@ def _tell(found: dict[str, Any], options: ClientOptions) -> None:
             broker["note"] or "ok",
         )
         for broker in found["brokers"]
+    ]
+    rows += [
+        (broker["broker"], broker["broker_id"], broker["address"], None, None, broker["note"])
+        for broker in found["missing_brokers"]
     ]
     write_table(("BROKER", "ID", "ADDRESS", "VERSION", "MS", "STATE"), rows)
 

@@ -11,6 +11,7 @@ from tests.unit.broker.recording import Clock
 from triomq.broker.namesrv import route_table
 from triomq.broker.namesrv.route_table import LEASE_MS, Master, RouteTable
 from triomq.broker.network.refusal import RefusedError
+from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.bodies.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 
@@ -64,7 +65,7 @@ class RouteTableMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.clock = Clock()
-        self.table = RouteTable(self.clock)
+        self.table = RouteTable(self.clock, BrokerStatistics(0))
         self.table.add_own("C", "own", {"T": TopicConfig("T", 1, 1)})
         self.links = [Link(), Link()]
         self.brokers: dict[str, ModelBroker] = {}
@@ -171,7 +172,7 @@ TestRouteTable = RouteTableMachine.TestCase
 
 @pytest.fixture
 def table(clock: Clock) -> RouteTable:
-    return RouteTable(clock)
+    return RouteTable(clock, BrokerStatistics(0))
 
 
 def queues(table: RouteTable, topic: str) -> dict[str, int]:
@@ -211,6 +212,48 @@ def test_the_first_slave_of_5_x_brings_the_topics_while_there_is_no_master(table
     slave.enable_acting_master = False
     table.register(slave, body(1, T=4), Link())
     assert queues(table, "T") == {"a": 4}
+
+
+def test_brokers_that_take_turns_are_named(table: RouteTable, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    def names() -> list[tuple[str, list[str]]]:
+        return [(each.broker_name, each.broker_addrs) for each in table.cluster_info(OWN).name_conflicts or ()]
+
+    for address in ("h:1", "h:1", "h:2", "h:2"):  # it restarts elsewhere
+        table.register(header(address=address), body(1), Link())
+    assert not names()
+    for _ in range(3):
+        for address in ("h:1", "h:2", "h:3"):
+            table.register(header(address=address), body(1), Link())
+    assert names() == [("a", ["h:1", "h:2", "h:3"])]
+    assert caplog.text.count("two brokers have one name broker=a id=0") == 1
+    clock.now_ms += LEASE_MS
+    assert not names()
+    table.add_own("C", "own", {})
+    with pytest.raises(RefusedError):
+        table.register(header("own", address="h:4"), body(1), Link())
+    assert names() == [("own", [OWN, "h:4"])]
+
+
+def test_brokers_that_left_without_unregistering_are_remembered(table: RouteTable, clock: Clock) -> None:
+    def missing() -> list[tuple[str, int, str, int, str]]:
+        found = table.cluster_info(OWN).missing_brokers or ()
+        return [(each.broker_name, each.broker_id, each.broker_addr, each.seconds_ago, each.reason) for each in found]
+
+    link = Link()
+    for name in ("in-order", "lost", "back"):
+        table.register(header(name), body(1), link)
+    table.unregister(header("in-order"))
+    table.lost(link)
+    clock.now_ms += 7000
+    table.register(header("back"), body(1), Link())
+    assert missing() == [("lost", 0, "10.0.0.1:1", 7, "its connection ended")]
+    for number in range(route_table.MAX_MISSING):
+        table.register(header(f"b{number}"), body(1), link)
+    table.lost(link)
+    assert len(missing()) == route_table.MAX_MISSING
+    assert "lost" not in [name for name, *_ in missing()]
+    clock.now_ms += route_table.MISSED_MS
+    assert not missing()
 
 
 def test_the_table_is_bounded(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:

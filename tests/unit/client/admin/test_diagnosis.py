@@ -35,6 +35,7 @@ def state(lag: int = 0, cause: StallCause | None = None, progress_ms: int | None
 HEALTHY = Facts(
     now_ms=NOW_MS,
     name_servers={},
+    clusters=(),
     brokers=(BROKER, BROKER._replace(broker_id=1, address="a:2", reached_at="a:2")),
     groups=(state(lag=7),),  # messages wait, but not for long
     not_examined={},
