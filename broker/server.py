@@ -263,7 +263,7 @@ class Broker:
             transactions=TransactionProcessors(store, topics, self.undecided, self.group_commit),
             pulls=PullProcessor(store, topics, groups, self.paged_reads, self.pulls),
             offsets=OffsetProcessors(store, topics, groups),
-            queries=QueryProcessors(store, groups, config.max_frame_bytes),
+            queries=QueryProcessors(store, groups, config.max_frame_bytes, self.group_commit),
             clients=ClientProcessors(config, topics, groups),
             topics=TopicProcessors(store, topics, groups.offsets, statistics, self.pulls),
             groups=GroupProcessors(groups.settings, groups.offsets, statistics),

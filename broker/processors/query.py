@@ -8,6 +8,8 @@ from typing import Final
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
+from triomq.broker.processors.send import answer_stored
+from triomq.broker.services.flush import GroupCommit
 from triomq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.filters.tags import TagFilter
@@ -31,9 +33,12 @@ _MAX_UNITS: Final = 10_000
 class QueryProcessors:
     """Finds stored messages."""
 
-    def __init__(self, store: MessageStore, groups: Groups, max_frame_bytes: int) -> None:
+    def __init__(
+        self, store: MessageStore, groups: Groups, max_frame_bytes: int, group_commit: GroupCommit | None
+    ) -> None:
         self._store = store
         self._groups = groups
+        self._group_commit = group_commit
         self._max_body_bytes = max_frame_bytes - _HEAD_BYTES
 
     def query_message(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
@@ -63,13 +68,16 @@ class QueryProcessors:
                 found.append(record)
         return b"".join(reversed(found))
 
-    def view_message_by_id(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def view_message_by_id(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
         """Answer with the record at a commit log offset, which the client took from an offset message id."""
         header = ViewMessageRequestHeader.decode(command.ext_fields)
         (record,) = yield from self._store.reader.look_up((header.offset,))
         if record is None:
             raise RefusedError(f"can not find message by the offset, {header.offset}")
-        return command.reply(body=record)
+        response = command.reply(body=record)
+        if self._store.reader.is_durable(header.offset):
+            return response
+        return answer_stored(self._group_commit, connection, command, response)
 
     def query_consume_queue(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with units of a queue; for a group also with its subscription, and which units match it."""

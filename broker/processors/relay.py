@@ -118,7 +118,10 @@ class RelayProcessors:
         header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
         record = None
         if header.msg_id:
-            (record,) = yield from self.store.reader.look_up((parse_offset_message_id(header.msg_id)[2],))
+            place = parse_offset_message_id(header.msg_id)[2]
+            (record,) = yield from self.store.reader.look_up((place,))
+            if record is not None and not self.store.reader.is_durable(place):  # consumers get flushed messages only
+                raise RefusedError(f"the message {header.msg_id} is not on the disk yet: try again")
         if record is None:
             raise RefusedError(f"no message with id {header.msg_id}")
         fields = {**command.ext_fields, "brokerName": self.broker_name}

@@ -42,7 +42,11 @@ class TransactionProcessors:
     group_commit: GroupCommit | None
 
     def end_transaction(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
-        """Commit or roll back; a decision that repeats the first one changes nothing and succeeds."""
+        """Commit or roll back; a decision that repeats the first one changes nothing and succeeds.
+
+        The half message may not be on the disk yet, as when a check names its new copy: both are flushed before the
+        answer.
+        """
         header = EndTransactionRequestHeader.decode(command.ext_fields)
         decision = header.commit_or_rollback
         if decision == _UNKNOWN:

@@ -1,7 +1,8 @@
 """Asks producers about transactions that nobody has decided (CHECK_TRANSACTION_STATE, 39).
 
 Rules: one task, which sleeps until the first half message is due, so its work is in proportion to what is due; a check
-that no live producer gets is not counted; the time to the next check begins with the check.
+that no live producer gets is not counted; the time to the next check begins with the check.  A check does not wait
+until its copy of the half message is on the disk: decisions may name that copy at once.
 
 Source: behaviour.md A.6; TransactionalMessageCheckService.java, AbstractTransactionalMessageCheckListener.java.
 """
@@ -34,7 +35,7 @@ from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import PropertyName, get_property
 from triomq.protocol.record.record import encode_record
 from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader
-from triomq.protocol.transactions import checks_of
+from triomq.protocol.transactions import checks_of, properties_of_copy
 from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.storage.message_store import MessageStore
 
@@ -137,7 +138,7 @@ class TransactionChecks:
             undecided.postpone(queue_offset, now_ms + self.config.transaction_check_interval_ms)
             return 0
         place = undecided.copy(half, checks + 1, now_ms + self.config.transaction_check_interval_ms)
-        self._ask(connection, half, *place)
+        self._ask(connection, half, properties_of_copy(half, checks + 1), *place)
         return half.store_size
 
     def _live_producer(self, half: MessageExt) -> Connection | None:
@@ -149,9 +150,10 @@ class TransactionChecks:
         self._absent.worked(key=group)
         return self.random.choice(live)
 
-    def _ask(self, connection: Connection, half: MessageExt, physical_offset: int, queue_offset: int) -> None:
-        """Send a half message as the message that it will become, with the offsets of its newest copy."""
-        properties = half.encoded_properties
+    def _ask(
+        self, connection: Connection, half: MessageExt, properties: bytes, physical_offset: int, queue_offset: int
+    ) -> None:
+        """Send a half message as the message that it will become, with properties and offsets of its newest copy."""
         record = encode_record(
             queue_id=int(get_property(properties, _REAL_QUEUE_ID) or 0),
             queue_offset=queue_offset,

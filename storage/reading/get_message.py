@@ -91,7 +91,7 @@ def get_message(
     """
     low, high = queue.min_offset, queue.max_offset
     if not low <= queue_offset < high:
-        status, next_offset = _outside(queue_offset, low, high)
+        status, next_offset = _outside(queue_offset, low, high, queue.next_offset)
         return GetMessageResult(status, next_offset, low, high, [], 0, 0)
     units = queue.units_from(queue_offset, max(_MIN_UNITS_SCANNED, max_msg_nums))
     if units is None:
@@ -176,12 +176,13 @@ def _unpack_units(units: memoryview, count: int) -> Sequence[int]:
     return numbers
 
 
-def _outside(queue_offset: int, low: int, high: int) -> tuple[GetMessageStatus, int]:
-    if high == 0:
+def _outside(queue_offset: int, low: int, high: int, end: int) -> tuple[GetMessageStatus, int]:
+    """Return status and next offset; messages from ``high`` to ``end`` are stored but not on the disk yet."""
+    if high == 0 and not 0 < queue_offset <= end:
         return GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0
     if queue_offset < low:
         return GetMessageStatus.OFFSET_TOO_SMALL, low
-    if queue_offset == high:
+    if high <= queue_offset <= end:
         return GetMessageStatus.OFFSET_OVERFLOW_ONE, queue_offset
     return GetMessageStatus.OFFSET_OVERFLOW_BADLY, high
 

@@ -98,21 +98,22 @@ class StoreReader:
     def look_message(self, physical_offset: int, size: int | None = None) -> memoryview | None:
         """Return the record at ``physical_offset`` (of ``size`` bytes), or ``None``.
 
-        Any offset is allowed.  With durability sync, messages that are not yet on the disk are not returned.
+        Any offset is allowed.  A client may know a place before the record is on the disk, from a send that does not
+        wait or a check of a transaction: with durability sync, answer after the flush unless ``is_durable``.
         """
-        log = self._log
-        if physical_offset >= log.flushed_offset and self._config.durability is Durability.SYNC:
-            return None
-        return log.look_message(physical_offset, size)
+        return self._log.look_message(physical_offset, size)
+
+    def is_durable(self, physical_offset: int) -> bool:
+        """Whether a record is as durable as the configuration promises; with durability sync: on the disk."""
+        return self._config.durability is not Durability.SYNC or physical_offset < self._log.flushed_offset
 
     def recent_message(self, physical_offset: int) -> MessageExt | None:
         """Return the message at ``physical_offset`` if it was written lately, so that it is in memory; else ``None``.
 
-        Any offset is allowed.
+        Any offset is allowed, and the message may not be on the disk yet, as in ``look_message``.
         """
         log = self._log
-        end = log.flushed_offset if self._config.durability is Durability.SYNC else log.max_offset
-        if not self._cold_reads.hot_from() <= physical_offset < end:
+        if not self._cold_reads.hot_from() <= physical_offset < log.max_offset:
             return None
         file = log.files.file_at(physical_offset)
         try:

@@ -77,7 +77,7 @@ async def main(namesrv: str, seed: int, first: int, transactions: int, seconds: 
         number = int(message.body.split()[0]) - KEYS
         course = course_for(seed, number)
         await trio.lowlevel.checkpoint()
-        if int(message.properties.get(_CHECKS, "0")) < course.patience:
+        if int(message.properties.get(_CHECKS, "0")) <= course.patience:
             return TransactionState.UNKNOWN
         _write(number, Step[course.last.name])
         return course.last

@@ -103,10 +103,10 @@ class StoreMachine(RuleBasedStateMachine):
         half = entry(queue, b"half", b"", sys_flag=bits, born_host=HOSTS[0], store_host=HOSTS[0])
         ((physical_offset, queue_offset),) = self.store.append([half])
         assert queue_offset == 0
-        is_there = self.store.reader.look_message(physical_offset) is not None
-        assert is_there == (self.durability is Durability.ASYNC)  # else when it is flushed
-        self.store.flush()
         assert self.store.reader.look_message(physical_offset) is not None
+        assert self.store.reader.is_durable(physical_offset) == (self.durability is Durability.ASYNC)
+        self.store.flush()
+        assert self.store.reader.is_durable(physical_offset)
         self.show_waiting()
 
     @rule(milliseconds=st.integers(-100_000, 100_000))

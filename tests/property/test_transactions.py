@@ -168,6 +168,7 @@ class Transactions(RuleBasedStateMachine):
         if checked.checked_ms:
             assert self._clock.now_ms - checked.checked_ms[-1] >= INTERVAL_S * 1000
         checked.checked_ms.append(self._clock.now_ms)
+        assert message.properties["TRANSACTION_CHECK_TIMES"] == f"{len(checked.checked_ms)}"
         assert len(checked.checked_ms) <= MAX_CHECKS
         checked.offsets.append((header.commit_log_offset, header.tran_state_table_offset))
 

@@ -11,6 +11,7 @@ from triomq.storage.files.checkpoint import load_checkpoint
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import finish
+from triomq.storage.reading.get_message import GetMessageStatus
 
 
 def checkpoint(store: MessageStore) -> tuple[int, ...]:
@@ -301,13 +302,32 @@ def test_sync_durability_shows_messages_only_after_their_flush(maker: StoreMaker
     assert arrived == [("T", 2), ("U", 1), ("U", 2)]
 
 
-def test_sync_durability_hides_position_lookups_until_flush(maker: StoreMaker) -> None:
-    store = maker(durability=Durability.SYNC)
+@pytest.mark.parametrize("durability", Durability)
+def test_record_is_durable_once_flushed_if_sync(maker: StoreMaker, durability: Durability) -> None:
+    store = maker(durability=durability)
     place = put(store).physical_offset
-    assert store.reader.look_message(place) is None
-    assert finish(store.reader.look_up([place])) == [None]
+    assert finish(store.reader.look_up([place])) != [None]
+    assert store.reader.is_durable(place) == (durability is Durability.ASYNC)
     store.flush()
-    assert store.reader.look_message(place) is not None
+    assert store.reader.is_durable(place)
+
+
+def test_reads_at_unflushed_offsets_wait_for_the_flush(maker: StoreMaker) -> None:
+    """A sender that does not wait for the flush knows these offsets."""
+    store = maker(durability=Durability.SYNC)
+
+    def read(queue_offset: int) -> tuple[GetMessageStatus, int]:
+        return store.reader.get_message(("T", 0), queue_offset, 32)[:2]
+
+    for _ in range(2):
+        put(store, "T")
+    assert [*map(read, (1, 2))] == [(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset) for offset in (1, 2)]
+    assert read(3) == (GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
+    store.flush()
+    for _ in range(2):
+        put(store, "T")
+    assert [*map(read, (3, 4))] == [(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset) for offset in (3, 4)]
+    assert read(5) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 2)
 
 
 def test_sync_durability_forgets_what_waits_in_a_deleted_topic(maker: StoreMaker) -> None:

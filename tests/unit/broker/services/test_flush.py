@@ -3,7 +3,7 @@
 import errno
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,16 +11,23 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.broker.recording import MakeBroker, Peer
+from tests.commands import make_command
+from tests.unit.broker.processors.test_client import heartbeat
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
 from triomq.broker.services.flush import flush_commit_log
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.record.message_id import parse_offset_message_id
+from triomq.protocol.record.record import decode_record
+from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
+from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 from triomq.storage.files.file_system import translated
 from triomq.storage.flush import FlushPlan
 
 SEND = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_795_000_000_000, "h": 0}
+HALF = "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01id"
 
 
 class Disk:
@@ -172,6 +179,56 @@ async def test_flush_timeout_is_reported_for_each_message_of_a_run(
         assert [each.ext_fields["queueOffset"] for each in peer.sent] == ["0", "1"]
         await disk.flush(1)
     assert len(peer.sent) == 2
+
+
+async def place_from_check(peer: Peer, disk: Disk, clock: Clock) -> tuple[int, int]:
+    """Return commit log and queue offset of a half message before its flush."""
+    peer.ask(RequestCode.SEND_MESSAGE_V2, SEND | {"i": HALF}, b"half")
+    await disk.flush(1)
+    await answered(peer)
+    clock.now_ms += 60_000
+    await peer.broker.transaction_checks._turn()
+    check = CheckTransactionStateRequestHeader.decode(peer.sent.pop().ext_fields)
+    return check.commit_log_offset, check.tran_state_table_offset
+
+
+async def place_from_send(peer: Peer, disk: Disk, clock: Clock) -> tuple[int, int]:
+    fields = peer.put("T", b"half", i=f"{HALF}\x02WAIT\x01false").ext_fields
+    await until(lambda: disk.flushes == 1)
+    return parse_offset_message_id(fields["msgId"])[2], int(fields["queueOffset"])
+
+
+@pytest.mark.parametrize("source", [place_from_check, place_from_send])
+@pytest.mark.parametrize("way", ["question", "oneway", "plain"])
+async def test_place_known_before_its_flush_can_be_used(
+    peer: Peer,
+    another_peer: Peer,
+    disk: Disk,
+    mock_clock: MockClock,
+    clock: Clock,
+    source: Callable[[Peer, Disk, Clock], Awaitable[tuple[int, int]]],
+    way: str,
+) -> None:
+    heartbeat(peer, "c", producers=("P",), topics=())
+    async with committing(peer.broker):
+        place, queue_offset = await source(peer, disk, clock)
+        peer.sent.clear()
+        header = EndTransactionRequestHeader("P", QueueOffset(queue_offset), PhysicalOffset(place), 8, msg_id="id")
+        command = make_command(RequestCode.END_TRANSACTION, 1, 0 if way == "question" else 2, header.encode())
+        if way == "plain":
+            peer.read(command)
+        else:
+            peer.serve(command)
+        assert another_peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place}) is None
+        assert another_peer.pull("T", 0, sysFlag=6) is None
+        assert peer.sent == []
+        begun = disk.flushes
+        await disk.flush(begun)
+        await disk.flush(begun + 1)
+        await until(lambda: len(another_peer.sent) == 2)
+    assert {answer.code for answer in another_peer.sent + peer.sent} == {ResponseCode.SUCCESS}
+    assert len(peer.sent) == (way == "question")
+    assert {decode_record(bytes(answer.body)).stored_body for answer in another_peer.sent} == {b"half"}
 
 
 class Lockout:
