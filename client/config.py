@@ -67,6 +67,7 @@ class ClientConfig:
     instance_name: str | None = None  # instanceName; None: process id and 64 random bits, new for each instance
     unit_name: str | None = None  # unitName
     namespace: str | None = None  # namespace: prefix of topics and groups for brokers
+    connect: bool = True  # entering checks that a name server answers and a broker accepts the account; False: later
     api_timeout_s: float = 3.0  # mqClientApiTimeout: requests other than sends and pulls
     connect_timeout_s: float = 3.0  # connectTimeoutMillis
     poll_namesrv_interval_s: float = 30.0  # pollNameServerInterval: routes of the topics in use

@@ -64,6 +64,7 @@ def client_config(options: Options) -> ClientConfig:
         ConfigError: the account cannot be read in this process.
     """
     return ClientConfig(
+        connect=False,  # a reader or writer sends requests at once
         connect_timeout_s=options["connectTimeoutMs"] / 1000,
         advertise=options["advertise"],
         credentials=_account(options),

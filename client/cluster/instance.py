@@ -6,7 +6,7 @@ Source: behaviour.md B.2, wire.md 11.
 import os
 import socket
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -15,13 +15,16 @@ from triomq.client.cluster.groups import Groups
 from triomq.client.cluster.namesrv import NameServers
 from triomq.client.cluster.replies import Replies
 from triomq.client.cluster.requests import Requests
-from triomq.client.cluster.route import BrokerTable
+from triomq.client.cluster.route import MASTER_ID, BrokerTable
 from triomq.client.cluster.routes import Routes
 from triomq.client.config import ClientConfig, given_or_default, parse_namesrv
 from triomq.client.connection.broker_requests import RequestServer
 from triomq.client.environment import RANDOM
 from triomq.client.nursery import OpenOnce, open_service_nursery
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.bodies.client import HeartbeatData
+from triomq.protocol.bodies.route import ClusterInfo
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ClientError, ConfigError, SystemBusyError
 
 if TYPE_CHECKING:
     from triomq.client.telemetry import Telemetry
@@ -75,10 +78,36 @@ class ClientInstance(OpenOnce):
             leaving = trio.Event()
             await nursery.start(self._keep_connections, leaving)
             try:
+                if self.config.connect:
+                    await self._connect()
                 yield
             finally:
                 self.requests.refuse()
                 leaving.set()
+
+    async def _connect(self) -> None:
+        """Check that a name server answers and, with an account, that a broker accepts the account.
+
+        A heartbeat without groups needs no right, so a broker refuses only an unknown account or a wrong signature.
+        RocketMQ's proxy lists no brokers and takes heartbeats itself.  Brokers that cannot be reached are no error
+        here.
+
+        Raises:
+            NameServerError: no name server answered.
+            BrokerResponseError: a broker refused the account.
+        """
+        response = await self.requests.invoke_namesrv(self.requests.command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        if self.config.credentials is None:
+            return
+        addresses = [self.requests.name_servers.current]
+        if response.code == ResponseCode.SUCCESS:
+            brokers = ClusterInfo.decode(response.body).broker_addr_table.values()
+            addresses = [one.broker_addrs[MASTER_ID] for one in brokers if MASTER_ID in one.broker_addrs]
+        with trio.move_on_after(self.config.api_timeout_s):
+            for address in addresses:
+                with suppress(ClientError, SystemBusyError):
+                    await self.requests.heartbeat(address, HeartbeatData(self.client_id).encode())
+                    return
 
     async def _keep_connections(self, leaving: trio.Event, task_status: trio.TaskStatus[None]) -> None:
         """Keep connections until the block is left, even while it is being cancelled.

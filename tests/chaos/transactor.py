@@ -34,7 +34,7 @@ _PAUSE_S: Final = 0.5
 #: A half message that is sent once more is a transaction of its own, and may be committed beside the first.
 _SETTINGS: Final = ProducerConfig(retries=0)
 #: A producer that does not send finds a broker that was restarted with its next heartbeat or route.
-_CONFIG: Final = ClientConfig(heartbeat_interval_s=1.0, poll_namesrv_interval_s=1.0)
+_CONFIG: Final = ClientConfig(connect=False, heartbeat_interval_s=1.0, poll_namesrv_interval_s=1.0)
 _CHECKS: Final = "TRANSACTION_CHECK_TIMES"
 
 

@@ -1,14 +1,53 @@
 """Mistakes of a first use, in all APIs, against our broker."""
 
-from typing import Any
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import trio
 
-from tests.facades import FACADES, Producer, PushConsumer, use_facade
+from tests.facades import (
+    FACADES,
+    Admin,
+    LitePullConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TransactionProducer,
+    use_facade,
+)
 from tests.process_handlers import succeed
-from triomq.client import ConsumerConfig, Message
-from triomq.testing import RunningBroker
+from triomq.client import (
+    BrokerResponseError,
+    ClientConfig,
+    ConsumerConfig,
+    Credentials,
+    Message,
+    MessageExt,
+    NameServerError,
+    TransactionState,
+)
+from triomq.testing import RunningBroker, open_broker
+
+
+async def check(_message: MessageExt) -> TransactionState:
+    return TransactionState.UNKNOWN
+
+
+Make = Callable[..., AbstractAsyncContextManager[Any]]
+CLIENTS: Final[dict[str, Make]] = {
+    "Producer": lambda **of: Producer("P", **of),
+    "TransactionProducer": lambda **of: TransactionProducer("P", check=check, topics=["T"], **of),
+    "PushConsumer": lambda **of: PushConsumer("G", on_message=succeed_async, subscriptions={"T": "*"}, **of),
+    "LitePullConsumer": lambda **of: LitePullConsumer("G", **of),
+    "PullConsumer": lambda **of: PullConsumer("G", **of),
+    "Admin": Admin,
+}
+each_client = pytest.mark.parametrize("make", CLIENTS.values(), ids=CLIENTS)
+each_facade = pytest.mark.parametrize("facade", FACADES)
 
 
 async def succeed_async(*_arguments: object) -> object:
@@ -50,3 +89,69 @@ async def test_any_returned_value_consumes(
             await rocketmq.wait_until_consumed(topic, timeout=60)
             statistics = consumer.statistics()
     assert (statistics.succeeded, statistics.failed, statistics.sent_back) == (10, 0, 0)
+
+
+# --- entering ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def closed_port() -> Iterator[str]:
+    """An address where nothing listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@each_facade
+@each_client
+async def test_entering_fails_at_wrong_port(closed_port: str, facade: str, make: Make) -> None:
+    with use_facade(facade), pytest.raises(NameServerError, match="is it running, and is the address right"):
+        async with make(namesrv=closed_port):
+            pass
+
+
+@each_facade
+async def test_entering_needs_one_of_several_name_servers(
+    rocketmq: RunningBroker, closed_port: str, facade: str
+) -> None:
+    with use_facade(facade):
+        async with Admin(namesrv=[closed_port, rocketmq.namesrv]) as admin:
+            assert await admin.topics()
+
+
+@each_facade
+async def test_without_connect_the_first_use_fails(closed_port: str, facade: str) -> None:
+    with use_facade(facade):
+        async with Admin(namesrv=closed_port, config=ClientConfig(connect=False)) as admin:
+            with pytest.raises(NameServerError):
+                await admin.topics()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """A broker where the account "somebody" has no rights."""
+    path = tmp_path_factory.mktemp("accounts") / "plain_acl.yml"
+    Path(path).write_text("accounts:\n- {accessKey: somebody, secretKey: secret-of-user}\n")
+    with open_broker(acl=path) as broker:
+        yield broker
+
+
+@each_facade
+@each_client
+@pytest.mark.parametrize(("key", "reason"), [("somebody", "Check signature failed"), ("nobody", "No acl config for")])
+async def test_entering_fails_with_wrong_account(
+    guarded: RunningBroker, facade: str, make: Make, key: str, reason: str
+) -> None:
+    config = ClientConfig(credentials=Credentials(key, "another secret"))
+    with use_facade(facade), pytest.raises(BrokerResponseError, match=reason):
+        async with make(namesrv=guarded.namesrv, config=config):
+            pass
+
+
+@each_facade
+@pytest.mark.parametrize("kind", [kind for kind in CLIENTS if kind != "PushConsumer"])  # that needs its group's rights
+async def test_entering_needs_no_right(guarded: RunningBroker, facade: str, kind: str) -> None:
+    config = ClientConfig(credentials=Credentials("somebody", "secret-of-user"))
+    with use_facade(facade):
+        async with CLIENTS[kind](namesrv=guarded.namesrv, config=config):
+            pass

@@ -93,6 +93,7 @@ def open_admin(options: ClientOptions) -> Admin:
 def client_config(options: ClientOptions) -> ClientConfig:
     """Return the settings of a command's connections."""
     return ClientConfig(
+        connect=False,  # a command sends requests at once
         advertise="as-dialled" if options.as_dialled else "as-advertised",
         credentials=None if options.credentials is None else load_credentials(options.credentials),
         namespace=options.namespace,

@@ -35,11 +35,11 @@ def test_a_script_sends_and_asks(remote: BrokerThread) -> None:
 
 
 def test_errors_are_those_of_the_trio_client(remote: BrokerThread) -> None:
-    with Producer("group", namesrv=remote.broker.address) as producer, Admin(namesrv="127.0.0.1:1") as admin:
+    with Producer("group", namesrv=remote.broker.address) as producer:
         with pytest.raises(NoRouteError, match="similar topics: Topic"):
             producer.send(Message("Topik", b"x"))
-        with pytest.raises(NameServerError):
-            admin.topics()
+        with pytest.raises(NameServerError), Admin(namesrv="127.0.0.1:1"):
+            pass
 
 
 def test_an_error_of_the_block_leaves_as_it_is(remote: BrokerThread) -> None:

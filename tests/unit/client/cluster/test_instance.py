@@ -21,15 +21,17 @@ from triomq.protocol.errors import (
     TopicNotExistError,
 )
 
+ALONE = ClientConfig(connect=False)
+
 
 async def test_each_instance_has_a_client_id_of_its_own() -> None:
-    async with ClientInstance("127.0.0.1:1") as one, ClientInstance("127.0.0.1:1") as other:
+    async with ClientInstance("127.0.0.1:1", ALONE) as one, ClientInstance("127.0.0.1:1", ALONE) as other:
         assert one.client_id != other.client_id
         assert re.fullmatch(rf"[0-9a-f.:]+@{os.getpid()}#[0-9a-f]{{16}}", one.client_id)
 
 
 async def test_a_client_id_may_be_chosen() -> None:
-    config = ClientConfig(client_ip="10.0.0.9", instance_name="me", unit_name="unit")
+    config = ClientConfig(client_ip="10.0.0.9", instance_name="me", unit_name="unit", connect=False)
     async with ClientInstance("127.0.0.1:1", config) as instance:
         assert instance.client_id == "10.0.0.9@me@unit"
 
@@ -130,7 +132,7 @@ async def test_close_while_connecting_fails_waiting_callers(
             errors.append(exc)
 
     async with trio.open_nursery() as nursery:
-        async with ClientInstance(fake_broker.address) as instance:
+        async with ClientInstance(fake_broker.address, ALONE) as instance:
             nursery.start_soon(ask, instance)
             await wait_all_tasks_blocked()
     assert [type(error) for error in errors] == [ClientClosedError]
@@ -142,9 +144,9 @@ async def test_an_instance_that_is_not_entered_says_so() -> None:
 
 
 async def test_an_instance_is_borrowed_or_made() -> None:
-    async with ClientInstance("127.0.0.1:1") as given, use_instance(None, None, given) as borrowed:
+    async with ClientInstance("127.0.0.1:1", ALONE) as given, use_instance(None, None, given) as borrowed:
         assert borrowed is given
-    async with use_instance("127.0.0.1:1", None, None) as own:
+    async with use_instance("127.0.0.1:1", ALONE, None) as own:
         assert own.client_id
     for namesrv, config, instance in ((None, None, None), ("a:1", None, own), (None, ClientConfig(), own)):
         with pytest.raises(ConfigError):
@@ -165,7 +167,7 @@ async def test_without_a_way_outside_the_client_ip_is_loopback(monkeypatch: pyte
         raise OSError("no route")
 
     monkeypatch.setattr("triomq.client.cluster.instance.socket.socket", fail)
-    async with ClientInstance("127.0.0.1:1") as instance:
+    async with ClientInstance("127.0.0.1:1", ALONE) as instance:
         assert instance.client_id.startswith("127.0.0.1@")
 
 

@@ -75,7 +75,7 @@ async def test_without_an_account_nothing_is_signed(fake_broker: FakeBroker) -> 
 
 
 async def test_tools_sign_too(fake_broker: FakeBroker) -> None:
-    async with Admin(namesrv=fake_broker.address, config=ClientConfig(credentials=ACCOUNT)) as admin:
+    async with Admin(namesrv=fake_broker.address, config=ClientConfig(connect=False, credentials=ACCOUNT)) as admin:
         await admin.topics()
     (request,) = fake_broker.requests
     assert request.ext_fields["AccessKey"] == "me"

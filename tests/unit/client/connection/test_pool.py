@@ -57,7 +57,7 @@ async def test_request_times_out_while_connecting(
         await trio.sleep_forever()
 
     monkeypatch.setattr(trio, "open_tcp_stream", hang)
-    async with ClientInstance(fake_broker.address) as instance:
+    async with ClientInstance(fake_broker.address, ClientConfig(connect=False)) as instance:
         with pytest.raises(ConnectError, match="no connection in time; it was given as name server"):
             await instance.requests.invoke(fake_broker.address, instance.requests.command(RequestCode.HEART_BEAT), 1.0)
 

@@ -133,5 +133,8 @@ async def test_broadcasting_consumer_instance_is_named_like_in_java(
     subscriptions = Subscriptions("G", {}, lambda: 1, may_be_empty=True)
     config = LitePullConfig(local_offset_dir=tmp_path)
     plan = Plan("G", subscriptions, StartPolicy.parse("earliest"), model, allocate_averagely, config)
-    async with open_group(plan, "127.0.0.1:1", ClientConfig(instance_name=given), None) as (instance, _offsets):
+    async with open_group(plan, "127.0.0.1:1", ClientConfig(instance_name=given, connect=False), None) as (
+        instance,
+        _offsets,
+    ):
         assert instance.config.instance_name == name

@@ -380,7 +380,7 @@ async def test_name_servers_that_hang_count_against_the_timeout(
 
 
 async def test_without_a_name_server_the_error_names_them() -> None:
-    async with Producer("group", namesrv="127.0.0.1:1") as producer:
+    async with Producer("group", namesrv="127.0.0.1:1", config=ClientConfig(connect=False)) as producer:
         with pytest.raises(NameServerError, match=r"cannot connect to 127\.0\.0\.1:1: Connection refused"):
             await producer.send(Message("Topic", b"x"))
 

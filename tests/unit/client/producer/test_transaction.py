@@ -16,7 +16,8 @@ def check(message: MessageExt) -> TransactionState:
 
 async def test_producer_announces_itself_to_a_broker_that_starts_later(fake_broker: FakeBroker) -> None:
     await fake_broker.stop()
-    async with TransactionProducer("group", namesrv=fake_broker.address, check=check, topics=("Topic",)):
+    config = ClientConfig(connect=False)
+    async with TransactionProducer("group", namesrv=fake_broker.address, check=check, topics=("Topic",), config=config):
         await fake_broker.restart()
         await fake_broker.wait_for(RequestCode.HEART_BEAT)
     (group,) = fake_broker.heartbeats()[0].producer_data_set
