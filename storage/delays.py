@@ -74,7 +74,7 @@ class DelayLevels:
     def due_time(self, level: int) -> Callable[[int, int], int]:
         """Return the function that computes the tags code of a message of ``level``: see ``append.DueTime``."""
         delay_ms = self.delays_ms[level - 1]
-        # Store times never decrease: after the clock is set back they are ahead of it and would prolong the delay.
+        # After a small step back of the clock store times are ahead of it and would prolong the delay.
         return lambda store_timestamp, now_ms: min(store_timestamp, now_ms) + delay_ms
 
     def delivery_time(self, level: int, store_timestamp: int) -> int:

@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from triomq.protocol.errors import StoreError
 from triomq.storage.append import Appender, Entry
+from triomq.storage.commit_log.clock_steps import ClockSteps
 from triomq.storage.commit_log.commit_log import FILL_PIECE_BYTES, SYNCED_FILL_PIECE_BYTES, CommitLog
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.config import Durability, StoreConfig
@@ -221,11 +222,12 @@ class MessageStore:
         """Do what ``flush_consume_queues_plan`` does, in steps."""
         self._require_open()
         plan = FlushPlan(self._file_system, self._refusal.failed)
-        logics = self.commit_log.store_timestamp if least_pages == 0 else self._checkpoint.logics  # of what is planned
+        log = self.commit_log
+        planned = {"logics": log.store_timestamp, "queues_end": log.max_offset} if least_pages == 0 else {}
         dirty = yield from fill_consume_queue_plan(plan, self.queues, least_pages)
-        indexes = self.index.fill_flush_plan(plan, self._checkpoint)
-        if least_pages == 0 or indexes != self._checkpoint.indexes:
-            checkpoint = self._checkpoint._replace(logics=logics, indexes=indexes)
+        indexed = self.index.fill_flush_plan(plan, self._checkpoint)
+        if planned or indexed != self._checkpoint:
+            checkpoint = indexed._replace(**planned)
             if dirty or checkpoint != self._checkpoint_on_disk:
                 plan.checkpoint = (checkpoint, self._directory.checkpoint)
         return plan if dirty or plan.checkpoint is not None else None
@@ -237,12 +239,11 @@ class MessageStore:
             ValueError: the plan has not run, or failed.
         """
         plan.finish()
-        if plan.log is self.commit_log:
-            self._checkpoint = self._checkpoint._replace(physic=max(self._checkpoint.physic, plan.store_timestamp))
+        if plan.log is self.commit_log and plan.flushed_offset > self._checkpoint.log_end:
+            self._checkpoint = self._checkpoint._replace(physic=plan.store_timestamp, log_end=plan.flushed_offset)
         if plan.checkpoint is not None and self._refusal.is_open:
-            self._checkpoint_on_disk = plan.checkpoint[0]
-            _, logics, indexes = plan.checkpoint[0]
-            self._checkpoint = self._checkpoint._replace(logics=logics, indexes=indexes)
+            self._checkpoint_on_disk = saved = plan.checkpoint[0]
+            self._checkpoint = saved._replace(physic=self._checkpoint.physic, log_end=self._checkpoint.log_end)
 
     def flush(self) -> None:
         """Flush everything and wait for the disk; in durability sync it is visible to consumers afterwards.
@@ -330,6 +331,7 @@ class MessageStore:
     def _load(self, progress: Progress | None) -> RecoveryReport:
         layout = self._directory.check(self.config, self.queues)
         self._deleted.load()
+        self.commit_log.clock_steps.load()
         checkpoint = load_checkpoint(self._file_system, self._directory.checkpoint)
         self.commit_log.files.load(layout.log, self._directory.quarantine)
         self.commit_log.files.sync_directory()  # a file deleted before a power cut must not come back later
@@ -350,10 +352,8 @@ class MessageStore:
             self._clock_s,
         )
         report = recovery.run(clean=clean, progress=progress)
-        vouched = recovery.checkpoint
-        report = replace(report, removed_index_files=self.index.load(vouched.indexes, clean=clean))
-        indexes = min(vouched.indexes, self.index.end_timestamp)  # of files that are there
-        self._checkpoint = vouched._replace(indexes=indexes)
+        report = replace(report, removed_index_files=self.index.load(recovery.checkpoint, clean=clean))
+        self._checkpoint = self.index.vouched(recovery.checkpoint)
         on_disk = load_checkpoint(self._file_system, self._directory.checkpoint)
         if self._checkpoint != on_disk or not self._file_system.exists(self._directory.checkpoint):
             self._checkpoint.save(self._file_system, self._directory.checkpoint)
@@ -367,8 +367,9 @@ class MessageStore:
         plan = FlushPlan(self._file_system, self._refusal.failed)
         fill_commit_log_plan(plan, log, 0)
         finish(fill_consume_queue_plan(plan, self.queues, 0))
-        checkpoint = Checkpoint(log.store_timestamp, log.store_timestamp, self._checkpoint.indexes)
-        checkpoint = checkpoint._replace(indexes=self.index.fill_flush_plan(plan, checkpoint, before_close=True))
+        newest, end, (*_, indexes, _, _, index_end) = log.store_timestamp, log.max_offset, self._checkpoint
+        checkpoint = Checkpoint(newest, newest, indexes, end, end, index_end)
+        checkpoint = self.index.fill_flush_plan(plan, checkpoint, before_close=True)
         plan.run()
         log.files.remove_from(sum(file.start < log.max_offset for file in log.files.files))
         self.queues.remove_preallocated_files()
@@ -382,7 +383,8 @@ class MessageStore:
             queue.detach()
         waits_for_flush = self.config.durability is Durability.SYNC
         fill_bytes = SYNCED_FILL_PIECE_BYTES if waits_for_flush else FILL_PIECE_BYTES
-        self.commit_log = CommitLog(directory.commit_log_files(self.config), fill_bytes)
+        steps = ClockSteps(directory.config / "clockSteps.json", self._file_system)
+        self.commit_log = CommitLog(directory.commit_log_files(self.config), fill_bytes, steps)
         self.queues = QueueTable(self.config, self._file_system, directory.consume_queue, directory.scratch)
         self.cold_reads = ColdReads(self.commit_log, self.config, self._file_system, self._clock_s)
         log, paths = (self.commit_log, self.cold_reads), (directory.index, directory.scratch)

@@ -11,6 +11,7 @@ from typing import Final
 from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.record.layout import BLANK_HEAD, BLANK_MAGIC, BORN_HOST_V6, IPV6_EXTRA_BYTES, head_struct
 from triomq.protocol.record.record import RecordCheck, RecordKind, check_record
+from triomq.storage.commit_log.clock_steps import ClockSteps
 from triomq.storage.commit_log.damage import DamageLog
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
@@ -32,12 +33,13 @@ class CommitLog:
     """Appends and reads records.  One thread owns it.
 
     Attributes:
+        clock_steps: where store times go back.
         damage: records that turned out to be damaged while messages were read.
         files: the mapped files.
         max_offset: end of the last record; where the next one is written.
         flushed_offset: everything before it is on the disk.
         own_from: records from here on were written by this process.
-        store_timestamp: time of the newest record, ms; the next one never gets an earlier one.
+        store_timestamp: time of the newest record, ms; the next one gets a smaller one if the clock was set back.
         syncing: held, in any thread, while files of the log are synced.
         sync_failure: why that failed; it is never tried again then.
     """
@@ -49,6 +51,7 @@ class CommitLog:
         "_limit",
         "_map",
         "_message_limit",
+        "clock_steps",
         "damage",
         "files",
         "flushed_offset",
@@ -59,12 +62,15 @@ class CommitLog:
         "syncing",
     )
 
-    def __init__(self, files: MappedFileQueue, fill_piece_bytes: int = FILL_PIECE_BYTES) -> None:
+    def __init__(
+        self, files: MappedFileQueue, fill_piece_bytes: int = FILL_PIECE_BYTES, clock_steps: ClockSteps | None = None
+    ) -> None:
         """Describe an empty log of mapped files; nothing is opened.
 
         ``fill_piece_bytes``: see ``MappedFile.fill``; the less, the less a flush of a short record writes.
         """
         self.files = files
+        self.clock_steps = clock_steps or ClockSteps()
         self._fill_piece_bytes = fill_piece_bytes
         self.damage = DamageLog()
         self.max_offset = 0
@@ -84,7 +90,12 @@ class CommitLog:
         return self.files.start if self.files.files else -1
 
     def resume(self, offset: int) -> None:
-        """Continue after the records that were found and checked; all of them count as flushed."""
+        """Continue after the records that were found and checked; all of them count as flushed.
+
+        Raises:
+            StoreError: the steps of the clock cannot be saved.
+        """
+        self.clock_steps.restrict(self.min_offset, offset)
         self.max_offset = self.own_from = self.flushed_offset = offset
         self._current = None
         self._at = self._limit = 0

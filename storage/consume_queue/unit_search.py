@@ -126,13 +126,3 @@ def record_before(queue: ConsumeQueue, log: CommitLog, physical_offset: int) -> 
         return -1
     found = physical_offset_of(queue, units[after - 1])
     return found if log.check(found, check_crc=False).kind is RecordKind.MESSAGE else -1
-
-
-def last_stored_before(queue: ConsumeQueue, log: CommitLog, timestamp: int) -> int:
-    """Return the physical offset of the queue's last record with a store time up to ``timestamp``, or -1."""
-    units = range(first_offset(queue), queue.max_offset)
-    after = bisect_right(units, timestamp, key=lambda n: log.store_time(physical_offset_of(queue, n)))
-    if not after:
-        return -1
-    physical_offset = physical_offset_of(queue, units[after - 1])
-    return physical_offset if log.store_time(physical_offset) >= 0 else -1

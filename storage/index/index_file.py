@@ -7,7 +7,7 @@ Source: IndexFile.java, IndexHeader.java; store.md 4.
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import lt
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -192,25 +192,27 @@ class IndexFile:
         return raw
 
     def select(
-        self, key_hash: int, begin_timestamp: int, end_timestamp: int, max_found: int, found: list[int]
+        self,
+        key_hash: int,
+        begin_timestamp: int,
+        end_timestamp: int,
+        max_found: int,
+        found: list[int],
+        time_of: Callable[[int], PagedRead[int]] | None = None,
     ) -> PagedRead[None]:
         """Append physical offsets of units with a hash and a time, from the newest on, up to ``max_found`` in all.
+
+        ``time_of`` returns the store time of a record, for a file whose own times do not ascend.
 
         Raises:
             StoreError: the file cannot be mapped, or is damaged.
         """
-        layout = self._layout
-        if self.is_empty:
-            return
-        mapped = self._map()
-        view = mapped.view
-        slot = key_hash % layout.slots
+        layout, mapped = self._layout, self._map()
+        view, slot = mapped.view, key_hash % layout.slots
         yield from self._load(mapped, HEADER.size + SLOT_SIZE * slot)
         header = self.header  # units may have come meanwhile
         number = int.from_bytes(view[HEADER.size + SLOT_SIZE * slot :][:SLOT_SIZE], "big", signed=True)
-        limit = header.index_count
-        steps = 0
-        loaded = range(0)
+        limit, steps, loaded = header.index_count, 0, range(0)
         while number and len(found) < max_found:
             if not 0 < number < limit:
                 raise IndexDamagedError(f"{self.path}: slot {slot} leads to unit {number}, where only {limit} may be")
@@ -226,10 +228,12 @@ class IndexFile:
             ):
                 raise IndexDamagedError(f"{self.path}: unit {limit} belongs neither to its slot nor to this file")
             time = header.begin_timestamp + 1000 * diff_s
+            if time_of is not None:
+                time = (yield from time_of(offset)) if hashed == key_hash else end_timestamp
+            elif time < begin_timestamp:
+                number = 0
             if hashed == key_hash and begin_timestamp <= time <= end_timestamp:
                 found.append(offset)
-            if time < begin_timestamp:
-                return
             steps += 1
             if steps % _CHAIN_STEPS_AT_ONCE == 0:
                 yield ()

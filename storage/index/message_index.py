@@ -23,7 +23,7 @@ from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.files.checkpoint import Checkpoint
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.flush import FlushPlan
-from triomq.storage.index.index_file import IndexFile
+from triomq.storage.index.index_file import NO_UNITS, IndexFile
 from triomq.storage.index.index_files import IndexFiles
 from triomq.storage.index.index_keys import IndexBatch, KeyReader
 from triomq.storage.reading.cold_read import ColdReads, PagedRead
@@ -64,7 +64,7 @@ class MessageIndex:
         "_cold",
         "_is_enabled",
         "_is_position_known",
-        "_kept_timestamp",
+        "_kept_end",
         "_log",
         "_reader",
         "_refusals",
@@ -107,21 +107,27 @@ class MessageIndex:
         self._skip = 0  # keys of the record at ``position`` that are indexed already
         self._is_position_known = True
         self._refusals = FailureLog(LOGGER, "messages are not indexed for now: %s", logging.WARNING)
-        self._kept_timestamp: int | None = None  # where it ended when files covered by the checkpoint were deleted
+        self._kept_end: int | None = None  # where it ended when files covered by the checkpoint were deleted
         self.position = 0
 
-    def load(self, checkpoint_timestamp: int, *, clean: bool) -> tuple[str, ...]:
+    def load(self, checkpoint: Checkpoint, *, clean: bool) -> tuple[str, ...]:
         """Load the files of a recovered log; delete those that cannot be trusted and return their names.
 
         Args:
-            checkpoint_timestamp: after a crash, only full files that end by then are known to be on the disk.
+            checkpoint: after a crash, only full files that it vouches for are known to be on the disk.
             clean: the previous shutdown was clean.
 
         Raises:
             StoreError: a file cannot be read or deleted.
         """
-        removed = self.files.load(lambda file: self._check(file, None if clean else checkpoint_timestamp))
+        removed = self.files.load(lambda file: self._check(file, None if clean else checkpoint))
         return (*self._resume(), *removed)
+
+    def vouched(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return a checkpoint that vouches for those of its full index files that are there."""
+        headers = [file.header for file in self.files.all if _is_vouched(file, checkpoint)]
+        newest = headers[-1] if headers else NO_UNITS
+        return checkpoint._replace(indexes=newest.end_timestamp, index_end=newest.end_physical_offset)
 
     @property
     def lag_bytes(self) -> int:
@@ -187,7 +193,8 @@ class MessageIndex:
         """Find the newest messages with a key that were stored in a time range (ms), both ends included.
 
         Each step takes about a millisecond.  Store times count as whole seconds after the start of an index file,
-        so a message may count as stored up to a second before it was.  Source: store.md 4.6.
+        so a message may count as stored up to a second before it was.  In a file whose store times go back, where
+        RocketMQ's index has wrong ones, the times of the records count.  Source: store.md 4.6.
 
         Raises:
             StoreError: a file cannot be read.
@@ -199,24 +206,31 @@ class MessageIndex:
             yield ()
         max_matches = min(max_matches, MAX_MATCHES)
         hashed = key_hash(topic, key)
-        newest = self.files.newest_header
+        newest, steps = self.files.newest_header, self._log.clock_steps.all
+        is_older_enough = all(step.newest_ms < begin_timestamp for step in steps)  # what is before an old file
         found: list[int] = []
         for file in self.files.all[::-1]:
             header = file.header
+            goes_back = any(header.begin_physical_offset < at <= header.end_physical_offset for at, _ in steps)
             if file not in self.files.all:  # expired or deleted since the last step
                 return (yield from self.search(topic, key, max_matches, begin_timestamp, end_timestamp))
-            if begin_timestamp <= header.end_timestamp and end_timestamp >= header.begin_timestamp:
+            if goes_back or (begin_timestamp <= header.end_timestamp and end_timestamp >= header.begin_timestamp):
                 self.files.keep_mapped(file)
+                time_of = self._time_of if goes_back else None
                 try:
-                    yield from file.select(hashed, begin_timestamp, end_timestamp, max_matches, found)
+                    yield from file.select(hashed, begin_timestamp, end_timestamp, max_matches, found, time_of)
                 except IndexDamagedError as exc:
                     self._rebuild(file, exc)
                     return (yield from self.search(topic, key, max_matches, begin_timestamp, end_timestamp))
-            if header.begin_timestamp < begin_timestamp or len(found) >= max_matches:
+            if (header.begin_timestamp < begin_timestamp and is_older_enough) or len(found) >= max_matches:
                 break
         if not found:
             return IndexMatches([])
         return IndexMatches(sorted(found), newest.end_timestamp, newest.end_physical_offset)
+
+    def _time_of(self, physical_offset: int) -> PagedRead[int]:
+        yield from self._cold.load_records((physical_offset,))
+        return self._log.store_time(physical_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Delete files whose records are all before this offset, except the newest; return how many.
@@ -226,36 +240,35 @@ class MessageIndex:
         """
         return self.files.delete_expired(min_physical_offset)
 
-    def fill_flush_plan(self, plan: FlushPlan, checkpoint: Checkpoint, *, before_close: bool = False) -> int:
-        """Plan a flush of full files; return the index time for the checkpoint once the plan has run.
+    def fill_flush_plan(self, plan: FlushPlan, checkpoint: Checkpoint, *, before_close: bool = False) -> Checkpoint:
+        """Plan a flush of full files; return the checkpoint with what it says of the index once the plan has run.
 
-        This is the end of a full file; a message stored later must be on the disk and in the index, otherwise another
-        file could end at the same time.  Files that are rebuilt count only after the checkpoint went back.
+        This is the end of a full file; a later message must be on the disk and in the index, otherwise another file
+        could end with the same one.  Files that are rebuilt count only after the checkpoint went back.
 
         Args:
             plan: the plan to add to.
             checkpoint: state on the disk once the plan has run, except for the index.
             before_close: also flush files that are not full.
         """
-        reached = checkpoint.indexes
-        if self._kept_timestamp is not None:
-            if self._kept_timestamp < reached:
-                reached = self._kept_timestamp
+        if self._kept_end is not None:
+            if self._kept_end < checkpoint.index_end:
+                checkpoint = self.vouched(checkpoint._replace(index_end=self._kept_end))
                 if not before_close:
-                    return reached
-            self._kept_timestamp = None
-        passed, vouched = min(checkpoint.physic, self.end_timestamp), reached
+                    return checkpoint
+            self._kept_end = None
+        passed, vouched = min(checkpoint.log_end, self.files.newest_header.end_physical_offset), checkpoint.index_end
         for file in self.files.all:
-            end = file.header.end_timestamp
+            _, end_timestamp, _, end, *_ = file.header
             is_certain = not file.room and vouched < end < passed
             if is_certain or (before_close and (end > vouched or file is self.files.all[-1])):
                 plan.add_file(file.to_flush, (self.files.directory, self.files.directory.parent))
             if is_certain:
-                reached = max(reached, end)
-        return reached
+                checkpoint = checkpoint._replace(indexes=end_timestamp, index_end=end)
+        return checkpoint
 
-    def _check(self, file: IndexFile, crash_checkpoint: int | None) -> None:
-        if crash_checkpoint is not None and (file.room or file.header.end_timestamp > crash_checkpoint):
+    def _check(self, file: IndexFile, crash_checkpoint: Checkpoint | None) -> None:
+        if crash_checkpoint is not None and not _is_vouched(file, crash_checkpoint):
             raise IndexDamagedError(f"{file.path}: may be incomplete after the crash")
         before = self.files.newest_header
         if self.files.all and file.header.begin_physical_offset < before.end_physical_offset:
@@ -334,6 +347,13 @@ class MessageIndex:
     def _cut(self, first: IndexFile, reason: IndexDamagedError) -> list[str]:
         """Delete ``first`` and all after it; return their names."""
         removed = self.files.delete_from(first, reason)
-        kept = self.end_timestamp
-        self._kept_timestamp = kept if self._kept_timestamp is None else min(self._kept_timestamp, kept)
+        kept = self.files.newest_header.end_physical_offset
+        self._kept_end = kept if self._kept_end is None else min(self._kept_end, kept)
         return removed
+
+
+def _is_vouched(file: IndexFile, checkpoint: Checkpoint) -> bool:
+    """Whether a file is full and, by the checkpoint, on the disk; RocketMQ's says so by a time."""
+    if checkpoint.index_end < 0:
+        return not file.room and file.header.end_timestamp <= checkpoint.indexes
+    return not file.room and file.header.end_physical_offset <= checkpoint.index_end

@@ -75,7 +75,10 @@ class StoreReader:
         return queue.max_offset if queue is not None else 0
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> PagedRead[int]:
-        """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 without messages."""
+        """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 without messages.
+
+        See ``offset_by_time.offset_by_time`` for times that go back.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0

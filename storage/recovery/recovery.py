@@ -28,7 +28,6 @@ from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import (
     correct_min_offset,
     first_offset,
-    last_stored_before,
     newest_unit,
     oldest_unit,
     record_before,
@@ -52,10 +51,6 @@ from triomq.storage.recovery.redispatch import Redispatcher
 from triomq.storage.recovery.report import RecoveryReport
 
 LOGGER: Final = logging.getLogger("triomq.storage.recovery.recovery")
-
-#: RocketMQ writes its checkpoint also when an index file is full; then only units older than the last thorough flush
-#: of the queues, a minute at most, are known to be on the disk.  Source: store.md 5.2, 5.9.
-_QUEUE_FLUSH_LAG_MS: Final = 60_000
 
 
 class Recovery:
@@ -166,13 +161,18 @@ class Recovery:
         else:
             wanted_from = start = self._start_after_crash()
         scan = self._walk(start, wanted_from, progress)
-        if not clean and scan.store_timestamp < self.checkpoint.physic:
+        if not clean and self._is_checkpoint_ahead(scan):
             LOGGER.warning("checkpoint is ahead of the log, nothing is taken from it times=%s", self.checkpoint)
             self.checkpoint = Checkpoint()  # that of another store, or the disk has lost what it had confirmed
             if start > log.min_offset:
                 start = self._start_after_crash()
                 scan = self._walk(start, start, progress)
         return scan
+
+    def _is_checkpoint_ahead(self, scan: LogScan) -> bool:
+        """Whether it names messages after the end of the log; of RocketMQ only their times are known."""
+        checkpoint = self.checkpoint
+        return scan.end < checkpoint.log_end or (not checkpoint.log_end and scan.store_timestamp < checkpoint.physic)
 
     def _start_after_crash(self) -> int:
         """End the queues with their good units; return where the walk begins."""
@@ -216,10 +216,13 @@ class Recovery:
 
     def _first_file(self) -> int:
         """Return the start of the file from which the walk after a crash begins at the earliest: store.md 5.4."""
-        log = self._log
+        log, checkpoint = self._log, self.checkpoint
         for file in reversed(log.files.files):
             record = log.check(file.start, check_crc=False)
-            if record.kind is RecordKind.MESSAGE and 0 < record.store_timestamp <= self.checkpoint.min_time:
+            is_vouched = 0 < record.store_timestamp <= checkpoint.min_time
+            if checkpoint.log_end:
+                is_vouched = file.start < checkpoint.end
+            if record.kind is RecordKind.MESSAGE and is_vouched:
                 return file.start
         return log.min_offset
 
@@ -284,17 +287,17 @@ class Recovery:
 
     def _last_vouched_record(self) -> int:
         """Return the newest record of which the checkpoint says that it and its unit are on the disk, or -1."""
-        log, limit = self._log, self.checkpoint.min_time - _QUEUE_FLUSH_LAG_MS
+        log, limit = self._log, self.checkpoint.end
         newest = -1
         by_end = sorted(self._queues, key=lambda queue: queue.max_physical_offset, reverse=True)
         for queue in by_end if limit > 0 else ():
             if queue.max_physical_offset <= newest:
                 break
             ends = self._settled.get(queue)
-            if ends is not None and log.store_time(ends.last.physical_offset) <= limit:
+            if ends is not None and ends.last.physical_offset < limit:
                 newest = max(newest, ends.last.physical_offset)
-            elif ends is None or log.store_time(ends.first.physical_offset) <= limit:
-                newest = max(newest, last_stored_before(queue, log, limit))
+            elif ends is None or ends.first.physical_offset < limit:
+                newest = max(newest, record_before(queue, log, limit))
         return newest
 
     def _heal(self, scan: LogScan) -> None:
@@ -363,8 +366,11 @@ class Recovery:
 
     def _vouch(self) -> None:
         """Set the checkpoint to what is on the disk now."""
-        newest, (_, logics, indexes) = self._log.store_timestamp, self.checkpoint
-        self.checkpoint = Checkpoint(newest, logics if any(map(_is_ahead, self._queues)) else newest, indexes)
+        newest, end = self._log.store_timestamp, self._log.max_offset
+        checkpoint = self.checkpoint._replace(physic=newest, log_end=end)
+        if not any(map(_is_ahead, self._queues)):
+            checkpoint = checkpoint._replace(logics=newest, queues_end=end)
+        self.checkpoint = checkpoint
 
     def _sync(self, scan_start: int, *, clean: bool) -> None:
         """Wait for the disk, except for queues that this start only found, or continued, after a crash.

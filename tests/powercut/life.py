@@ -186,7 +186,7 @@ class Life(Deciding):
         self._compare_all()
 
     def pass_time(self) -> None:
-        self.now_ms += self.random.choice((-10_000, 1, 1, 10, 5_000, 100_000))
+        self.now_ms += self.random.choice((-86_400_000, -10_000, 1, 1, 10, 5_000, 100_000, 86_300_000))
 
     # The cut
 

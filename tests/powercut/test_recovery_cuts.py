@@ -105,6 +105,7 @@ def torn_tail(crashed: Crashed) -> None:
 
 def lost_units(crashed: Crashed) -> None:
     """Units never reached the disk, their records did, but for one whose unit did."""
+    crashed.save(Checkpoint())
     crashed.damage_queue("T", 5, bytes(100))
     crashed.damage_queue("U", 2, bytes(20))
     crashed.damage_log(crashed.units["T"][4].physical_offset + 8, b"\1\2\3\4")

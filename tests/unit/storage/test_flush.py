@@ -15,7 +15,7 @@ from triomq.storage.reading.get_message import GetMessageStatus
 
 
 def checkpoint(store: MessageStore) -> tuple[int, ...]:
-    return tuple(load_checkpoint(FileSystem(), store.config.root / "checkpoint"))
+    return tuple(load_checkpoint(FileSystem(), store.config.root / "checkpoint"))[:3]
 
 
 def synced(faulty: FaultyFileSystem, root: Path) -> list[str]:

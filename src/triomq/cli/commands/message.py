@@ -1,5 +1,6 @@
 """``triomq message``: show one, find some."""
 
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
@@ -90,11 +91,14 @@ async def _read_queue(
 ) -> list[MessageExt]:
     found: list[MessageExt] = []
     end = await pull.max_offset(queue)
+    now_ms = time.time_ns() // 1_000_000
     offset: int = await (pull.offset_for_timestamp(queue, begin_ms) if begin_ms else pull.min_offset(queue))
     while offset < end and len(found) < count:
         result = await pull.pull(queue, offset)
         found += (message for message in result.messages if begin_ms <= message.store_timestamp <= end_ms)
-        if result.next_begin_offset <= offset or (result.messages and result.messages[-1].store_timestamp > end_ms):
+        is_after = bool(result.messages) and end_ms < result.messages[-1].store_timestamp
+        # A message of the future says nothing about those after it: the broker's clock was ahead.
+        if result.next_begin_offset <= offset or (is_after and result.messages[-1].store_timestamp <= now_ms):
             break
         offset = result.next_begin_offset
     return found[:count]

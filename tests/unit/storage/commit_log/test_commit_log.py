@@ -110,21 +110,32 @@ def test_a_refused_message_takes_no_number(store: MessageStore) -> None:
     assert put(store).queue_offset == 1
 
 
-def test_store_times_never_decrease(maker: StoreMaker) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize(("step_ms", "is_followed"), [(1, False), (3000, False), (3001, True), (86_400_000, True)])
+def test_store_times_follow_a_clock_set_back_far(
+    maker: StoreMaker, step_ms: int, is_followed: bool, is_restarted: bool
+) -> None:
     store = maker()
-    first = put(store).store_timestamp
-    maker.clock.now_ms -= 5000
-    assert put(store).store_timestamp == first
-    maker.clock.now_ms += 6000
-    assert put(store).store_timestamp == first + 1000
-
-
-def test_clock_set_back_while_store_is_closed_changes_nothing(maker: StoreMaker) -> None:
-    store = maker()
-    first = put(store).store_timestamp
+    first = put(store)
+    maker.clock.now_ms -= step_ms
+    if is_restarted:
+        store.close()
+        store = maker()
+    second = put(store)
+    assert second.store_timestamp == (maker.clock.now_ms if is_followed else first.store_timestamp)
+    steps = [(second.physical_offset, first.store_timestamp)] if is_followed else []
+    assert list(store.commit_log.clock_steps.all) == steps
     store.close()
-    maker.clock.now_ms -= 5000
-    assert put(maker()).store_timestamp == first
+    assert list(maker().commit_log.clock_steps.all) == steps
+
+
+def test_a_step_of_the_clock_is_forgotten_with_the_log(maker: StoreMaker) -> None:
+    store = maker()
+    put(store)
+    maker.clock.now_ms -= 86_400_000
+    put(store)
+    store.destroy()
+    assert maker().commit_log.clock_steps.all == ()
 
 
 def test_min_offset_is_minus_one_without_files(store: MessageStore) -> None:

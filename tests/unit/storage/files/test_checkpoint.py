@@ -12,11 +12,21 @@ from triomq.storage.files.file_system import FileSystem
 FILES = FileSystem()
 
 
-def test_a_saved_checkpoint_is_three_numbers_in_4096_bytes(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_begins_with_the_times_of_rocketmq(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    Checkpoint(1, 2, 3).save(FILES, path)
-    assert path.read_bytes() == struct.pack(">qqq", 1, 2, 3) + bytes(4096 - 24)
-    assert load_checkpoint(FILES, path) == Checkpoint(1, 2, 3)
+    saved = Checkpoint(1, 2, 3, 4, 5, 6)
+    saved.save(FILES, path)
+    assert path.read_bytes().startswith(struct.pack(">qqq", 1, 2, 3) + bytes(40))
+    assert path.stat().st_size == 4096
+    assert load_checkpoint(FILES, path) == saved
+
+
+def test_offsets_count_for_the_times_they_were_saved_with(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    Checkpoint(1, 2, 3, 4, 5, 6).save(FILES, path)
+    with path.open("r+b") as file:  # as RocketMQ does
+        file.write(struct.pack(">qqq", 7, 2, 3))
+    assert load_checkpoint(FILES, path) == Checkpoint(7, 2, 3, 0, 0, -1)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"12345"])
