@@ -118,6 +118,7 @@ class RuntimeProcessor:
             "earliestMessageTimeStamp": str(store.commit_log.store_time(moment.min_offset)),
             "dispatchBehindBytes": str(hidden_bytes),
             "pageCacheLockTimeMills": "0",  # one thread appends without a lock
+            "triomqRefusal": moment.refusal,
         }
 
     def _delays(self) -> dict[str, str]:

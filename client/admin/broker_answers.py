@@ -50,6 +50,11 @@ class BrokerAnswer(NamedTuple):
     clock_error_ms: int = 0
 
     @property
+    def refusal(self) -> str | None:
+        """Why it takes no messages; only triomq's brokers report it."""
+        return self.runtime.get("triomqRefusal") or None
+
+    @property
     def is_master(self) -> bool:
         """Whether it takes messages."""
         return self.broker_id == MASTER_ID

@@ -29,6 +29,7 @@ class FindingKind(StrEnum):
     NAME_CONFLICT = "broker-name-conflict"
     ADDRESS = "address-unreachable"
     CLOCK = "clocks-apart"
+    REFUSED = "messages-refused"
     DISK = "disk-full"
     DUPLICATE_ID = "duplicate-client-id"
     SUBSCRIPTIONS = "different-subscriptions"
@@ -155,6 +156,10 @@ def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:
         text = f"the clock of broker {name} is {abs(broker.clock_ahead_ms) / 1000:.0f} s {side} this machine's"
         advice = "synchronise the clocks (NTP): delays, searches by time and the age of messages follow them"
         yield Finding(FindingKind.CLOCK, text, advice, broker=broker.name)
+    if broker.refusal is not None:
+        text = f"broker {name} takes no messages: {broker.refusal}"
+        advice = "remove the cause; for a disk: make room, or move the store to a larger disk"
+        yield Finding(FindingKind.REFUSED, text, advice, broker=broker.name)
     share = _number(broker.runtime.get("commitLogDiskRatio", ""))
     if share >= DISK_LIMIT:
         text = f"the disk of broker {name} is {share:.0%} full: it deletes messages before their time, or takes no more"

@@ -126,6 +126,22 @@ async def test_a_full_disk_is_found(tmp_path: Path) -> None:
     assert (finding.kind, finding.broker) == (FindingKind.DISK, "broker-a")
 
 
+async def test_the_refusal_of_messages_is_named_everywhere(tmp_path: Path) -> None:
+    store = {"disk_clean_ratio": 1, "disk_full_ratio": 1, "clean_file_forcibly": False}
+    async with running(tmp_path / "store", store) as broker:
+        broker.store.check_disk()
+        namesrv = namesrv_address(broker)
+        findings = (await examine(namesrv)).findings
+        ping, status = [
+            json.loads(await trio.to_thread.run_sync(partial(ok, *words, "--json", namesrv=namesrv)))
+            for words in (("ping",), ("broker", "status"))
+        ]
+    (refusal,) = [finding.text for finding in findings if finding.kind is FindingKind.REFUSED]
+    for text in (refusal, ping["brokers"][0]["refuses_messages"], status["refuses_messages"]):
+        assert text.endswith("no messages above 1 % (disk_full_ratio)")
+    assert (status["disk_used_percent"] > 1, status["retention_hours"]) == (True, 72)
+
+
 def test_the_command_fails_if_something_is_wrong(in_memory: Path) -> None:
     sound, faulty = in_memory / "sound", in_memory / "faulty"
     with start_triomq(sound) as broker:

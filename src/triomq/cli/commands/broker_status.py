@@ -72,6 +72,7 @@ async def broker_addresses(instance: ClientInstance) -> list[str]:
 def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the output of ``--json``; ``None``: the broker does not report it."""
     flush = settings.get("flushDiskType", "")
+    disk = runtime.get("commitLogDiskRatio", "")
     begin, end = _number(runtime, "commitLogMinOffset"), _number(runtime, "commitLogMaxOffset")
     return {
         "address": address,
@@ -84,6 +85,10 @@ def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, st
         "durability": _DURABILITIES.get(flush, flush) or None,
         "store": settings.get("storePathRootDir"),
         "commit_log_bytes": None if begin is None or end is None else end - begin,
+        "disk_used_percent": round(float(disk) * 100) if re.fullmatch(r"\d+(\.\d+)?", disk) else None,
+        "refuses_messages": runtime.get("triomqRefusal") or None,
+        "retention_hours": _number(settings, "fileReservedTime"),
+        "oldest_message_ms": _number(runtime, "earliestMessageTimeStamp"),
         "messages_stored": _number(runtime, "msgPutTotalTodayNow"),
         "messages_delivered": _number(runtime, "msgGetTotalTodayNow"),
         "stored_per_s": _rate(runtime.get("putTps", "")),

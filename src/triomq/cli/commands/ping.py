@@ -61,6 +61,7 @@ def _describe(broker: BrokerAnswer) -> dict[str, Any]:
         "address": broker.address,
         "healthy": is_healthy,
         "note": note,
+        "refuses_messages": broker.refusal,
         "latency_ms": round(broker.latency_ms, 2) if is_healthy else None,
         "version": broker.runtime.get("brokerVersionDesc"),  # of RocketMQ, whose protocol it speaks
         "triomq_version": broker.runtime.get("triomqVersion"),
@@ -79,7 +80,9 @@ def _tell(found: dict[str, Any], options: ClientOptions) -> None:
             broker["address"],
             _version_text(broker["version"], broker["triomq_version"]),
             broker["latency_ms"],
-            broker["note"] or "ok",
+            broker["note"]
+            or (broker["refuses_messages"] and f"refuses messages: {broker['refuses_messages']}")
+            or "ok",
         )
         for broker in found["brokers"]
     ]

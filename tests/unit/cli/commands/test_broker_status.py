@@ -8,6 +8,8 @@ APACHE_RUNTIME = {
     "runtime": "[ 1 days, 2 hours, 3 minutes, 4 seconds ]",
     "commitLogMinOffset": "100",
     "commitLogMaxOffset": "1100",
+    "commitLogDiskRatio": "0.87",
+    "earliestMessageTimeStamp": "1794900000000",
     "msgPutTotalTodayNow": "7",
     "msgGetTotalTodayNow": "9",
     "putTps": "12.34999 2.0 3.0",
@@ -16,6 +18,7 @@ APACHE_RUNTIME = {
 APACHE_SETTINGS = {
     "brokerName": "broker-a",
     "brokerClusterName": "C",
+    "fileReservedTime": "72",
     "flushDiskType": "SYNC_FLUSH",
     "storePathRootDir": "/x",
 }
@@ -34,6 +37,10 @@ def test_a_broker_is_described_by_what_it_tells() -> None:
         "durability": "sync",
         "store": "/x",
         "commit_log_bytes": 1000,
+        "disk_used_percent": 87,
+        "refuses_messages": None,
+        "retention_hours": 72,
+        "oldest_message_ms": 1794900000000,
         "messages_stored": 7,
         "messages_delivered": 9,
         "stored_per_s": 12.3,
@@ -53,5 +60,7 @@ def test_a_broker_is_described_by_what_it_tells() -> None:
 
 
 def test_missing_or_unreadable_status_fields_are_none() -> None:
-    found = describe("127.0.0.1:1", {"runtime": "soon", "putTps": "?", "commitLogMinOffset": "-1"}, {})
+    found = describe(
+        "127.0.0.1:1", {"runtime": "soon", "commitLogDiskRatio": "NaN", "putTps": "?", "commitLogMinOffset": "-1"}, {}
+    )
     assert {name for name, value in found.items() if value is not None} == {"address"}
