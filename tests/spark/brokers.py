@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.processes import Broker, start_triomq
-from tests.spark.harness import Topics
+from tests.spark.harness import Topics, make_topic
 from tests.spark.tap import OneNameServer, Tap
 from triomq.client.sync import Admin
 
@@ -39,7 +39,7 @@ class Brokers:
         """Make a topic on some brokers, or give it more queues there."""
         for broker in brokers:
             with Admin(namesrv=self._name_servers[broker]) as admin:
-                admin.create_topic(name, queues)
+                make_topic(admin, name, queues)
         return name
 
     def requests(self) -> "Counter[int]":

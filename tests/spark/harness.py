@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
+from triomq.client import TopicSettings
 from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import Message
@@ -38,7 +39,7 @@ class Topics:
     def make(self, queues: int = 2, name: str | None = None) -> str:
         """Make a topic with a name of its own."""
         name = name or f"topic-{next(_numbers)}"
-        self.admin.create_topic(name, queues)
+        make_topic(self.admin, name, queues)
         self.consumer.queues(name, refresh=True)
         return name
 
@@ -68,6 +69,14 @@ class Topics:
                 found += [message.body for message in result.messages]
                 position = int(result.next_begin_offset)
         return found
+
+
+def make_topic(admin: Admin, name: str, queues: int) -> None:
+    """Make a topic, or give it another number of queues."""
+    if name in admin.topics():
+        admin.update_topic(name, TopicSettings(read_queues=queues, write_queues=queues), force=True)
+    else:
+        admin.create_topic(name, queues)
 
 
 def stop_session() -> None:
