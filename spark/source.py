@@ -103,7 +103,10 @@ class BatchReader(DataSourceReader):
         with borrow_client(options) as instance, PullConsumer(options["readGroup"], instance=instance) as consumer:
             discovery = Discovery(options, instance, consumer)
             retry = discovery.retry()
-            bounds = discovery.all_bounds(discovery.queues(retry), retry)
+            queues = discovery.queues(retry)
+            if discovery.unmatched:
+                raise ConfigError(discovery.unmatched)
+            bounds = discovery.all_bounds(queues, retry)
             ranges = batch_ranges(options, bounds, discovery.first_at)
         partitions = plan_partitions(
             ranges, least=options["minPartitions"], most_records=options["maxRecordsPerPartition"]

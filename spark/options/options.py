@@ -72,7 +72,7 @@ def _switch(name: str, uses: frozenset[Use], doc: str, *, default: bool = False)
 
 _JSON_OFFSETS: Final = 'JSON {"topic": {"broker": {"0": 23, "1": -1}}}, -2 = earliest, -1 = latest'
 _JSON_TIMES: Final = 'JSON {"topic": {"broker": {"0": milliseconds}}}'
-_TIME: Final = "milliseconds since 1970, or ISO 8601"
+_TIME: Final = "milliseconds since 1970, or ISO 8601; in UTC unless it names a zone"
 
 OPTIONS: Final = (
     Option("nameServer", _ALL, None, values.name_server, "host:port[;host:port...]",
@@ -163,7 +163,14 @@ _OTHER_NAMES: Final = {
     "groupid": "group.id", "groupidprefix": "readGroup", "topics": "subscribe",
     "usetls": "tls", "tls.enable": "tls", "sslenable": "tls",
     "bysql": "sql", "messageselector": "sql", "expressiontype": "sql", "filter": "sql",
+    "kafka.bootstrap.servers": "nameServer", "bootstrap.servers": "nameServer", "kafka.group.id": "group.id",
+    "kafka.security.protocol": "tls", "kafka.ssl.truststore.location": "tlsCa", "kafka.sasl.jaas.config": "credentials",
 }  # fmt: skip
+#: What to use instead of an option of the other direction: by name, and whether this is a write.
+_OTHER_USE: Final = {
+    ("topic", False): "subscribe",
+    ("subscribe", True): "topic",
+}
 _ACCOUNT: Final = ("accessKey", "secretKey", "securityToken")
 _TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -209,7 +216,9 @@ def parse_options(given: Mapping[str, str], use: Use) -> Options:
             raise ConfigError(_unknown(key, use))
         if use not in option.uses:
             allowed = " and ".join(sorted(one.value for one in option.uses))
-            raise ConfigError(f"option '{option.name}' is for {allowed}, this is {use.value}")
+            instead = _OTHER_USE.get((option.name, use is Use.WRITE))
+            hint = f": use option '{instead}'" if instead else ""
+            raise ConfigError(f"option '{option.name}' is for {allowed}, this is {use.value}{hint}")
         found[option.name] = _parse(option, text)
     if "nameServer" not in found:
         text = os.environ.get(NAMESRV_VARIABLE, "")
@@ -254,6 +263,11 @@ def _check_read(found: Mapping[str, Any], use: Use) -> None:
         chosen = [name for name in names if name in found]
         if len(chosen) > 1:
             raise ConfigError(f"give one of the options {', '.join(names)} only; given: {', '.join(chosen)}")
+    begins, ends = found.get("startingOffsetsByTimestamp", {}), found.get("endingOffsetsByTimestamp", {})
+    for queue in (None, *begins, *ends):
+        begin, end = begins.get(queue, found.get(_STARTS[1])), ends.get(queue, found.get(_ENDS[1]))
+        if begin is not None and end is not None and end < begin:
+            raise ConfigError("the time to end at is before the time to start at: nothing would be read")
     if {"tags", "sql"} <= found.keys():
         raise ConfigError("give one of the options tags and sql, not both")
     if use is Use.BATCH_READ and found.get("startingOffsets") == values.LATEST:

@@ -4,6 +4,7 @@ The text may be a secret given under the wrong name, and errors are written to l
 """
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -20,6 +21,11 @@ from triomq.protocol.names import validate_group, validate_topic
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
 _ADDRESSES: Final = re.compile(r"[\w.:;%\[\]\s-]+")
+#: Numbers of seconds since 1973, which are too small for milliseconds of a time when RocketMQ existed.
+_LEAST_SECONDS: Final = 100_000_000
+_LEAST_MS: Final = 100_000_000_000
+_MOST_MS: Final = 100_000_000_000_000
+LOGGER: Final = logging.getLogger("triomq.spark.options.values")
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 #: In the JSON of offsets.
@@ -115,8 +121,9 @@ def sql(text: str) -> Sql:
     """Read an SQL expression; the error names the place only, as the text may be private."""
     try:
         return Sql(text)
-    except SubscriptionParseError:
-        raise ValueError("is not an SQL expression") from None
+    except SubscriptionParseError as exc:
+        place = re.search(r"character \d+", str(exc))
+        raise ValueError(f"is not an SQL expression{(place and f': see {place[0]}') or ''}") from None
 
 
 def pattern(text: str) -> str:
@@ -139,12 +146,24 @@ def duration_s(text: str) -> float:
 def time_ms(text: str) -> int:
     """Read milliseconds since 1970, or a time of ISO 8601, by default in UTC."""
     if re.fullmatch(r"\d{1,18}", text):
-        return int(text)
+        return _plausible_ms(int(text))
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00:00Z") from None
-    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    if time.tzinfo is None:
+        LOGGER.warning("time without zone read as UTC: append Z, or an offset such as +01:00")
+        time = time.replace(tzinfo=UTC)
+    return round(time.timestamp() * 1000)
+
+
+def _plausible_ms(number: int) -> int:
+    """Return milliseconds; small numbers, such as 0, mean the earliest message."""
+    if _LEAST_SECONDS <= number < _LEAST_MS:
+        raise ValueError("looks like seconds: as milliseconds it is a time before 1974; multiply it by 1000")
+    if number > _MOST_MS:
+        raise ValueError("looks like microseconds or nanoseconds: as milliseconds it is a time after the year 5000")
+    return number
 
 
 def start(text: str) -> str | dict[MessageQueue, int]:
@@ -166,7 +185,8 @@ def offsets(text: str) -> dict[MessageQueue, int]:
 
 def timestamps(text: str) -> dict[MessageQueue, int]:
     """Read ``{"topic": {"broker": {"queue": milliseconds}}}``."""
-    return _by_queue(_json(text), 0, "milliseconds since 1970")
+    found = _by_queue(_json(text), 0, "milliseconds since 1970")
+    return {queue: _plausible_ms(number) for queue, number in found.items()}
 
 
 def assignment(text: str) -> tuple[MessageQueue, ...]:

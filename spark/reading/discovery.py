@@ -5,7 +5,8 @@ Source: spark.md 3.3 (4), 3.7.
 
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.instance import ClientInstance
@@ -45,6 +46,7 @@ class Discovery:
     Attributes:
         consumer: makes the requests.
         missing: the topics and queues that the last lookup did not find, with the error to report.
+        unmatched: the text of the error if no topic matched the pattern.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Discovery:
         self._has_contact = False
         self.consumer = consumer
         self.missing: dict[MessageQueue | str, TriomqError] = {}
+        self.unmatched: str | None = None
 
     def retry(self, *, one_try: bool = False) -> Retry:
         """Return the retries of one call of the planner; none if it can continue without an answer."""
@@ -214,11 +217,10 @@ class Discovery:
         topics, cluster = self._all_topics(retry)
         own_names = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
         has_system_topics = pattern.pattern.startswith(_SYSTEM_TOPIC_PREFIX)
-        return tuple(
-            topic
-            for topic in topics
-            if pattern.fullmatch(topic) and (has_system_topics or topic_kind(topic, own_names) == "normal")
-        )
+        normal = [topic for topic in topics if has_system_topics or topic_kind(topic, own_names) == "normal"]
+        found = tuple(topic for topic in normal if pattern.fullmatch(topic))
+        self.unmatched = None if found else _explain_unmatched(pattern.pattern, normal)
+        return found
 
     def _all_topics(self, retry: Retry) -> tuple[list[str], ClusterInfo]:
         with Admin(instance=self._instance) as admin:
@@ -239,3 +241,10 @@ class Discovery:
             if self._options["subscribePattern"] is not None:
                 return ()  # it was deleted after the list was made
             raise
+
+
+def _explain_unmatched(pattern: str, topics: Sequence[str]) -> str:
+    meant = [topic for topic in topics if fnmatchcase(topic, pattern)][:_SHOWN_TOPICS]
+    hint = f"; as a shell pattern it matches {', '.join(meant)}: write .* instead of *" if meant else ""
+    listed = ", ".join(topics[:_SHOWN_TOPICS]) + (", ..." if len(topics) > _SHOWN_TOPICS else "")
+    return f"option 'subscribePattern' matches no topic{hint}; the topics are: {listed or 'none'}"

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from triomq.client.sync import ClientInstance, PullConsumer
-from triomq.protocol.errors import TriomqError
+from triomq.protocol.errors import ConfigError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.connections import client_config
 from triomq.spark.options.options import Options
@@ -35,6 +35,7 @@ _BUSY_POLL_S: Final = 0.030
 _REST_S: Final = 0.015
 #: A queue may be missing from the route for this many discoveries.
 _GRACE_DISCOVERIES: Final = 3
+_SHOWN_TOPICS: Final = 5
 
 Json = dict[str, Any]
 
@@ -112,6 +113,7 @@ class StreamDriver:
             limit: maximum number of offsets; ``None``: no limit.
 
         Raises:
+            ConfigError: the checkpoint is one of other topics.
             DataLossError: offsets to read no longer exist, and ``failOnDataLoss`` is set.
             NoRouteError: a topic that the previous micro-batch did not have does not exist.
             RequestTimeoutError: no broker answered within ``planTimeoutMs``.
@@ -126,7 +128,7 @@ class StreamDriver:
             return start
         offset = StreamOffset.from_json(start)
         self._store_progress(offset)
-        self._check_new(offset)
+        self._check_options(offset)
         self._report_missing(offset, now)
         moved = self._moved(offset)
         targets = self._targets(offset, moved, limit, now)
@@ -197,6 +199,8 @@ class StreamDriver:
         found = discovery.queues(discovery.retry(one_try=one_try), may_be_gone=may_be_gone)
         if found != self._queues and self._discovered_at is not None and self._to_verify is not None:
             self._to_verify.update(found)  # a topic may have been made again
+        if self._discovered_at is None and discovery.unmatched:
+            LOGGER.warning("no topic to read yet: %s", discovery.unmatched)
         self._queues = found
         self._discovered_at = self._clock()
 
@@ -211,9 +215,15 @@ class StreamDriver:
             LOGGER.warning("queues not looked up error=%s", exc)
             self._discovered_at = self._clock()
 
-    def _check_new(self, offset: StreamOffset) -> None:
-        """Raise the error of a topic or queue that does not exist and never did, as far as the checkpoint knows."""
+    def _check_options(self, offset: StreamOffset) -> None:
+        """Raise an error if topics do not exist that the checkpoint does not have, or if it is one of other topics."""
         discovery, _ = self._open()
+        if self._to_verify is None and offset.ends and not any(map(discovery.is_wanted, offset.ends)):
+            topics = ", ".join(sorted({queue.topic for queue in offset.ends})[:_SHOWN_TOPICS])
+            raise ConfigError(
+                f"the checkpoint has the offsets of other topics than the options select: {topics}; "
+                "give each query its own checkpointLocation"
+            )
         for name, error in discovery.missing.items():
             if name not in offset.ends and all(queue.topic != name for queue in offset.ends):
                 raise error

@@ -55,6 +55,7 @@ def test_unsupported_client_option_names_the_alternative(name: str) -> None:
         ("namesrvaddr", "nameServer"),
         ("groupidprefix", "readGroup"),
         ("usetls", "tls"),
+        ("kafka.bootstrap.servers", "nameServer"),
     ],
 )
 def test_names_of_other_connectors_lead_to_ours(name: str, ours: str) -> None:
@@ -95,6 +96,31 @@ def test_a_wrong_value_is_told_by_name_with_what_is_possible(name: str, value: s
     assert "possible: " in text
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("startingTimestamp", "1795693758", "looks like seconds"),
+        ("endingOffsetsByTimestamp", '{"T": {"b": {"0": 1795693758}}}', "looks like seconds"),
+        ("startingTimestamp", "1795693758000000", "looks like microseconds"),
+        ("sql", "amount > 5 AND region LIKE 'e%'", "is not an SQL expression: see character 23"),
+        ("startingTimestamp", "today", "in UTC unless it names a zone"),
+    ],
+)
+def test_likely_mistakes_have_a_hint(name: str, value: str, words: str) -> None:
+    assert words in refusal({**READ, name: value})
+
+
+def test_time_without_zone_is_utc_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    text = "2026-01-31T12:00:00"
+    naive, utc = (parse_options({**READ, "startingTimestamp": f"{text}{zone}"}, Use.BATCH_READ) for zone in ("", "Z"))
+    assert naive["startingTimestamp"] == utc["startingTimestamp"]
+    assert caplog.messages == ["time without zone read as UTC: append Z, or an offset such as +01:00"]
+
+
+def test_small_numbers_are_times_before_all_messages() -> None:
+    assert parse_options({**READ, "startingTimestamp": "0"}, Use.BATCH_READ)["startingTimestamp"] == 0
+
+
 @pytest.mark.parametrize("use", Use)
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_no_error_shows_a_value(option: Option, use: Use) -> None:
@@ -119,6 +145,8 @@ def test_an_empty_value_is_refused(option: Option) -> None:
 def test_an_option_of_another_use_is_told() -> None:
     assert "for a batch read" in refusal({**READ, "endingOffsets": "latest"}, Use.STREAM_READ)
     assert "for a write" in refusal({**READ, "retries": "1"})
+    assert "this is a batch read: use option 'subscribe'" in refusal({**NAME_SERVER, "topic": "T"})
+    assert "this is a write: use option 'topic'" in refusal(READ, Use.WRITE)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +156,11 @@ def test_an_option_of_another_use_is_told() -> None:
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "given: startingOffsets, startingTimestamp"),
         ({"endingTimestamp": "1", "endingOffsets": "latest"}, "given: endingOffsets, endingTimestamp"),
         ({"startingOffsets": "latest"}, "nothing to read"),
+        (
+            {"startingTimestamp": "2026-01-02T00Z", "endingTimestamp": "2026-01-01T00Z"},
+            "is before the time to start at",
+        ),
+        ({"startingTimestamp": "9", "endingOffsetsByTimestamp": '{"T": {"b": {"0": 8}}}'}, "is before the time"),
     ],
 )
 def test_options_that_contradict_each_other_are_told(more: dict[str, str], words: str) -> None:

@@ -10,10 +10,12 @@ from triomq.client.sync import ClientInstance, PullConsumer
 from triomq.protocol.bodies.route import BrokerData, ClusterInfo
 from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import NoRouteError, RequestTimeoutError, SystemBusyError
+from triomq.protocol.errors import ConfigError, NoRouteError, RequestTimeoutError, SystemBusyError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading.discovery import Discovery, QueueBounds
+from triomq.spark.reading.driver import StreamDriver
+from triomq.spark.source import BatchReader
 
 Q = [MessageQueue("Topic", "broker-a", number) for number in range(4)]
 
@@ -48,6 +50,27 @@ def test_queues_are_those_of_the_topics_asked_for(remote: BrokerThread) -> None:
         assert list(discovery.queues(discovery.retry())) == Q
     with discovering(remote, assign='{"Topic": {"broker-a": [1]}}') as discovery:
         assert list(discovery.queues(discovery.retry())) == [Q[1]]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("To*", "as a shell pattern it matches Topic: write .* instead of *; the topics are: Topic"),
+        ("x", "no topic; the"),
+    ],
+)
+def test_pattern_without_match_is_explained(
+    remote: BrokerThread, pattern: str, hint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A batch would read nothing; a stream waits for topics."""
+    options = {"nameServer": remote.broker.address, "subscribePattern": pattern}
+    with pytest.raises(ConfigError) as caught:
+        BatchReader(parse_options(options, Use.BATCH_READ), ()).partitions()
+    assert hint in str(caught.value)
+    driver = StreamDriver(parse_options(options, Use.STREAM_READ))
+    assert driver.initial_offset()["q"] == {}
+    driver.close()
+    assert f"no topic to read yet: {caught.value}" in caplog.text
 
 
 def test_a_topic_that_does_not_exist_is_told_at_once(remote: BrokerThread) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from triomq.client.sync import PullConsumer
 from triomq.protocol.errors import (
+    ConfigError,
     ConnectError,
     DataLossError,
     NameServerError,
@@ -40,6 +41,7 @@ class FakeBrokers:
         self.commit_error: TriomqError | None = None
         self.consumer = self
         self.missing: dict[MessageQueue | str, TriomqError] = {}
+        self.unmatched: str | None = None
         self.kept: dict[MessageQueue, int] = {}  # ends of queues that brokers have, but not the route
 
     def connect(self, _: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
@@ -426,6 +428,17 @@ def test_queue_gone_before_restart_is_queried_or_unknown(
         setting.restart().prepare_available_now()
         with pytest.raises(DataLossError, match=f"{lost} messages of T@a:1 are lost"):
             setting.latest(end)
+
+
+def test_checkpoint_of_other_topics_is_an_error() -> None:
+    """It belongs to another query: its rows would be lost, or the sink mixed."""
+    setting = Setting()
+    start = setting.driver.initial_offset()
+    start["q"] = {"Other": {"a": {"0": 5}}}
+    with pytest.raises(
+        ConfigError, match=r"offsets of other topics than the options select: Other;.*checkpointLocation"
+    ):
+        setting.restart().latest_offset(start, None)
 
 
 @pytest.mark.parametrize("kept", [{}, {MessageQueue("Other", "a", 0): 5}], ids=["end unknown", "all was read"])
