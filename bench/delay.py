@@ -1,8 +1,16 @@
-"""A proxy that delays every byte, as a distant network does."""
+"""A proxy that delays every byte, as a distant network does, and our broker behind it."""
 
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Final
 
 import trio
+
+from bench.processes import Server, free_port, triomq_server
 
 _READ_BYTES: Final = 256 * 1024
 _WAITING_CHUNKS: Final = 4096  # per direction: a receiver that does not read stops the sender in the end
@@ -38,3 +46,40 @@ async def _pass_on(source: trio.SocketStream, target: trio.SocketStream, delay_s
         async for due, data in receiver:
             await trio.sleep_until(due)
             await (target.send_all(data) if data else target.send_eof())
+
+
+@contextmanager
+def delayed_server(folder: Path, delay_ms: float, *options: str) -> Iterator[Server]:
+    """Run our broker with its store below ``folder``; a round trip of its clients takes ``2 * delay_ms``."""
+    broker, namesrv = free_port(), free_port()
+    with _proxy(delay_ms / 1000, broker, namesrv) as (mapped_broker, mapped_namesrv):
+        addresses = ("--listen", f"127.0.0.1:{broker}", "--namesrv-listen", f"127.0.0.1:{namesrv}")
+        with triomq_server(folder, *addresses, "--advertise", f"127.0.0.1:{mapped_broker}", *options) as server:
+            yield replace(server, namesrv=f"127.0.0.1:{mapped_namesrv}")
+
+
+@contextmanager
+def _proxy(delay_s: float, *target_ports: int) -> Iterator[list[int]]:
+    """Run the proxy in another process, so that it does not slow down the client; yields its ports."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(delay_s, target_ports, theirs), daemon=True)
+    process.start()
+    try:
+        yield ours.recv()
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(delay_s: float, target_ports: tuple[int, ...], ready: Connection) -> None:
+    async def serve() -> None:
+        async with trio.open_nursery() as nursery:
+            ports = []
+            for target_port in target_ports:
+                (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+                ports.append(listener.socket.getsockname()[1])
+                nursery.start_soon(relay, listener, target_port, delay_s)
+            ready.send(ports)
+
+    trio.run(serve)

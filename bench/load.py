@@ -1,18 +1,22 @@
 """Load by our own client: produce, consume, end to end and delayed, against any RocketMQ broker."""
 
 import argparse
+import itertools
 import random
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import trio
 
+from bench.delay import delayed_server
+from bench.processes import work_folder
 from bench.report import latencies_ms, print_table, text_of, write_json
+from triomq.cli.in_flight import Answered, InFlight
 from triomq.client import (
     Admin,
     ConsumeContext,
@@ -30,18 +34,22 @@ from triomq.protocol.errors import TriomqError
 OnMessage: TypeAlias = Callable[[MessageExt], Awaitable[None]]
 TIMESTAMP_BYTES: Final = 8
 _FILL_BATCH: Final = 64
-_FILL_TASKS: Final = 64
 _PROBE_INTERVAL_S: Final = 0.005
 
 
 def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
     """Declare the options of one mode."""
     parser.add_argument("--namesrv", default="127.0.0.1:9876", help="name server (default 127.0.0.1:9876)")
+    parser.add_argument(
+        "--delay", type=float, metavar="MS", help="instead start our broker behind a proxy that delays each direction"
+    )
     parser.add_argument("--size", type=int, default=128, help="bytes of a body (default 128)")
     parser.add_argument("--queues", type=int, default=8, help="queues of the topic (default 8)")
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     if mode == "produce":
-        parser.add_argument("--tasks", type=int, default=64, help="tasks that each await their sends (default 64)")
+        parser.add_argument(
+            "--in-flight", type=int, help="tasks that each await their sends (default: as many as the round trip needs)"
+        )
         parser.add_argument(
             "--connections", type=int, default=1, help="producers, each with its connection (default 1)"
         )
@@ -73,11 +81,15 @@ def run(options: argparse.Namespace) -> int:
         "e2e": end_to_end,
         "delayed": _delayed,
     }
-    try:
-        figures = trio.run(partial(with_topic, modes[options.mode], options))
-    except TriomqError as exc:
-        print(f"bench: {exc}", file=sys.stderr)
-        return 3
+    with ExitStack() as stack:
+        if options.delay is not None:
+            folder = stack.enter_context(work_folder())
+            options.namesrv = stack.enter_context(delayed_server(folder, options.delay)).namesrv
+        try:
+            figures = trio.run(partial(with_topic, modes[options.mode], options))
+        except TriomqError as exc:
+            print(f"bench: {exc}", file=sys.stderr)
+            return 3
     figures = {"bench": options.mode, "size": options.size, "queues": options.queues, **figures}
     print_table(
         f"bench {options.mode}", ["figure", "value"], [[name, text_of(value)] for name, value in figures.items()]
@@ -109,7 +121,7 @@ async def _produce(options: argparse.Namespace, topic: str) -> dict[str, Any]:
     end = counted_from + options.seconds
     body = random.Random(1).randbytes(options.size)
 
-    async def work(producer: Producer) -> None:
+    async def work(producer: Producer, answered: Answered) -> None:
         message = Message(topic, body)
         batch = [message] * options.batch
         while (begin := time.perf_counter()) < end:
@@ -117,21 +129,28 @@ async def _produce(options: argparse.Namespace, topic: str) -> dict[str, Any]:
                 await producer.send(message)
             else:
                 await producer.send_batch(batch)
+            took_s = time.perf_counter() - begin
+            answered(took_s)
             if begin >= counted_from:
-                latencies.append(time.perf_counter() - begin)
+                latencies.append(took_s)
 
     async with AsyncExitStack() as stack:
-        producers = [
-            await stack.enter_async_context(Producer(f"bench-{number}", namesrv=options.namesrv))
-            for number in range(options.connections)
-        ]
+        producers = itertools.cycle(
+            [
+                await stack.enter_async_context(Producer(f"bench-{number}", namesrv=options.namesrv))
+                for number in range(options.connections)
+            ]
+        )
         async with trio.open_nursery() as nursery:
-            for number in range(options.tasks):
-                nursery.start_soon(work, producers[number % len(producers)])
+            in_flight = InFlight(
+                lambda answered: nursery.start_soon(work, next(producers), answered),
+                options.in_flight,
+                options.size * options.batch,
+            )
     cpu = time.process_time()
     messages = len(latencies) * options.batch
     return {
-        "tasks": options.tasks,
+        "in_flight": in_flight.tasks,
         "connections": options.connections,
         "batch": options.batch,
         "messages": messages,
@@ -220,18 +239,16 @@ async def fill(options: argparse.Namespace, topic: str) -> None:
     """Send ``options.count`` messages as fast as possible."""
     body = random.Random(1).randbytes(options.size)
     async with Producer("bench-fill", namesrv=options.namesrv) as producer:
-        left = options.count
-        limiter = trio.CapacityLimiter(16)
+        starts = iter(range(0, options.count, _FILL_BATCH))
 
-        async def send(size: int) -> None:
-            async with limiter:
-                await producer.send_batch([Message(topic, body)] * size)
+        async def work(answered: Answered) -> None:
+            for start in starts:
+                began = time.perf_counter()
+                await producer.send_batch([Message(topic, body)] * min(_FILL_BATCH, options.count - start))
+                answered(time.perf_counter() - began)
 
         async with trio.open_nursery() as nursery:
-            while left:
-                size = min(_FILL_BATCH, left)
-                left -= size
-                nursery.start_soon(send, size)
+            InFlight(lambda answered: nursery.start_soon(work, answered), request_bytes=options.size * _FILL_BATCH)
 
 
 # --- end to end ---------------------------------------------------------------------------------------------
@@ -354,15 +371,16 @@ async def _send_delayed(options: argparse.Namespace, topic: str, producer: Produ
     numbers = iter(range(options.count))
     padding = bytes(max(options.size - TIMESTAMP_BYTES, 0))
 
-    async def work() -> None:
+    async def work(answered: Answered) -> None:
         for number in numbers:
+            began = time.perf_counter()
             due = first_due + options.spread * number / options.count
             body = round(due * 1000).to_bytes(TIMESTAMP_BYTES) + padding
             await producer.send(Message(topic, body, tags="due", deliver_at=datetime.fromtimestamp(due, UTC)))
+            answered(time.perf_counter() - began)
 
     async with trio.open_nursery() as nursery:
-        for _ in range(_FILL_TASKS):
-            nursery.start_soon(work)
+        InFlight(lambda answered: nursery.start_soon(work, answered), request_bytes=options.size)
 
 
 async def probe_sends(producer: Producer, topic: str, latencies_s: list[float]) -> None:

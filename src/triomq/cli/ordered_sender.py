@@ -87,7 +87,7 @@ class OrderedSender:
 
     async def _request(self, messages: list[Message], queue: MessageQueue | None) -> None:
         tally, began, pause = self._tally, trio.current_time(), _FIRST_PAUSE_S
-        tally.unanswered += len(messages)
+        tally.sending(len(messages))
         while True:
             try:
                 handle = None

@@ -42,18 +42,20 @@ class Pacer:
     def __init__(self, rate: float | None, stopper: Stopper) -> None:
         self._rate = rate
         self._stopper = stopper
-        self._due = 0.0
+        self._due: float | None = None
 
-    async def wait(self, messages: int) -> None:
-        """Wait until so many messages may be sent, or the stopper is set."""
+    async def wait(self, messages: int) -> bool:
+        """Wait until so many messages may be sent, or the stopper is set; return whether that took time."""
         if self._rate is None:
-            return
+            return False
         now = trio.current_time()
-        self._due = max(self._due, now - _MAKE_UP_S)
-        due, self._due = self._due, self._due + messages / self._rate
-        if due > now:
-            with self._stopper.waiting():
-                await trio.sleep_until(due)
+        due = now if self._due is None else max(self._due, now - _MAKE_UP_S)
+        self._due = due + messages / self._rate
+        if due <= now:
+            return False
+        with self._stopper.waiting():
+            await trio.sleep_until(due)
+        return True
 
 
 _MAKE_UP_S = 0.05

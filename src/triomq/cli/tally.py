@@ -20,6 +20,7 @@ class Tally:
         unsent: messages read but not sent when the command had to end.
         unanswered: messages in flight when the command had to end: perhaps stored.
         sent_bytes: total length of their bodies.
+        began, ended: times of the first request and the last answer.
         latencies: of the requests.
         recall_handle: takes the message back that was sent last, if it is delayed and the broker allows it.
         first_error: the first failure.
@@ -38,6 +39,12 @@ class Tally:
         self.first_place = ""
         self.began = trio.current_time()
         self.ended = self.began
+
+    def sending(self, messages: int) -> None:
+        """Count messages of a request that is about to be sent."""
+        if not self.unanswered and not self.latencies.count:
+            self.began = trio.current_time()
+        self.unanswered += messages
 
     def succeeded(self, messages: list[Message], took_s: float, recall_handle: str | None = None) -> None:
         """Count a request that a broker accepted."""
@@ -58,9 +65,12 @@ class Tally:
         """The first error on one line, with the number of its input line."""
         return None if self.first_error is None else self.first_place + one_line(self.first_error)
 
-    def summary(self, topic: str, skipped: int) -> dict[str, Any]:
-        """Return the output of ``--json``."""
+    def summary(self, topic: str, skipped: int, rate: float | None = None) -> dict[str, Any]:
+        """Return the output of ``--json``; ``rate`` is the limit of messages per second."""
         seconds = self.ended - self.began
+        per_s = self.sent / seconds if seconds else None
+        if per_s and rate:  # n messages have n - 1 pauses between them
+            per_s = min(per_s, rate)
         return {
             "topic": topic,
             "sent": self.sent,
@@ -70,7 +80,7 @@ class Tally:
             "skipped_blank_lines": skipped,
             "bytes": self.sent_bytes,
             "seconds": round(seconds, 3),
-            "messages_per_s": round(self.sent / seconds) if seconds else None,
+            "messages_per_s": per_s and round(per_s, 1 if per_s < _FEW else None),
             "requests": self.latencies.count,
             "p50_ms": self.latencies.percentile_ms(50),
             "p99_ms": self.latencies.percentile_ms(99),
@@ -84,7 +94,7 @@ def summary_line(summary: dict[str, Any]) -> str:
     text = f"sent {plural(summary['sent'], 'message')}, {plural(summary['bytes'], 'byte')}"
     text += f", in {summary['seconds']:.2f} s"
     if summary["sent"] and summary["messages_per_s"]:
-        text += f": {summary['messages_per_s']}/s, p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms"
+        text += f": {summary['messages_per_s']:g}/s, p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms"
     for name, words in _REMARKS:
         if summary[name]:
             text += f"; {summary[name]} {words}"
@@ -95,6 +105,7 @@ def summary_line(summary: dict[str, Any]) -> str:
     return text + "\n"
 
 
+_FEW: Final = 10  # messages per second that are given with a decimal place
 _REMARKS: Final = (
     ("failed", "failed"),
     ("unsent", "read but not sent"),

@@ -1,3 +1,4 @@
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -49,6 +50,20 @@ async def test_a_summary_of_nothing_has_no_rate() -> None:
     summary = Tally().summary("T", 1)
     assert (summary["messages_per_s"], summary["p50_ms"], summary["error"]) == (None, None, None)
     assert summary_line(summary) == "sent 0 messages, 0 bytes, in 0.00 s; skipped 1 blank line\n"
+
+
+@pytest.mark.parametrize(("rate", "printed"), [(10, "10/s"), (None, "12/s"), (0.5, "0.5/s")])
+async def test_rate_of_few_messages_counts_from_first(
+    autojump_clock: MockClock, rate: float | None, printed: str
+) -> None:
+    tally = Tally()
+    await trio.sleep(60)  # connecting
+    for _ in range(5):
+        tally.sending(1)
+        tally.succeeded([Message("T", b"a")], 0.0)
+        tally.unanswered -= 1
+        await trio.sleep(0.1)
+    assert f", in 0.40 s: {printed}" in summary_line(tally.summary("T", 0, rate))
 
 
 async def test_a_summary_counts_one_message() -> None:

@@ -38,8 +38,8 @@ def _add_sending(parser: Parser) -> None:
     add("--size BYTES", "length of a generated body (128)", 128)
     add("--rate N/s", "maximum of messages per second")
     add("--batch N", "maximum of messages per request (lines: 1000, generated or delayed messages: 1)")
-    text = "maximum of concurrent requests (lines: 16, one per queue to keep their order; generated messages: 32)"
-    add("--in-flight N", text)
+    text = "maximum of concurrent requests (lines: 16, one per queue to keep their order; "
+    add("--in-flight N", f"{text}generated messages: as many as the round trip needs)")
     add("--keep-going", "continue after a message could not be sent")
     add("--trace", "record each message for triomq message trace")
 

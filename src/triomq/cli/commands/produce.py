@@ -1,7 +1,7 @@
 """``triomq produce``: send the lines of stdin, or generated messages."""
 
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from itertools import cycle
@@ -13,6 +13,7 @@ import trio
 from triomq.cli.arguments.client_options import ProduceOptions
 from triomq.cli.errors import exit_code_of
 from triomq.cli.exit_codes import ExitCode
+from triomq.cli.in_flight import Answered, InFlight
 from triomq.cli.ordered_sender import OrderedSender
 from triomq.cli.output import write_json, write_text
 from triomq.cli.session import Interrupt, client_config, run_command
@@ -23,7 +24,6 @@ from triomq.client import MessageQueue, Producer
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.errors import TriomqError
 
-GENERATED_IN_FLIGHT: Final = 32
 LINES_IN_FLIGHT: Final = 16
 _LINES_PER_REQUEST: Final = 1000
 _PACE_S: Final = 0.05
@@ -51,23 +51,21 @@ async def _produce(options: ProduceOptions, interrupt: Interrupt) -> int:
     async with producer, _progress(tally, source.total), open_service_nursery() as background:
         async with trio.open_nursery() as workers:
             background.start_soon(_stop_at_interrupt, interrupt, stopper, workers.cancel_scope)
-            queues = await _shares(options, producer)
-            source.tasks = len(queues)
             sender = OrderedSender(producer, stopper, tally, keep_going=options.keep_going)
-            pacer = Pacer(options.rate, stopper)
-            for share in queues:
-                workers.start_soon(_work, source, sender, pacer, _batch_limit(options), share)
+            pacer, limit = Pacer(options.rate, stopper), _batch_limit(options)
+
+            def start(queues: Sequence[MessageQueue | None], answered: Answered = lambda _: None) -> None:
+                workers.start_soon(_work, source, sender, pacer, limit, queues, answered)
+
+            if isinstance(source, GeneratedSource):
+                InFlight(partial(start, (None,)), options.in_flight, options.size * limit)
+            else:
+                queues: list[MessageQueue | None] = [*await producer.publish_queues(options.topic)]
+                shuffle(queues)  # otherwise many short runs would fill the first queue only
+                source.tasks = tasks = min(options.in_flight or LINES_IN_FLIGHT, len(queues))
+                for task in range(tasks):  # no queue belongs to two tasks, which keeps the order of lines
+                    start(queues[task::tasks])
     return _write_summary(options, tally, source.skipped)
-
-
-async def _shares(options: ProduceOptions, producer: Producer) -> list[list[MessageQueue | None]]:
-    """Return the queues of each task; no queue belongs to two tasks, which keeps the order of lines."""
-    if options.count is not None:
-        return [[None]] * (options.in_flight or GENERATED_IN_FLIGHT)
-    queues: list[MessageQueue | None] = [*await producer.publish_queues(options.topic)]
-    shuffle(queues)  # otherwise many short runs would fill the first queue only
-    tasks = min(options.in_flight or LINES_IN_FLIGHT, len(queues))
-    return [queues[task::tasks] for task in range(tasks)]
 
 
 def _batch_limit(options: ProduceOptions) -> int:
@@ -78,9 +76,14 @@ def _batch_limit(options: ProduceOptions) -> int:
 
 
 async def _work(
-    source: Source, sender: OrderedSender, pacer: Pacer, limit: int, queues: list[MessageQueue | None]
+    source: Source,
+    sender: OrderedSender,
+    pacer: Pacer,
+    limit: int,
+    queues: Sequence[MessageQueue | None],
+    answered: Answered,
 ) -> None:
-    """Send the messages of the source, one request at a time."""
+    """Send the messages of the source, one request at a time; ``answered`` gets the time that it took."""
     for queue in cycle(queues):
         try:
             batch = await source.take(limit)
@@ -89,8 +92,11 @@ async def _work(
             continue
         if not batch.messages:
             return
-        await pacer.wait(len(batch.messages))
+        has_waited = await pacer.wait(len(batch.messages))
+        began = trio.current_time()
         await sender.send(batch, queue)
+        if not has_waited:
+            answered(trio.current_time() - began)
 
 
 async def _stop_at_interrupt(interrupt: Interrupt, stopper: Stopper, scope: trio.CancelScope) -> None:
@@ -100,7 +106,7 @@ async def _stop_at_interrupt(interrupt: Interrupt, stopper: Stopper, scope: trio
 
 
 def _write_summary(options: ProduceOptions, tally: Tally, skipped: int) -> int:
-    summary = tally.summary(options.topic, skipped)
+    summary = tally.summary(options.topic, skipped, options.rate)
     if options.json:
         write_json(summary)
     elif tally.sent or tally.first_error is None:
