@@ -38,13 +38,44 @@ _RETRY_CODES: Final = frozenset(
     )
 )
 _FIRST_PAUSE_S: Final = 0.1
-_MAX_BUSY_PAUSE_S: Final = 0.5
-_BUSY_TRY_S: Final = 0.2  # with less time a busy broker is not tried again: it might store what is then given up
+_MAX_PAUSE_S: Final = 0.5
+#: With less time a busy broker is not tried again: it might store what is then given up.  The last attempt to connect
+#: is made when so much is left.
+_LAST_TRY_S: Final = 0.2
+_ROUNDING_S: Final = 1e-3
 _SPREAD: Final = 1.5
 #: A broker from which nothing arrives for this long is given up if another one can take the message.
 _SILENCE_S: Final = 1.0
 
 Choice: TypeAlias = Callable[[TopicPlan], Target]
+
+
+class _Attempts:
+    """What one send has tried.
+
+    Attributes:
+        brokers: names in order.
+        count: attempts that may have reached a broker.
+        unreached: further ones, which could not connect, so that nothing was sent.
+    """
+
+    __slots__ = ("brokers", "count", "unreached")
+
+    def __init__(self) -> None:
+        self.brokers: list[str] = []
+        self.count = self.unreached = 0
+
+    def failed(self, broker_name: str, error: Exception) -> None:
+        self.brokers.append(broker_name)
+        if isinstance(error, ConnectError):
+            self.unreached += 1
+        else:
+            self.count += 1
+
+    def restart(self) -> None:
+        """Let all brokers be tried again: the last one was busy and stored nothing."""
+        del self.brokers[:-1]
+        self.count, self.unreached = 1, 0
 
 
 class Delivery:
@@ -78,26 +109,25 @@ class Delivery:
     async def send(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
         """Try until a broker stored it, or the attempts or the time are used up; one attempt if ``choose`` is given.
 
-        A refusal by a busy broker is no attempt, unless ``on_busy`` is "raise": nothing was stored.
+        Where nothing was stored it is no attempt: without a connection, unless ``retries`` is 0, and after a refusal by
+        a busy broker, unless ``on_busy`` is "raise".
         """
         deadline = trio.current_time() + self._settings.send_timeout_s
-        tried: list[str] = []
+        tried = _Attempts()
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
             plan = self._current_plan(topic) or await self._plan_in_time(topic, deadline)
-            target, has_other = self._choose(plan, tried, choose)
+            target, has_other = self._choose(plan, tried.brokers, choose)
             try:
                 result = await self._try_once(target, outgoing, deadline, has_other)
             except (ConnectError, ConnectionLostError, RequestTimeoutError, BrokerResponseError) as exc:
-                tried.append(target.queue.broker_name)
+                tried.failed(target.queue.broker_name, exc)
                 self._note_failure(topic, target, exc)
                 if choose is None and self._may_retry(exc, tried, deadline, has_other):
-                    pause_s = 0.0
-                    if not (has_other or isinstance(exc, BrokerResponseError)):
-                        pause_s = _restart_pause_s(len(tried), deadline)
-                elif (busy_s := self._busy_pause_s(exc, deadline)) is not None:
-                    pause_s = busy_s
-                    del tried[:-1]  # all brokers may be tried again
+                    is_alone = not (has_other or isinstance(exc, BrokerResponseError))
+                    pause_s = _restart_pause_s(tried.count, deadline) if is_alone else 0.0
+                elif (wait_s := self._wait_s(exc, tried, deadline)) is not None:
+                    pause_s = wait_s
                 else:
                     raise
                 if pause_s:
@@ -185,39 +215,51 @@ class Delivery:
                 routes.refresh(AUTO_CREATE_TOPIC)
         routes.refresh(topic)
 
-    def _may_retry(self, error: Exception, tried: list[str], deadline: float, has_other: bool) -> bool:
-        is_left = len(tried) < self._tries
-        if isinstance(error, BrokerResponseError):
+    def _may_retry(self, error: Exception, tried: _Attempts, deadline: float, has_other: bool) -> bool:
+        is_left = tried.count < self._tries
+        if isinstance(error, ConnectError):
+            may = has_other
+        elif isinstance(error, BrokerResponseError):
             may = is_left and (error.code in _RETRY_CODES or (error.code == ResponseCode.SYSTEM_BUSY and has_other))
         else:
             may = is_left or has_other
-        if may and trio.current_time() < deadline:
-            return True
-        if len(tried) > 1:
-            error.add_note(f"tried {len(tried)} times: {', '.join(tried)}")
-        return False
+        return may and trio.current_time() < deadline
+
+    def _wait_s(self, error: Exception, tried: _Attempts, deadline: float) -> float | None:
+        """Return how long to wait until an attempt that stored nothing is repeated, ``None``: it is not.
+
+        The pauses differ, or all that failed together would come back together.
+        """
+        wait_s = None
+        if not isinstance(error, ConnectError):
+            wait_s = self._busy_pause_s(error, deadline)
+            if wait_s is not None:
+                tried.restart()
+        elif self._settings.retries and (left_s := deadline - trio.current_time() - _LAST_TRY_S) > _ROUNDING_S:
+            pause_s = min(_FIRST_PAUSE_S * 2.0 ** (tried.unreached - 1), _MAX_PAUSE_S) * RANDOM.uniform(1, _SPREAD)
+            wait_s = min(pause_s, left_s)
+        if wait_s is None and len(names := tried.brokers) > 1:
+            error.add_note(f"tried {len(names)} times: {', '.join(names)}")
+        return wait_s
 
     def _busy_pause_s(self, error: Exception, deadline: float) -> float | None:
-        """Return how long to wait after a refusal by a busy broker, ``None``: the time is up, or it is another error.
-
-        The pauses differ, or all that were refused together would come back together.
-        """
         if not isinstance(error, BrokerResponseError) or self._settings.on_busy == "raise":
             return None
         left_s, pause_s = deadline - trio.current_time(), error.retry_after_s
         if pause_s is None:
             if error.code != ResponseCode.SYSTEM_BUSY:
                 return None
-            pause_s = max(_FIRST_PAUSE_S, min(self._settings.send_timeout_s - left_s, _MAX_BUSY_PAUSE_S))
+            pause_s = max(_FIRST_PAUSE_S, min(self._settings.send_timeout_s - left_s, _MAX_PAUSE_S))
         pause_s *= RANDOM.uniform(1, _SPREAD)
-        return pause_s if pause_s + _BUSY_TRY_S < left_s else None
+        return pause_s if pause_s + _LAST_TRY_S < left_s else None
 
-    def _is_enough(self, tried: list[str], target: Target, deadline: float) -> bool:
+    def _is_enough(self, tried: _Attempts, target: Target, deadline: float) -> bool:
         """Return whether a message that was stored, but not flushed or copied in time, is not sent again."""
-        tried.append(target.queue.broker_name)
+        tried.brokers.append(target.queue.broker_name)
+        tried.count += 1
         if not self._settings.retry_another_broker_when_not_stored_ok:
             return True
-        return len(tried) >= self._tries or trio.current_time() >= deadline
+        return tried.count >= self._tries or trio.current_time() >= deadline
 
     async def _try_once(self, target: Target, outgoing: Outgoing, deadline: float, has_other: bool) -> SendResult:
         """Send once; if another broker seems able to take the message, leave it a third of the time at least."""

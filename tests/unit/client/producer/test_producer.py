@@ -1,5 +1,6 @@
 import zlib
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -330,24 +331,37 @@ async def test_the_next_try_goes_to_another_broker(fake_broker: FakeBroker, make
         assert {result.queue.broker_name for result in results} == {"broker-a"}
 
 
-async def test_the_only_broker_gets_a_moment_before_the_next_try(
-    fake_broker: FakeBroker, make_broker: BrokerFactory, autojump_clock: MockClock
+@pytest.mark.parametrize("queue", [None, MessageQueue("Topic", "broker-b", 1)], ids=["any", "queue"])
+async def test_sends_wait_for_only_broker(
+    fake_broker: FakeBroker, make_broker: BrokerFactory, autojump_clock: MockClock, queue: MessageQueue | None
 ) -> None:
     broker = await make_broker("broker-b")
     broker.add_topic("Topic")
     fake_broker.routes["Topic"] = broker.routes["Topic"]
-    async with Producer("group", namesrv=fake_broker.address) as producer:
-        await producer.send(Message("Topic", b"x"))
+    message = Message("Topic", b"x")
+    async with (
+        Producer("group", namesrv=fake_broker.address) as producer,
+        Producer("group", namesrv=fake_broker.address, settings=ProducerConfig(retries=0)) as once,
+    ):
+        for each in (producer, once):
+            await each.send(message)
         await broker.stop()
+        await wait_all_tasks_blocked()
         start = trio.current_time()
         with pytest.raises(ConnectError, match="Connection refused"):
-            await producer.send(Message("Topic", b"x"))
-        assert trio.current_time() - start == pytest.approx(0.3)
+            await once.send(message, queue=queue)
+        assert trio.current_time() == start
+        with pytest.raises(ConnectError, match="Connection refused"):
+            await producer.send(message, queue=queue)
+        assert trio.current_time() - start == pytest.approx(2.8, abs=0.05)  # of 3.0
 
+        before = len(broker.of(SEND))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(producer.send, Message("Topic", b"x"))
-            await trio.sleep(0.15)
+            for _ in range(10):
+                nursery.start_soon(partial(producer.send, message, queue=queue))
+            await trio.sleep(2.0)
             await broker.restart()
+        assert len(broker.of(SEND)) == before + 10
 
 
 async def test_all_tries_together_take_no_longer_than_the_timeout(
