@@ -265,7 +265,7 @@ class Broker:
             offsets=OffsetProcessors(store, topics, groups),
             queries=QueryProcessors(store, groups, config.max_frame_bytes, self.group_commit),
             clients=ClientProcessors(config, topics, groups),
-            topics=TopicProcessors(store, topics, groups.offsets, statistics, self.pulls),
+            topics=TopicProcessors(store, topics, groups.offsets, statistics, self.pulls, self.registration),
             groups=GroupProcessors(groups.settings, groups.offsets, statistics),
             store=StoreProcessors(groups.offsets, self.schedule.offsets, self.retention),
             settings=SettingsProcessor(Settings(config, statistics.start_ms), topics, self._clock_ms),

@@ -15,6 +15,7 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
 from triomq.broker.paged_read import encode
 from triomq.broker.pulls.pull_answers import PullAnswers
+from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
@@ -42,8 +43,9 @@ class TopicProcessors:
     offsets: ConsumerOffsetTable
     statistics: BrokerStatistics
     pulls: PullAnswers
+    registration: Registration
 
-    def update_and_create_topic(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def update_and_create_topic(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Create a topic or replace its configuration; its messages stay.
 
         The ``order`` field is ignored, as in RocketMQ 4.9.7.
@@ -72,9 +74,9 @@ class TopicProcessors:
             "topic set topic=%s read_queues=%d write_queues=%d perm=%d peer=%s",
             header.topic, header.read_queue_nums, header.write_queue_nums, header.perm, connection.peer,
         )  # fmt: skip
-        return command.reply()
+        return self.registration.answer_later(connection, command, header.topic)
 
-    def delete_topic(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def delete_topic(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
         """Delete a topic with its queues and offsets; pulls that wait for its messages are answered.
 
         Unlike in RocketMQ the offsets are deleted too: in a new topic of this name they would hide the first messages.
@@ -94,7 +96,7 @@ class TopicProcessors:
         for queue in queues:
             self.pulls.forget_queue(queue, f"topic[{topic}] not exist, apply first please!")
         LOGGER.info("topic deleted topic=%s peer=%s", topic, connection.peer)
-        return command.reply()
+        return self.registration.answer_later(connection, command, topic)
 
     def get_all_topic_config(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with all topics."""

@@ -1,4 +1,7 @@
-"""Registers the broker with name servers: every 30 s, and at once when its topics change.
+"""Registers the broker with name servers: every 30 s, and soon after its topics change.
+
+A topic that a tool changes is registered alone and at once, and the tool gets its answer afterwards: then clients find
+the topic.
 
 The connection to each stays open, because a name server forgets a broker whose connection ends.
 
@@ -7,41 +10,39 @@ Source: behaviour.md A.17, A.20; wire.md 8, 9.7; BrokerOuterAPI.java.
 
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, TypeAlias
+from functools import partial
+from itertools import count
+from typing import Final
 
 import trio
 
-from triomq.broker.addresses import Address, plain_ip
-from triomq.broker.config import BrokerConfig, TlsConfig
+from triomq.broker.addresses import Address
+from triomq.broker.config import BrokerConfig
+from triomq.broker.network.connection import Connection
 from triomq.broker.network.steps import Steps
 from triomq.broker.paged_read import encode
+from triomq.broker.services.namesrv_session import CONNECT_S, Session, Stream, ask_once, client_context, connect
 from triomq.broker.signals import Signal
 from triomq.broker.topics import TopicTable
-from triomq.protocol.bodies.registration import RegisterBrokerBody, registration_crc
+from triomq.protocol.bodies.registration import RegisterBrokerBody
 from triomq.protocol.bodies.route import ClusterInfo, DataVersion, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, ProtocolError
 from triomq.protocol.failure_log import FailureLog
-from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.frame import FrameSplitter
-from triomq.tls import load_ca, load_identity, make_context, tls_reason
+from triomq.tls import tls_reason
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.registration")
 
 _INTERVAL_S: Final = 30.0
 _PAUSE_S: Final = 0.1  # between two registrations while topics change
 _PAUSE_S_PER_BYTE: Final = 0.7e-6  # encoding 10,000 topics, 1.5 MB, takes the event loop 30 ms: then once a second
-_CONNECT_S: Final = 3.0
-_ANSWER_S: Final = 6.0
+_CONFIRM_S: Final = 1.0  # how long a tool waits for name servers that do not answer
 _LEAVE_S: Final = 3.0
 _FIRST_RETRY_S: Final = 0.5
-_RECEIVE_BYTES: Final = 64 * 1024
 _MASTER_ID: Final = 0
-
-_Stream: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
 async def check_broker_name(config: BrokerConfig) -> None:
@@ -53,17 +54,17 @@ async def check_broker_name(config: BrokerConfig) -> None:
     Raises:
         ConfigError: another broker has the name, or a file of TLS cannot be used.
     """
-    tls = _client_context(config.tls)
+    tls = client_context(config.tls)
     taken: list[str] = []
 
     async def check(name_server: Address) -> None:
-        answer = await _ask_once(name_server, tls, RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await ask_once(name_server, tls, RequestCode.GET_BROKER_CLUSTER_INFO)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return
         with suppress(ProtocolError, ConfigError):
             known = ClusterInfo.decode(answer.body).broker_addr_table.get(config.broker_name)
             at = None if known is None else known.broker_addrs.get(_MASTER_ID)
-            if at and await _ask_once(Address.parse(at), tls, RequestCode.GET_BROKER_RUNTIME_INFO) is not None:
+            if at and await ask_once(Address.parse(at), tls, RequestCode.GET_BROKER_RUNTIME_INFO) is not None:
                 taken.append(
                     f"broker name {config.broker_name} is in use: name server {name_server} knows a broker of this "
                     f"name at {at}, which answers; choose another name with --broker-name, or stop that broker first"
@@ -74,23 +75,6 @@ async def check_broker_name(config: BrokerConfig) -> None:
             nursery.start_soon(check, name_server)
     if taken:
         raise ConfigError(taken[0])
-
-
-async def _ask_once(address: Address, tls: ssl.SSLContext | None, code: int) -> RemotingCommand | None:
-    """Return the answer to a request without fields; ``None`` if there is none within 3 s."""
-    with trio.move_on_after(_CONNECT_S), suppress(OSError, trio.BrokenResourceError, ProtocolError):
-        stream, _ = await _connect(address, tls)
-        async with stream:
-            splitter = FrameSplitter()
-            await stream.send_all(RemotingCommand(code, 1).encode())
-            while data := await stream.receive_some(_RECEIVE_BYTES):
-                frames, error = splitter.split(data)
-                for command in map(RemotingCommand.decode, frames):
-                    if command.is_response:
-                        return command
-                if error is not None:
-                    raise error
-    return None
 
 
 class Registration:
@@ -114,13 +98,14 @@ class Registration:
         self.log: Final = FailureLog(
             LOGGER, "not registered for now namesrv=%s reason=%s", logging.WARNING, recovery="registered namesrv=%s"
         )
-        self.tls: Final = _client_context(config.tls)
+        self.tls: Final = client_context(config.tls)
         self._topics = topics
         self._steps = steps
         self._links = [_Link(self, address) for address in config.register]
         self._ended = trio.Event()
         self._encoding = trio.Lock()
         self._encoded: tuple[DataVersion | None, bytes] = None, b""
+        self._single_versions = count(1)
 
     def topics_changed(self) -> None:
         """Register soon."""
@@ -136,6 +121,40 @@ class Registration:
                 self._encoded = version, await self._steps.run(encode(body))
             return self._encoded[1]
 
+    async def single_body(self, topic: str) -> bytes:
+        """Return the body with one topic, or none if it was deleted.
+
+        Its version is unique: with that of the table, a name server would ignore the next registration of all topics.
+        """
+        config = self._topics.get(topic)
+        version = DataVersion(counter=next(self._single_versions), timestamp=0)
+        return RegisterBrokerBody(TopicConfigSerializeWrapper({topic: config} if config else {}, version)).encode()
+
+    @property
+    def pause_s(self) -> float:
+        """The least time between two registrations of all topics."""
+        return max(_PAUSE_S, len(self._encoded[1]) * _PAUSE_S_PER_BYTE)
+
+    def answer_later(self, connection: Connection, command: RemotingCommand, topic: str) -> RemotingCommand | None:
+        """Return the response to a request that changed a topic; ``None``: it is sent when name servers know of it.
+
+        Name servers that do not answer are waited for up to 1 s.
+        """
+        sessions = [link.session for link in self._links if link.session is not None]
+        if command.is_oneway or not sessions:
+            return command.reply()
+        self._steps.nursery.start_soon(self._answer, connection, command.reply(), topic, sessions)
+        return None
+
+    async def _answer(
+        self, connection: Connection, response: RemotingCommand, topic: str, sessions: Iterable[Session]
+    ) -> None:
+        with trio.move_on_after(_CONFIRM_S):
+            for done in [session.announce(lambda: self.single_body(topic)) for session in sessions]:
+                await done.wait()
+        connection.send(response)
+        self._steps.end()
+
     async def run(self) -> None:
         """Work until :meth:`leave` or cancelled."""
         async with trio.open_nursery() as nursery:
@@ -145,7 +164,7 @@ class Registration:
 
     async def wait_tried(self) -> None:
         """Return when each name server knows the broker, or does not answer."""
-        with trio.move_on_after(_CONNECT_S):
+        with trio.move_on_after(CONNECT_S):
             for link in self._links:
                 await link.tried.wait()
 
@@ -164,6 +183,7 @@ class _Link:
     Attributes:
         changed: topics changed, or the broker leaves.
         tried: the first registration has been answered, or has failed.
+        session: the connection while the broker is registered on it.
     """
 
     def __init__(self, owner: Registration, address: Address) -> None:
@@ -173,7 +193,7 @@ class _Link:
         self._address = address
         self._scope = trio.CancelScope()  # ends what waits for nothing that matters when the broker leaves
         self._is_registered = False
-        self._opaque = 0
+        self.session: Session | None = None
 
     def leave(self) -> None:
         """Unregister and end; end at once what is not registered."""
@@ -187,8 +207,8 @@ class _Link:
             pause_s = _FIRST_RETRY_S
             while not self._owner.leaving.is_set():
                 try:
-                    with trio.fail_after(_CONNECT_S):
-                        stream, local_ip = await _connect(self._address, self._owner.tls)
+                    with trio.fail_after(CONNECT_S):
+                        stream, local_ip = await connect(self._address, self._owner.tls)
                 except (OSError, trio.TooSlowError, trio.BrokenResourceError) as exc:
                     tls_error = exc.__cause__
                     reason = tls_reason(tls_error) if isinstance(tls_error, ssl.SSLError) else str(exc)
@@ -205,55 +225,36 @@ class _Link:
                     await trio.sleep(pause_s)
                     pause_s = min(pause_s * 2, _INTERVAL_S)
 
-    async def _stay(self, stream: _Stream, address: str) -> str:
+    async def _stay(self, stream: Stream, address: str) -> str:
         """Register again and again; return why it ended."""
-        reasons: list[str] = []
-        send, receive = trio.open_memory_channel[RemotingCommand](1)
+        config = self._owner.config
         async with trio.open_nursery() as nursery:
+            session = Session(stream, (config.broker_name, address, config.cluster_name, _MASTER_ID), nursery)
+            nursery.start_soon(session.read)
+            nursery.start_soon(session.attempt, partial(self._register, session))
+        return session.reason
 
-            async def read() -> None:
-                reasons.append(await _read(stream, send))
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(read)
-            try:
-                await self._register(stream, receive, address)
-            except (trio.BrokenResourceError, trio.TooSlowError) as exc:
-                reasons.append(str(exc) or "no answer")
-            nursery.cancel_scope.cancel()
-        return reasons[0] if reasons else ""
-
-    async def _register(
-        self, stream: _Stream, responses: trio.MemoryReceiveChannel[RemotingCommand], address: str
-    ) -> None:
+    async def _register(self, session: Session) -> None:
         """Register until the broker leaves.
 
         Raises:
             trio.BrokenResourceError, trio.TooSlowError: the name server cannot be reached any more.
         """
-        owner, config = self._owner, self._owner.config
-        broker = config.broker_name, address, config.cluster_name, _MASTER_ID
-
-        async def ask(code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
-            self._opaque += 1
-            with trio.fail_after(_ANSWER_S):
-                await stream.send_all(RemotingCommand(code, self._opaque, 0, fields, body).encode())
-                while (response := await responses.receive()).opaque != self._opaque:
-                    pass
-            return response
-
-        while not owner.leaving.is_set():
-            self.changed.clear()
-            body = await owner.body()
-            header = RegisterBrokerRequestHeader(*broker, _ha_address(address), body_crc32=registration_crc(body))
-            response = await ask(RequestCode.REGISTER_BROKER, header.encode(), body)
-            self._note(response)
-            with trio.move_on_after(max(_PAUSE_S, len(body) * _PAUSE_S_PER_BYTE)):
-                await owner.leaving.wait()
-            with trio.move_on_after(_INTERVAL_S):
-                await self.changed.wait()
-        await ask(RequestCode.UNREGISTER_BROKER, BrokerRequestHeader(*broker).encode())
+        owner = self._owner
+        try:
+            while not owner.leaving.is_set():
+                self.changed.clear()
+                self._note(await session.register(owner.body))
+                self.session = session if self._is_registered else None
+                with trio.move_on_after(owner.pause_s):
+                    await owner.leaving.wait()
+                with trio.move_on_after(_INTERVAL_S):
+                    await self.changed.wait()
+        finally:
+            self.session = None
+        await session.unregister()
         LOGGER.info("unregistered namesrv=%s", self._address)
+        session.end("")
 
     def _note(self, response: RemotingCommand) -> None:
         self._is_registered = response.code == ResponseCode.SUCCESS
@@ -265,58 +266,3 @@ class _Link:
                 LOGGER.info("registered namesrv=%s", self._address)
             self._owner.log.worked(self._address, key=self._address)
         self.tried.set()
-
-
-async def _connect(address: Address, tls: ssl.SSLContext | None) -> tuple[_Stream, str]:
-    """Return a connection, with TLS if that is enforced, and its IP address here.
-
-    Raises:
-        OSError: it cannot be made.
-        trio.BrokenResourceError: the handshake failed.
-    """
-    tcp = await trio.open_tcp_stream(*address)
-    local_ip = plain_ip(tcp.socket.getsockname()[0])
-    if tls is None:
-        return tcp, local_ip
-    stream = trio.SSLStream(tcp, tls, server_hostname=address.host, https_compatible=True)
-    try:
-        await stream.do_handshake()
-    except BaseException:
-        await trio.aclose_forcefully(tcp)
-        raise
-    return stream, local_ip
-
-
-async def _read(stream: _Stream, responses: trio.MemorySendChannel[RemotingCommand]) -> str:
-    """Pass responses on, drop requests, which mean nothing to this broker; return why the connection ended."""
-    splitter = FrameSplitter()
-    try:
-        while data := await stream.receive_some(_RECEIVE_BYTES):
-            frames, error = splitter.split(data)
-            for response in map(RemotingCommand.decode, frames):
-                if response.is_response:
-                    responses.send_nowait(response)
-            if error is not None:
-                raise error
-    except (trio.BrokenResourceError, trio.WouldBlock, ProtocolError) as exc:
-        return str(exc) or "more answers than requests"
-    return "the name server closed the connection"
-
-
-def _client_context(tls: TlsConfig | None) -> ssl.SSLContext | None:
-    """Return settings for name servers, which must have TLS if clients must; else ``None``."""
-    if tls is None or not tls.enforcing:
-        return None
-    context = make_context(is_server=False)
-    if tls.client_ca is None:
-        context.load_default_certs()
-    else:
-        load_ca(context, tls.client_ca)
-    load_identity(context, tls.cert, tls.key)
-    return context
-
-
-def _ha_address(address: str) -> str:
-    """Return where slaves would ask for the log, which is nowhere yet; RocketMQ uses the port after the broker's."""
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) + 1}"

@@ -74,6 +74,8 @@ class Admin(MessageAdmin):
     ) -> list[str]:
         """Create a topic on all masters that do not have it, and return their addresses; it is left alone elsewhere.
 
+        Returns when name servers route clients to the new queues.
+
         Args:
             topic: name of the topic.
             queues: number of read and of write queues on each broker; 4 in a new topic.
@@ -86,10 +88,11 @@ class Admin(MessageAdmin):
             IllegalNameError: the name is not valid.
             ConfigError: ``queues`` is not above 0, the cluster does not exist, or a broker has the topic with other
                 settings than those given; nothing has changed.
+            NameServerError: the topic exists, but a name server does not know of it within 5 s.
         """
         validate_topic(topic)
         settings = TopicSettings(read_queues=queues, write_queues=queues, perm=perm, order=order)
-        requests, masters = self._entered().requests, await self._masters(cluster)
+        requests, masters = self._entered().requests, await self._named_masters(cluster)
         return await create_topic(requests, masters, topic, settings, dry_run=dry_run)
 
     async def delete_topic(self, topic: str) -> None:
@@ -133,6 +136,7 @@ class Admin(MessageAdmin):
         Raises:
             ConfigError: messages would be hidden, and ``force`` is not set; nothing has changed.
             NoRouteError: no broker, or not the named one, has the topic.
+            NameServerError: as :meth:`create_topic`.
         """
         masters = await self._masters_of(topic, broker_name)
         return await change_topic(self._entered().requests, masters, topic, settings, force=force, dry_run=dry_run)

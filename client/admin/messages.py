@@ -248,6 +248,9 @@ class MessageAdmin(OpenOnce):
         return await requests.ask_each(masters, code, header, body)
 
     async def _masters(self, cluster: str | None = None) -> list[str]:
+        return list((await self._named_masters(cluster)).values())
+
+    async def _named_masters(self, cluster: str | None = None) -> dict[str, str]:
         found = masters_of_cluster(await self.cluster(), cluster)
         if not found:
             current = self._entered().requests.name_servers.current

@@ -3,21 +3,35 @@
 Source: wire.md 7; AdminBrokerProcessor.java.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+import trio
+
 from triomq.client.cluster.requests import Requests, raise_for_code
+from triomq.client.cluster.route import read_route
 from triomq.protocol.bodies.route import TopicConfig, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ClientError, ConfigError, NameServerError, TopicNotExistError
+from triomq.protocol.errors import (
+    ClientError,
+    ConfigError,
+    ConnectError,
+    ConnectionLostError,
+    NameServerError,
+    RequestTimeoutError,
+    TopicNotExistError,
+)
 from triomq.protocol.names import AUTO_CREATE_TOPIC
 from triomq.protocol.requests.offsets import OffsetResponseHeader, QueueRequestHeader
-from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
+from triomq.protocol.requests.topics import CreateTopicRequestHeader, GetRouteInfoRequestHeader, TopicRequestHeader
 
 #: Attribute with the kind of messages that brokers of RocketMQ 5 accept.  Source: TopicAttributes.java.
 MESSAGE_TYPE: Final = "message.type"
 _QUEUES: Final = 4  # of a new topic
+_ROUTE_WAIT_S: Final = 5.0
+_ROUTE_POLL_S: Final = 0.1
+_ROUTE_REQUEST_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +89,23 @@ class TopicChange(NamedTuple):
 
 
 async def create_topic(
-    requests: Requests, masters: Iterable[str], topic: str, settings: TopicSettings, *, dry_run: bool
+    requests: Requests, masters: Mapping[str, str], topic: str, settings: TopicSettings, *, dry_run: bool
 ) -> list[str]:
-    """Create a topic on the brokers at these addresses that do not have it; return their addresses.
+    """Create a topic on those of these brokers, given by name, that do not have it; return their addresses.
 
     First all brokers are asked: nothing changes if one of them has the topic with settings other than those given.
     What is not given is RocketMQ's default in a new topic, and as it is in one that exists.
 
     Raises:
         ConfigError: a broker has the topic with other settings.
+        NameServerError: a name server does not know of the topic in time.
     """
-    missing = []
-    for address in masters:
+    missing = {}
+    for name, address in masters.items():
         try:
             config = await read_topic_config(requests, address, topic)
         except TopicNotExistError:
-            missing.append(address)
+            missing[name] = address
             continue
         wanted = replace(settings, order=None).applied_to(config)  # brokers of RocketMQ 4.9 do not keep the order
         if wanted != config:
@@ -100,8 +115,11 @@ async def create_topic(
             )
     if missing and not dry_run:
         header = _header(topic, settings.applied_to(TopicConfig(topic, _QUEUES, _QUEUES)), settings)
-        await requests.ask_each(missing, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-    return missing
+        await requests.ask_each(missing.values(), header.code, header)
+        await _wait_for_route(
+            requests, topic, dict.fromkeys(missing, (header.read_queue_nums, header.write_queue_nums))
+        )
+    return list(missing.values())
 
 
 def _described(config: TopicConfig) -> str:
@@ -131,10 +149,14 @@ async def change_topic(
             f"topic {topic}: fewer read queues hide messages from consumers: {hidden} ({brokers}); lower the write "
             "queues first and wait until all groups have consumed the others, or force it (--force, force=True)"
         )
+    changed = {}
     for index, (name, before, after, _) in enumerate(changes):
         if after != before and not dry_run:
             await requests.ask(masters[name], RequestCode.UPDATE_AND_CREATE_TOPIC, _header(topic, after, settings))
-            changes[index] = changes[index]._replace(after=await read_topic_config(requests, masters[name], topic))
+            after = await read_topic_config(requests, masters[name], topic)
+            changes[index] = changes[index]._replace(after=after)
+            changed[name] = after.read_queue_nums, after.write_queue_nums
+    await _wait_for_route(requests, topic, changed)
     return changes
 
 
@@ -145,6 +167,44 @@ async def _count(requests: Requests, address: str, topic: str, queue_id: int) ->
     answers = [await requests.ask(address, code, header) for code in codes]
     first, end = (OffsetResponseHeader.decode(answer.ext_fields).offset for answer in answers)
     return end - first
+
+
+async def _wait_for_route(requests: Requests, topic: str, queues: Mapping[str, tuple[int, int]]) -> None:
+    """Return when all name servers that answer have the route; ours and Apache's brokers register before they answer.
+
+    Args:
+        requests: sends the requests.
+        topic: name of the topic.
+        queues: numbers of read and of write queues, by broker name.
+
+    Raises:
+        NameServerError: a name server does not have it in time.
+    """
+    deadline = trio.current_time() + _ROUTE_WAIT_S
+    for name_server in requests.name_servers.addresses if queues else ():
+        while not await _is_routed(requests, name_server, topic, queues.items()):
+            if trio.current_time() >= deadline:
+                raise NameServerError(
+                    f"topic {topic!r} is set on its brokers, but name server {name_server} has no such route after "
+                    f"{_ROUTE_WAIT_S:g} s: is each of these brokers registered there? {', '.join(queues)}"
+                )
+            await trio.sleep(_ROUTE_POLL_S)
+
+
+async def _is_routed(
+    requests: Requests, name_server: str, topic: str, queues: Set[tuple[str, tuple[int, int]]]
+) -> bool:
+    command = requests.command(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
+    )
+    try:
+        response = await requests.invoke(name_server, command, _ROUTE_REQUEST_S)
+    except (ConnectError, ConnectionLostError, RequestTimeoutError):
+        return True  # no client learns from it now
+    if response.code == ResponseCode.TOPIC_NOT_EXIST:
+        return False
+    route = read_route(raise_for_code(response, name_server).body)
+    return queues <= {(data.broker_name, (data.read_queue_nums, data.write_queue_nums)) for data in route.queue_datas}
 
 
 def _header(topic: str, config: TopicConfig, settings: TopicSettings) -> CreateTopicRequestHeader:

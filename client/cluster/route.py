@@ -50,8 +50,8 @@ def masters_of_route(route: TopicRouteData) -> dict[str, str]:
     return {one.broker_name: one.broker_addrs[MASTER_ID] for one in brokers if MASTER_ID in one.broker_addrs}
 
 
-def masters_of_cluster(info: ClusterInfo, cluster: str | None = None) -> list[str]:
-    """Return the addresses of all masters, or those of one cluster, by broker name.
+def masters_of_cluster(info: ClusterInfo, cluster: str | None = None) -> dict[str, str]:
+    """Return the addresses of all masters, or those of one cluster, by broker name, sorted by name.
 
     Raises:
         ConfigError: the cluster does not exist.
@@ -63,7 +63,7 @@ def masters_of_cluster(info: ClusterInfo, cluster: str | None = None) -> list[st
             raise ConfigError(f"cluster {cluster!r} does not exist; the name server knows: {known}")
         names = info.cluster_addr_table[cluster]
     brokers = [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
-    return [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
+    return {one.broker_name: one.broker_addrs[MASTER_ID] for one in brokers if MASTER_ID in one.broker_addrs}
 
 
 def publish_queues(topic: str, route: TopicRouteData) -> Queues:

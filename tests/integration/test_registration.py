@@ -4,18 +4,21 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from tests.certificates import Authority, Identity
+from tests.facades import FACADES, Admin, Producer, use_facade
 from tests.integration import broker_wire, test_name_server
 from tests.integration.broker_wire import connected, request, wait_for
 from triomq.broker.addresses import Address
 from triomq.broker.config import Listener, TlsConfig
 from triomq.broker.name_server import NameServer
 from triomq.broker.server import Broker
+from triomq.client import Message, TopicSettings
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError
@@ -27,10 +30,10 @@ FREE: Final = Address("127.0.0.1", 0)
 
 @asynccontextmanager
 async def broker_at(
-    root: Path, *name_servers: Address, advertise: str | None = None, tls: TlsConfig | None = None
+    root: Path, *name_servers: Address, advertise: str | None = None, **settings: Any
 ) -> AsyncGenerator[Broker]:
     listener = Listener(broker=FREE, namesrv=None, advertise=advertise)
-    async with broker_wire.running(root, listeners=(listener,), register=name_servers, tls=tls) as broker:
+    async with broker_wire.running(root, listeners=(listener,), register=name_servers, **settings) as broker:
         yield broker
 
 
@@ -49,6 +52,53 @@ async def test_topics_are_at_all_name_servers_until_the_broker_ends(tmp_path: Pa
                 broker.topics.put(TopicConfig(f"T{number}", 4, 4))
             await wait_for(lambda: [address_of(server, "T49") for server in servers] == [at, at], 3)
         assert [server.routes.topics() for server in servers] == [[], []]
+
+
+@pytest.mark.parametrize("facade", FACADES)
+async def test_what_a_tool_changes_is_at_all_name_servers_when_it_returns(tmp_path: Path, facade: str) -> None:
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(test_name_server.running(tmp_path / f"n{n}")) for n in range(2)]
+        addresses = [server.address for server in servers]
+        for name in ("a", "b"):
+            broker = broker_at(tmp_path / name, *addresses, broker_name=name, auto_create_topic=False)
+            await stack.enter_async_context(broker)
+
+        def queues(topic: str) -> list[list[int]]:
+            routes = [server.routes.route(topic, "") for server in servers]
+            return [sorted(data.write_queue_nums for data in route.queue_datas) if route else [] for route in routes]
+
+        with trio.fail_after(60), use_facade(facade):
+            async with Admin(namesrv=[str(address) for address in addresses]) as admin:
+                for number in range(5):
+                    topic = f"T{number}"
+                    await admin.create_topic(topic, queues=2)
+                    assert queues(topic) == [[2, 2], [2, 2]]
+                    async with Producer("P", namesrv=str(addresses[number % 2])) as producer:
+                        await producer.send(Message(topic, b"at once"))
+                    await admin.update_topic(topic, TopicSettings(write_queues=number + 3))
+                    assert queues(topic) == [[number + 3] * 2] * 2
+                    await admin.delete_topic(topic)
+                    assert queues(topic) == [[], []]
+        await trio.sleep(0.3)  # all topics are registered meanwhile
+        assert not any(topic.startswith("T") and topic != "TBW102" for s in servers for topic in s.routes.topics())
+
+
+async def test_a_tool_waits_a_second_for_a_silent_name_server(tmp_path: Path, autojump_clock: MockClock) -> None:
+    answers = iter([True])
+
+    def fall_silent(command: RemotingCommand) -> bytes:
+        is_answered = command.code != RequestCode.REGISTER_BROKER or next(answers, False)
+        return command.reply().encode() if is_answered else b""
+
+    async with strange_name_server(fall_silent) as address, broker_at(tmp_path / "b", address) as broker:
+        async with connected(broker.addresses["default"][0].port) as wire:
+            for waited_s in (1, 0):  # the second time the connection has been given up
+                began = trio.current_time()
+                change = {"topic": "T", "defaultTopic": "T", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+                change |= {"topicFilterType": "SINGLE_TAG"}
+                assert (await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, change)).code == ResponseCode.SUCCESS
+                assert trio.current_time() - began == pytest.approx(waited_s, abs=0.2)
+                await trio.sleep(20)
 
 
 async def test_where_tls_is_enforced_name_servers_need_it_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

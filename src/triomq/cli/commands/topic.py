@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-import trio
-
 from triomq.cli.arguments.client_options import (
     ListOptions,
     TopicCreateOptions,
@@ -16,16 +14,13 @@ from triomq.cli.arguments.values import escape_controls
 from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.output import plural, write_json, write_records, write_result, write_table, write_text
 from triomq.cli.session import client_command, open_admin
-from triomq.client import Admin, TopicSettings
+from triomq.client import TopicSettings
 from triomq.client.admin.topic_config import MESSAGE_TYPE
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import NoRouteError
 from triomq.protocol.names import topic_kind
 
-_ROUTE_WAIT_S: Final = 5.0
-"""An Apache broker registers a new topic with its name servers after a moment, at most after this time."""
-_ROUTE_POLL_S: Final = 0.1
 _PERMISSIONS: Final[Mapping[str, Permission]] = {
     "rw": Permission.READ | Permission.WRITE,
     "r": Permission.READ,
@@ -53,7 +48,7 @@ async def list_topics(options: ListOptions) -> None:
 
 @client_command
 async def create(options: TopicCreateOptions) -> None:
-    """Create a topic where it does not exist; return when clients can use it.
+    """Create a topic where it does not exist.
 
     Raises:
         ConfigError: it exists with other settings.
@@ -64,8 +59,6 @@ async def create(options: TopicCreateOptions) -> None:
         if created and options.dry_run:
             config = TopicConfig(options.topic, options.queues or 4, options.queues or 4, perm or 6)
         else:
-            if created:
-                await _wait_for_route(admin, options.topic)
             config = await admin.topic_config(options.topic)
     result = {
         "topic": options.topic,
@@ -78,21 +71,6 @@ async def create(options: TopicCreateOptions) -> None:
     queues = plural(config.read_queue_nums, "queue")
     text = f"topic {options.topic} {state}: {queues} on each broker, permission {result['permission']}"
     write_result(result, text, as_json=options.json)
-
-
-async def _wait_for_route(admin: Admin, topic: str) -> None:
-    with trio.move_on_after(_ROUTE_WAIT_S):
-        while True:
-            try:
-                await admin.topic_route(topic)
-            except NoRouteError:
-                await trio.sleep(_ROUTE_POLL_S)
-            else:
-                return
-    raise IncompleteError(
-        f"topic {topic} was created, but no broker registered it with the name server within {_ROUTE_WAIT_S:g} s; "
-        f"check again with triomq topic show {topic}"
-    )
 
 
 @client_command

@@ -1,6 +1,8 @@
 from collections.abc import AsyncGenerator, Callable
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from triomq.client.admin.admin import Admin
@@ -11,6 +13,7 @@ from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.bodies.route import (
     BrokerData,
     ClusterInfo,
+    QueueData,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
@@ -72,6 +75,7 @@ async def brokers(fake_broker: FakeBroker, make_broker: BrokerFactory) -> tuple[
         ):
             broker.on(code, lambda command: command.reply())
         broker.fail(RequestCode.GET_TOPIC_CONFIG, ResponseCode.TOPIC_NOT_EXIST)
+    fake_broker.add_topic("New", 3, 6, other)
     return fake_broker, other
 
 
@@ -83,7 +87,7 @@ async def admin(brokers: tuple[FakeBroker, FakeBroker]) -> AsyncGenerator[Admin,
 
 async def test_topics_are_listed_in_order(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     brokers[0].add_topic("Another")
-    assert await admin.topics() == ["Another", "Topic"]
+    assert await admin.topics() == ["Another", "New", "Topic"]
 
 
 async def test_a_topic_is_created_on_every_master(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
@@ -104,6 +108,7 @@ async def test_a_topic_is_created_on_every_master(brokers: tuple[FakeBroker, Fak
 
 async def test_creating_leaves_existing_topics_alone(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     brokers[0].on(RequestCode.GET_TOPIC_CONFIG, answering(TopicConfig("New", 8, 8, 4).encode()))
+    brokers[0].add_topic("New", 8, 4, brokers[1])
     for queues, perm in ((4, None), (None, 6)):
         with pytest.raises(ConfigError, match=f"{brokers[0].address} with other settings .8 read .* perm 4; wanted: "):
             await admin.create_topic("New", queues, perm)
@@ -122,6 +127,7 @@ async def test_fewer_read_queues_that_hide_messages_need_force(
         broker.on(RequestCode.GET_MIN_OFFSET, lambda command: command.reply(ext_fields={"offset": "2"}))
         broker.on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "2"}))
     brokers[1].on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "5"}))
+    brokers[0].add_topic("Topic", 8, 6, brokers[1])
     settings = TopicSettings(read_queues=5)
     with pytest.raises(ConfigError, match=r"hide messages from consumers: 9 \(broker-b 9\); .*--force"):
         await admin.update_topic("Topic", settings)
@@ -131,8 +137,21 @@ async def test_fewer_read_queues_that_hide_messages_need_force(
     assert all(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
 
 
+async def test_a_new_topic_is_awaited_at_each_name_server_that_answers(
+    brokers: tuple[FakeBroker, FakeBroker], admin: Admin, autojump_clock: MockClock
+) -> None:
+    late = brokers[0].routes.pop("New")
+    async with Admin(namesrv=[brokers[0].address, "127.0.0.1:1"]) as both, trio.open_nursery() as nursery:
+        nursery.start_soon(both.create_topic, "New", 3)
+        await trio.sleep(4)
+        assert nursery.child_tasks
+        brokers[0].routes["New"] = late
+    with pytest.raises(NameServerError, match=r"'New' is set on its brokers, but .* broker-a, broker-b"):
+        await admin.create_topic("New", queues=8)
+
+
 async def test_a_topic_may_be_created_in_one_cluster_only(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
-    await admin.create_topic("New", cluster="two")
+    await admin.create_topic("New", queues=3, cluster="two")
     assert not brokers[0].of(RequestCode.UPDATE_AND_CREATE_TOPIC)
     assert brokers[1].of(RequestCode.UPDATE_AND_CREATE_TOPIC)
     with pytest.raises(ConfigError, match="the name server knows: one, two"):
@@ -206,6 +225,7 @@ async def test_update_changes_what_is_named_and_keeps_the_rest_of_each_broker(
     configs = [TopicConfig("Topic", 3, 5, 4, TopicFilterType.MULTI_TAG, 1, order=True), TopicConfig("Topic", 7, 7)]
     for broker, config in zip(brokers, configs, strict=True):
         broker.on(RequestCode.GET_TOPIC_CONFIG, answering(config.encode()))
+    brokers[0].routes["Topic"].queue_datas = [QueueData("broker-a", 3, 5, 4), QueueData("broker-b", 7, 7)]
     settings = TopicSettings(write_queues=2, message_type="FIFO")
     planned = await admin.update_topic("Topic", settings, dry_run=True)
     assert [(change.before, change.after.write_queue_nums) for change in planned] == [(configs[0], 2), (configs[1], 2)]
