@@ -1,10 +1,17 @@
 """Runs ``triomq`` commands as a shell would."""
 
+import atexit
+import functools
+import json
 import os
+import select
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 LIMIT_S: Final = 40
@@ -17,10 +24,49 @@ def environment(namesrv: str = "") -> dict[str, str]:
 
 
 def triomq(*words: str, namesrv: str = "", stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run a command to its end."""
-    return subprocess.run(
-        (*COMMAND, *words), input=stdin, capture_output=True, timeout=LIMIT_S, env=environment(namesrv), check=False
-    )
+    """Run a command to its end, in a fork of a process that has imported it.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended after 40 s.
+    """
+    request = json.dumps({"words": words, "environment": environment(namesrv)}).encode()
+    ended, report = os.pipe()
+    try:
+        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+            given.write(stdin)
+            given.seek(0)
+            try:
+                socket.send_fds(_fork_server(), [request], [given.fileno(), out.fileno(), err.fileno(), report])
+            finally:
+                os.close(report)
+            if not select.select([ended], [], [], LIMIT_S)[0]:
+                raise subprocess.TimeoutExpired(words, LIMIT_S)
+            code = int(os.read(ended, 16))
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(words, code, out.read(), err.read())
+    finally:
+        os.close(ended)
+
+
+@functools.cache
+def _fork_server() -> socket.socket:
+    """Start the server of this test process; it ends when this process closes its end of the socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        server = subprocess.Popen(
+            (sys.executable, "-m", "tests.integration.fork_server", str(theirs.fileno())),
+            pass_fds=[theirs.fileno()],
+            env=environment(),
+            cwd=Path(__file__).parents[2],
+        )
+
+    @atexit.register
+    def _end() -> None:
+        ours.close()
+        server.wait()
+
+    return ours
 
 
 @contextmanager
