@@ -13,8 +13,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(JOBS) --dist worksteal
-# Runs the failed tests once more. For tests with foreign processes, whose first failure stays in the output.
-ONCE_MORE = || { [ $$? -eq 1 ] && echo "--- failed tests once more" && $(PYTEST) --last-failed --last-failed-no-failures none
+# Repeats failed tests, one at a time, up to five failures. The first failure stays in the output and in the gate's summary.
+ONCE_MORE = || { [ $$? -eq 1 ] && echo "--- failed tests once more" && $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5
 
 QUICK_TESTS := tests/unit tests/property tests/integration
 LONG_TESTS := tests/chaos tests/fuzz tests/kills tests/packaging tests/powercut
@@ -37,19 +37,19 @@ $(INSTALLED): pyproject.toml
 test: quick smoke ## Show that it works, in minutes: unit, property and integration tests, a Java client, a Spark job
 
 quick: $(INSTALLED) ## Run the unit, property and integration tests
-	@$(PYTEST) $(PARALLEL) $(QUICK_TESTS) $(PYTEST_ARGS)
+	@$(PYTEST) $(PARALLEL) $(QUICK_TESTS) $(PYTEST_ARGS) $(ONCE_MORE) $(QUICK_TESTS) $(PYTEST_ARGS); }
 
 smoke: $(INSTALLED) ## Run one scenario of Apache's Java client and one Spark job (Java, Maven)
 	@echo "smoke tests with Java: the first run downloads Apache's jars, which takes minutes"
-	@$(PYTEST) $(PARALLEL) tests/interop tests/spark -m smoke $(PYTEST_ARGS)
+	@$(PYTEST) $(PARALLEL) tests/interop tests/spark -m smoke $(PYTEST_ARGS) $(ONCE_MORE) tests/interop tests/spark -m smoke $(PYTEST_ARGS); }
 
 test-all: unit interop spark test-containers ## Run all tests; those that need a missing tool are skipped (with CI=true they fail)
 
 unit: $(INSTALLED) ## Run all tests that need only Python
-	@$(PYTEST) $(PARALLEL) $(QUICK_TESTS) $(LONG_TESTS) $(PYTEST_ARGS)
+	@$(PYTEST) $(PARALLEL) $(QUICK_TESTS) $(LONG_TESTS) $(PYTEST_ARGS) $(ONCE_MORE) $(QUICK_TESTS) $(LONG_TESTS) $(PYTEST_ARGS); }
 
 long: $(INSTALLED) ## Run the tests of unit that test leaves out: fuzzing, kills, power cuts, chaos, packages
-	@$(PYTEST) $(PARALLEL) $(LONG_TESTS) $(PYTEST_ARGS)
+	@$(PYTEST) $(PARALLEL) $(LONG_TESTS) $(PYTEST_ARGS) $(ONCE_MORE) $(LONG_TESTS) $(PYTEST_ARGS); }
 
 interop: $(INSTALLED) ## Run the tests with Apache's brokers and clients (Java, Maven, Go)
 	@$(PYTEST) -n $(INTEROP_JOBS) --dist loadfile tests/interop $(PYTEST_ARGS) $(ONCE_MORE) tests/interop $(PYTEST_ARGS); }

@@ -15,6 +15,8 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
+from tests import core
+
 settings.register_profile("triomq", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("triomq")
 
@@ -59,8 +61,10 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests whose tool is missing; the report names file, line and tool."""
+    """Skip tests whose tool is missing; the report names file, line and tool.  Mark the core."""
     for item in items:
+        if why := core.reason(item.nodeid):
+            item.add_marker(pytest.mark.core(why))
         if (missing := missing_tools(item)) and not in_ci():
             item.add_marker(pytest.mark.skip(reason=lacking(missing)))
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from tests.core import CORE
 from tests.integration.test_testing_examples import run_example
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -154,3 +155,19 @@ def test_installed_wheel_brings_its_fixtures(built: Path, tmp_path: Path) -> Non
     found = (python, "-c", "import triomq; print(triomq.__file__)")
     assert subprocess.check_output(found, text=True, cwd=tmp_path).strip() == str(site / "triomq" / "__init__.py")
     run_example("trio_service", tmp_path, python)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.jvm
+@pytest.mark.spark
+def test_every_prefix_of_the_core_names_a_test() -> None:
+    command = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
+    listed = subprocess.run(
+        [*command, "-m", "core", "tests/interop", "tests/spark"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    tests = listed.stdout.splitlines()
+    assert [prefix for prefix in CORE if not any(test.startswith(prefix) for test in tests)] == []

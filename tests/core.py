@@ -1,0 +1,37 @@
+"""The core of the suites with Apache's programs and with Spark: the part that the gate runs.
+
+`make test-all` runs the remainder too, which takes most of an hour: run it before you call a change of the protocol,
+the store or the Spark source finished.  A test belongs here if it is the only one of its kind, or the cheapest of
+several.  A key is the beginning of a test's node id.  The Rust client's build alone takes longer than the gate.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_INTEROP: Final[Mapping[str, str]] = {
+    "test_java_clients.py::test_java_client_passes": "the whole kit with the Java clients of 4.9 and 5.x",
+    "test_our_client_against_apache.py::": "our client's whole suite at Apache's brokers of 4.9 and 5.x",
+    "test_clusters.py::test_all_name_servers_answer_with_the_same_route[mixed-at-apache": "mixed clusters",
+    "test_clusters.py::test_java_clients_pass[mixed-at-apache-4.9": "mixed clusters, for Java clients",
+    "test_clusters.py::test_the_go_client_passes[mixed-at-apache": "mixed clusters, and the Go client",
+    "test_go_client.py::test_go_client_passes[push_concurrent_tags": "the Go client",
+    "test_go_client.py::test_go_client_passes[transaction_check_back": "the Go client's transactions",
+    "test_other_clients.py::test_consumers_get_what_was_sent[node": "the Node client",
+    "test_store_exchange.py::test_store_survives_exchange_with_apache_both_ways[store-crash": "store files, both ways",
+    "test_transactions_exchange.py::test_apache_continues_our_transactions[True": "undecided transactions in our store",
+    "test_transactions_exchange.py::test_we_continue_transactions_of_apache[True": "the same in Apache's store",
+    "test_acl_verdicts.py::": "accounts: Apache's broker is the judge of each request",
+    "test_tls.py::test_our_client_uses_tls_to_apache[4.9": "our client's TLS",
+}
+
+_SPARK: Final[Mapping[str, str]] = {}
+
+CORE: Final[Mapping[str, str]] = {
+    **{f"tests/interop/{prefix}": why for prefix, why in _INTEROP.items()},
+    **{f"tests/spark/{prefix}": why for prefix, why in _SPARK.items()},
+}
+
+
+def reason(nodeid: str) -> str | None:
+    """Return why a test is in the core; ``None`` if it is not."""
+    return next((why for prefix, why in CORE.items() if nodeid.startswith(prefix)), None)
