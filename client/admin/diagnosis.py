@@ -33,6 +33,7 @@ class FindingKind(StrEnum):
     DISK = "disk-full"
     DUPLICATE_ID = "duplicate-client-id"
     SUBSCRIPTIONS = "different-subscriptions"
+    IDLE_FILTER = "filter-selects-nothing"
     MISSING_TOPIC = "missing-topic"
     NO_OWNER = "lag-without-owner"
     STALLED = "stalled"
@@ -193,6 +194,9 @@ def _about_members(state: GroupState, topics: Collection[str]) -> Iterator[Findi
     for difference in state.subscription_differences:
         advice = "let all members of a group subscribe to the same topics and tags, or use two groups"
         yield Finding(FindingKind.SUBSCRIPTIONS, f"group {group}: {difference}", advice, None, group, difference.topic)
+    for idle in state.idle_filters:
+        advice = "compare the tags of the subscription with those that producers send"
+        yield Finding(FindingKind.IDLE_FILTER, f"group {group}: {idle}", advice, None, group, idle.topic)
     for topic in state.missing_topics(topics):
         similar = get_close_matches(topic, topics, n=3, cutoff=0.6)
         advice = f"create it: triomq topic create {topic}" + (

@@ -6,16 +6,27 @@ what only a broker knows: locks, the time of the last commit, how long a queue h
 Source: behaviour.md A.15, B.17; users.md 7 to 9.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.requests import Requests
-from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.cluster.route import masters_of_route
+from triomq.client.consumer.pull import TOOLS_GROUP
+from triomq.client.consumer.requests.pull import Pull
+from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
 from triomq.client.environment import wall_clock_ms
-from triomq.protocol.bodies.client import ConsumerIdList, ConsumerRunningInfo, MessageModel, ProcessQueueInfo
+from triomq.protocol.bodies.client import (
+    ConsumerIdList,
+    ConsumerRunningInfo,
+    MessageModel,
+    ProcessQueueInfo,
+    SubscriptionData,
+)
 from triomq.protocol.bodies.group_health import (
     STALL_AFTER_S,
     GroupReport,
@@ -34,17 +45,26 @@ from triomq.protocol.errors import (
     ClientError,
     ConsumerNotOnlineError,
     ProtocolError,
+    SubscriptionParseError,
     TopicNotExistError,
 )
+from triomq.protocol.filters.filter_types import TAG
+from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
 from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader
-from triomq.protocol.units import Timestamp
+from triomq.protocol.units import QueueOffset, Timestamp
 
 #: Limit for the answer of a member; brokers give up after 10 s.
 _ANSWER_S: Final = 5.0
 _AT_ONCE: Final = 32
+#: Messages of a queue, the newest, in which a filter is looked for; pulls for that; messages of which tags are named.
+_FILTERED: Final = 10_000
+_FILTER_PULLS: Final = 16
+_TAGGED: Final = 32
+_MAX_TAGS: Final = 10
+_ALL: Final = TagFilter.parse(None)
 
 
 class GroupLag(NamedTuple):
@@ -89,6 +109,32 @@ class QueueState(NamedTuple):
     stall: Stall | None
 
 
+class IdleFilter(NamedTuple):
+    """A tag expression that selects none of the newest messages of its topic.
+
+    Attributes:
+        topic: the topic.
+        expression: the tag expression.
+        messages: how many messages were examined; at least one.
+        tags: tags of the newest of them, the most frequent first.
+        similar: the tags that resemble a wanted one.
+    """
+
+    topic: str
+    expression: str
+    messages: int
+    tags: tuple[str, ...]
+    similar: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return what was found, for people."""
+        similar = f"; similar: {', '.join(self.similar)}" if self.similar else ""
+        return (
+            f"the filter {self.expression!r} selected 0 of the newest {self.messages} messages of topic {self.topic}; "
+            f"tags there: {', '.join(self.tags) or 'none'}{similar}"
+        )
+
+
 class GroupState(NamedTuple):
     """A group at one moment.
 
@@ -98,6 +144,7 @@ class GroupState(NamedTuple):
         queues: sorted.
         duplicate_client_ids: ids of more than one connection; each member needs its own.
         subscription_differences: topics with different subscriptions of members, so that messages are missed.
+        idle_filters: subscriptions that select nothing.
     """
 
     group: str
@@ -105,6 +152,7 @@ class GroupState(NamedTuple):
     queues: tuple[QueueState, ...]
     duplicate_client_ids: tuple[str, ...]
     subscription_differences: tuple[SubscriptionDifference, ...]
+    idle_filters: tuple[IdleFilter, ...] = ()
 
     def missing_topics(self, topics: Collection[str]) -> list[str]:
         """Return the topics to which members subscribe and that are not among ``topics``, sorted.
@@ -176,7 +224,53 @@ async def read_group_state(
         told = {row.queue.topic for row in lags}
         for subscribed in sorted(members.subscription_table.keys() - told):
             lags += await read_lags(requests, brokers, group, subscribed)
-    return await _compare(instance, brokers, group, sorted(lags), members, config is None or config.consume_enable)
+    is_enabled = config is None or config.consume_enable
+    state = await _compare(instance, brokers, group, sorted(lags), members, is_enabled)
+    subscriptions = {} if members is None else members.subscription_table
+    wanted = [each for name, each in sorted(subscriptions.items()) if topic in (None, name)]
+    idle = [await _idle_filter(instance, each) for each in wanted if _is_selective(each)]
+    return state._replace(idle_filters=tuple(filter(None, idle)))
+
+
+def _is_selective(subscription: SubscriptionData) -> bool:
+    """Whether a subscription names tags."""
+    return subscription.expression_type == TAG and subscription.sub_string not in ("", SUBSCRIBE_ALL)
+
+
+async def _idle_filter(instance: ClientInstance, subscription: SubscriptionData) -> IdleFilter | None:
+    """Look for one message that a subscription selects; return what there is instead, ``None`` if there is one."""
+    requests, topic = QueueRequests(instance, TOOLS_GROUP), subscription.topic
+    examined, tags = 0, Counter[str]()
+    try:
+        wanted = TagFilter.parse(subscription.sub_string)
+        for broker_name in masters_of_route(await instance.routes.topic_route(topic)):
+            for queue, found in (await requests.topic_offsets(topic, broker_name)).items():
+                queue = queue._replace(topic=topic)  # without its namespace
+                begin = max(found.min_offset, found.max_offset - _FILTERED)
+                if await _is_selected(requests, queue, begin, found.max_offset, wanted):
+                    return None
+                examined += found.max_offset - begin
+                newest = Pull(QueueOffset(max(begin, found.max_offset - _TAGGED)), _TAGGED, message_filter=_ALL)
+                messages = (await requests.pull(queue, newest)).messages if found.max_offset > begin else ()
+                tags.update(message.tags for message in messages if message.tags)
+    except (*REMOTE_ERRORS, SubscriptionParseError):  # the topic may be missing, which is a finding, too
+        return None
+    names = [tag for tag, _ in tags.most_common()]
+    similar = {near: None for tag in wanted.tags for near in get_close_matches(tag, names, n=3, cutoff=0.6)}
+    shown = tuple(names[:_MAX_TAGS])
+    return IdleFilter(topic, wanted.expression, examined, shown, tuple(similar)) if examined else None
+
+
+async def _is_selected(requests: QueueRequests, queue: MessageQueue, begin: int, end: int, wanted: TagFilter) -> bool:
+    """Whether a filter selects a message of a queue from ``begin`` to ``end``; it does if that takes too many pulls."""
+    for _ in range(_FILTER_PULLS):
+        if begin >= end:
+            return False
+        answer = await requests.pull(queue, Pull(QueueOffset(begin), 1, message_filter=wanted))
+        if answer.messages or answer.next_begin_offset <= begin:
+            return True
+        begin = answer.next_begin_offset
+    return True
 
 
 async def _compare(

@@ -93,6 +93,32 @@ async def test_all_faults_of_a_cluster_are_found_in_one_run(in_memory: Path, mon
     assert found[:2] == (1, 4)
 
 
+async def test_filters_that_select_nothing_are_named(in_memory: Path) -> None:
+    async def on_message(_message: MessageExt) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async with running(in_memory / "store") as broker, AsyncExitStack() as stack:
+        namesrv = namesrv_address(broker)
+        admin = await stack.enter_async_context(Admin(namesrv=namesrv))
+        await admin.create_topic("orders", queues=2)
+        producer = await stack.enter_async_context(Producer("P", namesrv=namesrv))
+        for tag in ("paid", "refunded", "paid", None):
+            await producer.send(Message("orders", b"1", tags=tag))
+        for group, tags in (("wrong", "payed || lost"), ("right", "payed || refunded"), ("all", "*")):
+            consumer = PushConsumer(group, namesrv=namesrv, on_message=on_message, subscriptions={"orders": tags})
+            await stack.enter_async_context(consumer)
+        found = [finding for finding in (await examine(namesrv)).findings if finding.topic == "orders"]
+        words = ("group", "show", "wrong", "--json")
+        shown = json.loads(await trio.to_thread.run_sync(partial(ok, *words, namesrv=namesrv)))
+    assert [(finding.kind, finding.group) for finding in found] == [(FindingKind.IDLE_FILTER, "wrong")]
+    text = (
+        "the filter 'payed || lost' selected 0 of the newest 4 messages of topic orders; tags there: paid, refunded; "
+        "similar: paid"
+    )
+    assert found[0].text == f"group wrong: {text}"
+    assert shown["problems"] == [{"kind": "filter-selects-nothing", "topic": "orders", "text": text}]
+
+
 async def test_missing_brokers_and_shared_names_are_found(in_memory: Path) -> None:
     async with test_name_server.running(in_memory / "n") as server, AsyncExitStack() as stack:
         listeners = (Listener(broker=FREE_PORTS.broker, namesrv=None),)
