@@ -17,10 +17,11 @@ from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import check_broker_name
 from triomq.storage.commit_log.log_scan import ProgressLog
 from triomq.storage.config import StoreConfig
+from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
 
-async def _open_store(config: StoreConfig, clock_ms: Callable[[], int]) -> MessageStore:
+async def _open_store(config: StoreConfig, clock_ms: Callable[[], int], file_system: FileSystem | None) -> MessageStore:
     """Open the store in a worker thread, as it may take minutes.
 
     Cancelled, it stops where it is, and the next start repeats it.
@@ -28,7 +29,7 @@ async def _open_store(config: StoreConfig, clock_ms: Callable[[], int]) -> Messa
     Raises:
         StoreLockedError, StoreLayoutError, StoreError: as ``MessageStore.open``.
     """
-    store = MessageStore(config, clock_ms=clock_ms)
+    store = MessageStore(config, clock_ms=clock_ms, file_system=file_system)
     log = ProgressLog()
 
     def progress(done_bytes: int, total_bytes: int) -> None:
@@ -48,7 +49,11 @@ def _lone_error(error: BaseException) -> BaseException:
 
 @asynccontextmanager
 async def open_broker(
-    config: BrokerConfig, *, clock_ms: Callable[[], int] = system_clock_ms, gate: Gate | None = None
+    config: BrokerConfig,
+    *,
+    clock_ms: Callable[[], int] = system_clock_ms,
+    gate: Gate | None = None,
+    file_system: FileSystem | None = None,
 ) -> AsyncGenerator[Broker]:
     """Open the store, listen, and serve until the block ends; then everything is on disk.
 
@@ -56,6 +61,7 @@ async def open_broker(
         config: all settings.
         clock_ms: the wall clock; :meth:`Broker.clock_moved` tells that it was set forward.
         gate: replaces what each port serves.
+        file_system: access to the files of the store; by default the real one.
 
     Raises:
         ConfigError: an address cannot be bound, another broker has the name, or a file of accounts, quotas or TLS is
@@ -71,7 +77,7 @@ async def open_broker(
                 monitoring.start_soon(monitor.run)
             check_ports(config.listeners, config.admin_listen)
             await check_broker_name(config)
-            store = await _open_store(config.store, clock_ms)
+            store = await _open_store(config.store, clock_ms, file_system)
             broker = Broker(config, store, clock_ms, tls=tls, gate=gate)
             if monitor is not None:
                 broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)

@@ -211,7 +211,7 @@ class Broker:
         return broker_name == self.config.broker_name and 0 <= queue_id < queues and self.groups.is_known(group)
 
     def _json_table(self, name: str) -> JsonTable:
-        return JsonTable(self.config.store.root / "config" / f"{name}.json")
+        return JsonTable(self.config.store.root / "config" / f"{name}.json", self.store.file_system)
 
     def _build_delays(self) -> None:
         store, statistics = self.store, self.statistics

@@ -49,7 +49,7 @@ class MessageStore:
     """A store directory; ``open`` it, or use it in a ``with`` block.
 
     Attributes:
-        config: settings.
+        config, file_system: settings, and access to files.
         commit_log: all records.
         queues: all consume queues.
         index: finds messages by their keys.
@@ -78,7 +78,7 @@ class MessageStore:
         """
         self.config = config
         self.recovery: RecoveryReport | None = None
-        self._file_system = file_system or FileSystem()
+        self.file_system = self._file_system = file_system or FileSystem()
         self._directory = StoreDirectory(config.root, self._file_system)
         self._clock_ms = clock_ms
         self._clock_s = clock_s

@@ -1,6 +1,7 @@
 """Run our broker as a separate process, started as by a user."""
 
 import json
+import os
 import select
 import signal
 import subprocess
@@ -15,6 +16,10 @@ READY_TIMEOUT_S: Final = 30
 STOP_TIMEOUT_S: Final = 5
 _FREE_PORT: Final = ("--listen", "127.0.0.1:0")
 ANY_DISK: Final = ("--disk-full-ratio", "100", "--disk-clean-ratio", "100")  # whatever other programs use
+
+
+#: Environment variable: by how much each sync of our brokers is slowed down, in seconds.
+SLOW_DISK: Final = "TRIOMQ_TESTS_SLOW_DISK"
 
 
 @dataclass(kw_only=True)
@@ -134,5 +139,7 @@ def start_name_server(folder: Path, *options: str) -> Broker:
 
 def _start_command(folder: Path, command: str, *options: str) -> Broker:
     folder.mkdir(exist_ok=True)
-    program = (sys.executable, "-m", "triomq.cli", command)
-    return start_broker((*program, *options, "--store", str(folder / "store"), "--json"), folder)
+    slow = ("tests.slow_disk", os.environ[SLOW_DISK]) if SLOW_DISK in os.environ else ("triomq.cli",)
+    return start_broker(
+        (sys.executable, "-m", *slow, command, *options, "--store", str(folder / "store"), "--json"), folder
+    )

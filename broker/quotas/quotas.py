@@ -57,7 +57,7 @@ class Quotas(WatchedFile[QuotaRules]):
         """Nothing is limited until :meth:`load`; ``clock_ms`` is a steady clock, ``accounts`` are the broker's."""
         super().__init__(path, FailureLog(LOGGER, "quotas not read again, the old ones stay in force: %s"))
         self.rules = QuotaRules()
-        self.holdings: Final = Holdings(JsonTable(store.config.root / "config" / "quotas.json"))
+        self.holdings: Final = Holdings(JsonTable(store.config.root / "config" / "quotas.json", store.file_system))
         self.current: Usage | None = None
         self._store = store
         self._clock_ms = clock_ms

@@ -257,6 +257,20 @@ def test_a_stall_holds_up_clients_for_its_time(rocketmq_broker: RunningBroker) -
     assert time.monotonic() - began >= 0.2
 
 
+@pytest.mark.parametrize("kind", [RunningBroker, BrokerProcess])
+def test_syncs_take_as_long_as_asked(kind: type[RunningBroker]) -> None:
+    with kind(durability="sync") as broker, sync.Producer("P", namesrv=broker.namesrv) as producer:
+        broker.faults.slow_disk(0.05)
+        for _ in range(2):
+            began = time.monotonic()
+            producer.send(Message("T", b"slow"))
+            assert time.monotonic() - began >= 0.05
+            broker.faults.restart()
+        broker.faults.slow_disk(60)
+        broker.faults.clear()
+        producer.send(Message("T", b"fast"))
+
+
 def test_dropped_connections_end_and_new_ones_work(broker: RunningBroker) -> None:
     host, port = broker.address.split(":")
     with sync.Producer("P", namesrv=broker.namesrv) as producer, socket.create_connection((host, int(port))) as peer:

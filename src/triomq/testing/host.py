@@ -23,6 +23,7 @@ from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import Frame
 from triomq.storage.message_store import system_clock_ms
 from triomq.storage.reading.cold_read import finish
+from triomq.testing.slow_disk import SlowDisk
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,8 +49,10 @@ class Group(NamedTuple):
 class BrokerHost:
     """A broker in a thread of this process."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, sync_delay_s: float) -> None:
+        """Prepare it; each sync of its disk takes ``sync_delay_s`` longer."""
         self._config: Final = config
+        self._disk: Final = SlowDisk(sync_delay_s)
         self._ahead_ms = 0
         self._refused: tuple[int, Collection[int]] = 0, ()  # the code of the answer, and those of requests
         self._refusals_left = 0
@@ -82,7 +85,9 @@ class BrokerHost:
                 self._started.set_exception(exc)
 
     async def _serve(self) -> None:
-        async with open_broker(self._config, clock_ms=self._now_ms, gate=self._gate) as self._broker:
+        async with open_broker(
+            self._config, clock_ms=self._now_ms, gate=self._gate, file_system=self._disk
+        ) as self._broker:
             async with trio.open_nursery() as self._nursery:
                 self._token = trio.lowlevel.current_trio_token()
                 broker, namesrv = self._broker.addresses["default"]
@@ -222,6 +227,10 @@ class BrokerHost:
     async def stall(self, seconds: float) -> None:
         """Block the broker's thread as soon as the test has its answer."""
         self._stall_s = seconds
+
+    async def slow_disk(self, seconds: float) -> None:
+        """Let each sync take longer from now on."""
+        self._disk.delay_s = seconds
 
     async def refuse(self, code: int, count: int, requests: Collection[int]) -> None:
         """Answer the next ``count`` of these requests with a code."""

@@ -21,8 +21,8 @@ _STOP_S: Final = 10.0
 class ProcessHost:
     """Starts, asks and ends the process; it ends by itself with this one."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self._config: Final = config
+    def __init__(self, config: BrokerConfig, sync_delay_s: float) -> None:
+        self._arguments: Final = (config, sync_delay_s)
         self._lock: Final = threading.Lock()
         self._process: subprocess.Popen[bytes]
 
@@ -38,7 +38,7 @@ class ProcessHost:
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the tests
         )
-        addresses: tuple[str, str] = self._ask(self._config)
+        addresses: tuple[str, str] = self._ask(self._arguments)
         return addresses
 
     def call(self, method: Callable[Concatenate[BrokerHost, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -82,7 +82,7 @@ class ProcessHost:
 
 
 def serve() -> None:
-    """Be the process: read a configuration, then questions until their end."""
+    """Be the process: read the arguments of a host, then questions until their end."""
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else may write there
 
@@ -94,7 +94,7 @@ def serve() -> None:
         pickle.dump(result, answers)
         answers.flush()
 
-    host = BrokerHost(pickle.load(questions))  # noqa: S301  # of the test that started us
+    host = BrokerHost(*pickle.load(questions))  # noqa: S301  # of the test that started us
     answer(host.start)
     while True:
         try:

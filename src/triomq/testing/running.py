@@ -16,7 +16,7 @@ import trio
 
 from triomq.broker import Address, BrokerConfig, Listener
 from triomq.protocol.record.message import MessageExt
-from triomq.storage.config import StoreConfig
+from triomq.storage.config import Durability, StoreConfig
 from triomq.testing.host import SENDS, BrokerHost, Group
 from triomq.testing.process import ProcessHost
 
@@ -33,10 +33,11 @@ def _base() -> Path | None:
     return None
 
 
-def _store(root: Path) -> StoreConfig:
+def _store(root: Path, durability: Durability) -> StoreConfig:
     """Return settings of a store that costs little: small files, and never a full disk because others use it."""
     return StoreConfig(
         root=root,
+        durability=durability,
         commit_log_file_size_bytes=16 * 1024**2,
         consume_queue_file_size_bytes=20 * 1000,
         index_slots=1000,
@@ -68,6 +69,7 @@ class Faults:
 
     def __init__(self, broker: "RunningBroker") -> None:
         self._broker = broker
+        self.sync_delay_s = 0.0
 
     def drop_connections(self) -> None:
         """Close all connections; clients may connect again."""
@@ -77,13 +79,19 @@ class Faults:
         """Let the broker stand still from now on: it accepts, reads and answers nothing."""
         self._broker.host.call(BrokerHost.stall, seconds)
 
+    def slow_disk(self, seconds: float) -> None:
+        """Let each sync of the broker's disk take so much longer, also after a restart; 0 ends that."""
+        self.sync_delay_s = seconds
+        self._broker.host.call(BrokerHost.slow_disk, seconds)
+
     def refuse(self, *, code: int, next: int = 1, requests: Collection[int] = SENDS) -> None:  # noqa: A002  # reads well
         """Answer the next sends, or requests with other codes, with a ``ResponseCode``; replaces an earlier call."""
         self._broker.host.call(BrokerHost.refuse, code, next, requests)
 
     def clear(self) -> None:
-        """Refuse nothing any more."""
+        """Refuse nothing any more, on a disk as fast as it is."""
         self.refuse(code=0, next=0)
+        self.slow_disk(0)
 
     def kill(self) -> None:
         """Kill a ``BrokerProcess``, as in a crash."""
@@ -109,8 +117,9 @@ class RunningBroker:
     _make_host: ClassVar[type[BrokerHost | ProcessHost]] = BrokerHost
     host: BrokerHost | ProcessHost
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, durability: Durability | str = Durability.ASYNC, **settings: Any) -> None:
         """Prepare it; ``settings`` are those of ``BrokerConfig`` beside addresses and store."""
+        self._durability: Final = Durability(durability)
         self.address = self.namesrv = _ANY_PORT
         self.clock: Final = Clock(self)
         self.faults: Final = Faults(self)
@@ -122,8 +131,10 @@ class RunningBroker:
     def start(self) -> None:
         """Start it where it was, or at any free ports."""
         listener = Listener(broker=Address.parse(self.address), namesrv=Address.parse(self.namesrv))
-        store = _store(Path(self._folder.name) / "store")
-        self.host = self._make_host(BrokerConfig(store=store, listeners=(listener,), **self._settings))
+        store = _store(Path(self._folder.name) / "store", self._durability)
+        self.host = self._make_host(
+            BrokerConfig(store=store, listeners=(listener,), **self._settings), self.faults.sync_delay_s
+        )
         self.address, self.namesrv = self.host.start()
 
     def __enter__(self) -> Self:
