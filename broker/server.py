@@ -22,6 +22,7 @@ from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.service import ScheduledDelivery
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.broker.groups.former_offsets import FormerOffsets
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.notices import GroupNotices
@@ -196,7 +197,7 @@ class Broker:
         )
         producers = ProducerGroups(clock_ms=steady_clock_ms)
         locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members, may_lock=self._may_lock)
-        self.groups = Groups(settings, offsets, consumers, producers, locks, self.steps)
+        self.groups = Groups(settings, offsets, consumers, producers, locks, FormerOffsets(consumers), self.steps)
 
     def _topics_changed(self) -> None:
         self._changed.set()
@@ -265,7 +266,7 @@ class Broker:
             offsets=OffsetProcessors(store, topics, groups),
             queries=QueryProcessors(store, groups, config.max_frame_bytes, self.group_commit),
             clients=ClientProcessors(config, topics, groups),
-            topics=TopicProcessors(store, topics, groups.offsets, statistics, self.pulls, self.registration),
+            topics=TopicProcessors(store, topics, groups, statistics, self.pulls, self.registration),
             groups=GroupProcessors(groups.settings, groups.offsets, statistics),
             store=StoreProcessors(groups.offsets, self.schedule.offsets, self.retention),
             settings=SettingsProcessor(Settings(config, statistics.start_ms), topics, self._clock_ms),

@@ -55,6 +55,7 @@ class MessageStore:
         index: finds messages by their keys.
         cold_reads, refused: know which records must be read from the disk, and why messages are refused now.
         recovery: result of the last ``open``.
+        deleted: topics that were deleted, and from which physical offset on their records count again.
     """
 
     def __init__(
@@ -277,8 +278,10 @@ class MessageStore:
         """
         return finish(self.deletion(topic))
 
-    def deletion(self, topic: str) -> PagedRead[int]:
+    def deletion(self, topic: str, *, exists: bool = False) -> PagedRead[int]:
         """Delete the queues of ``topic`` and return how many had messages.  New queues of the topic start at 0.
+
+        With ``exists`` it is remembered that the topic was deleted even if it has no queues: messages may wait for it.
 
         The records stay in the commit log until they expire, but no restart brings them back.  The topic takes no
         messages until all is deleted.
@@ -288,14 +291,10 @@ class MessageStore:
                 a later call succeeds.
         """
         self._require_open()
-        if any(queue.files.files for queue in self.queues.of_topic(topic)):
-            self._deleted.add(topic, self.commit_log.max_offset)
+        if exists or any(queue.files.files for queue in self.queues.of_topic(topic)):
+            self.deleted.add(topic, self.commit_log.max_offset)
         self._dispatcher.forget(topic)
         return (yield from self.queues.destroy_topic(topic))
-
-    def deleted_end(self, topic: str) -> int:
-        """Return the physical offset from which on records of ``topic`` count; 0 if it was not deleted lately."""
-        return self._deleted.end_of(topic)
 
     def destroy(self) -> None:
         """Close the store and delete log, queues, index and checkpoint; tables in ``config/`` stay.
@@ -310,7 +309,7 @@ class MessageStore:
                 queue.destroy()
                 self.queues.remove_if_empty(queue.topic)
             self.commit_log.files.remove_directory()
-            self._deleted.restrict(0, 0)
+            self.deleted.restrict(0, 0)
             self._directory.delete_leftovers()
             self._directory.mark_closed()
         finally:
@@ -330,7 +329,7 @@ class MessageStore:
 
     def _load(self, progress: Progress | None) -> RecoveryReport:
         layout = self._directory.check(self.config, self.queues)
-        self._deleted.load()
+        self.deleted.load()
         self.commit_log.clock_steps.load()
         checkpoint = load_checkpoint(self._file_system, self._directory.checkpoint)
         self.commit_log.files.load(layout.log, self._directory.quarantine)
@@ -346,7 +345,7 @@ class MessageStore:
             self._file_system,
             self.commit_log,
             self.queues,
-            self._deleted,
+            self.deleted,
             checkpoint,
             self._tags_code_of,
             self._clock_s,
@@ -389,7 +388,7 @@ class MessageStore:
         self.cold_reads = ColdReads(self.commit_log, self.config, self._file_system, self._clock_s)
         log, paths = (self.commit_log, self.cold_reads), (directory.index, directory.scratch)
         self.index = MessageIndex(self.config, self._file_system, *log, *paths, self._clock_ms, self._clock_s)
-        self._deleted = DeletedTopics(directory.config / "deletedTopics.json", self._file_system)
+        self.deleted = DeletedTopics(directory.config / "deletedTopics.json", self._file_system)
         self._dispatcher = Dispatcher(wait_for_flush=waits_for_flush)
         self._reader = StoreReader(self.config, self.commit_log, self.queues, self.cold_reads)
         self._appender = Appender(self.config, self.commit_log, self.queues, self._dispatcher, self._clock_ms)

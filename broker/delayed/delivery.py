@@ -8,7 +8,7 @@ Source: behaviour.md A.5, store.md 8.3, 8.4.
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -122,12 +122,20 @@ class Delivery:
         """Return the message that a unit points to, as ``WaitingMessages.decode``."""
         return self._messages.decode(physical_offset, size)
 
-    def copies(self, units: Iterable[Unit]) -> Copies:
+    def copies(self, units: Sequence[Unit]) -> Copies:
         """Return an entry that stores each unit's message in its real queue, and when each began to wait, ms.
 
-        The entry is ``None``, and the reason is logged, for a message that cannot be delivered.
+        The entry is ``None``, and the reason is logged, for a message that cannot be delivered.  Unlike in
+        RocketMQ, one whose topic was deleted since is not: it would bring the topic back, or get into a new one.
         """
-        return self._reader.read(self._store.commit_log, units)
+        entries, times = self._reader.read(self._store.commit_log, units)
+        deleted = self._store.deleted
+        if deleted:
+            for place, (entry, unit) in enumerate(zip(entries, units, strict=True)):
+                if entry is not None and unit[0] < deleted.end_of(topic := entry[_QUEUE].topic):
+                    LOGGER.warning("delayed message dropped topic=%s: the topic was deleted", topic)
+                    entries[place] = None
+        return entries, times
 
     def store(self, copies: Sequence[Entry | None]) -> int:
         """Store messages in their queues; ``None`` is skipped.

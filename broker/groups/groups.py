@@ -6,6 +6,7 @@ from typing import Final
 import trio
 
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.broker.groups.former_offsets import FormerOffsets
 from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import CLOSE_GRACE_S, QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
@@ -27,6 +28,7 @@ class Groups:
         offsets: how far they have consumed.
         consumers, producers: their live members.
         locks: which member may consume which queue in order.
+        former: which members may have offsets of deleted topics.
     """
 
     settings: SubscriptionGroupTable
@@ -34,6 +36,7 @@ class Groups:
     consumers: ConsumerGroups
     producers: ProducerGroups
     locks: QueueLocks
+    former: FormerOffsets
     steps: Steps
 
     def is_known(self, group: str) -> bool:
@@ -56,6 +59,7 @@ class Groups:
         """Remove a closed connection from its groups and notify the remaining members."""
         self.consumers.forget(connection)
         self.producers.forget(connection)
+        self.former.forget(connection)
         if self.locks.has_locked(connection):
             self.steps.nursery.start_soon(self._release_locks, connection, closed_by_peer)
 

@@ -10,6 +10,7 @@ from typing import Final
 from triomq.broker.config import MAX_QUEUES
 from triomq.broker.delayed.levels import DelayOffsetTable
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
@@ -40,7 +41,7 @@ class TopicProcessors:
 
     store: MessageStore
     topics: TopicTable
-    offsets: ConsumerOffsetTable
+    groups: Groups
     statistics: BrokerStatistics
     pulls: PullAnswers
     registration: Registration
@@ -85,14 +86,17 @@ class TopicProcessors:
         self.topics.check_changeable(topic)
         queues = self.store.queues.of_topic(topic)
         try:
-            yield from self.store.deletion(topic)  # first, because the disk may refuse it
+            yield from self.store.deletion(
+                topic, exists=self.topics.get(topic) is not None
+            )  # first, because the disk may refuse it
         except StoreError:
             if not any(queue.max_offset for queue in queues):  # files remain, but no messages
-                yield from self.offsets.delete_topic(topic)
+                yield from self.groups.offsets.delete_topic(topic)
             raise
         self.topics.delete(topic)
-        yield from self.offsets.delete_topic(topic)
+        yield from self.groups.offsets.delete_topic(topic)
         self.statistics.forget_topic(topic)
+        self.groups.former.topic_deleted(topic)
         for queue in queues:
             self.pulls.forget_queue(queue, f"topic[{topic}] not exist, apply first please!")
         LOGGER.info("topic deleted topic=%s peer=%s", topic, connection.peer)

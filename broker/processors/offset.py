@@ -41,13 +41,14 @@ class OffsetProcessors:
         self._topics = topics
         self._groups = groups
 
-    def query_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def query_consumer_offset(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with the group's stored offset, or with 0 for a group that is new on a young queue.
 
         Clients apply their consume-from-where policy only after QUERY_NOT_FOUND, so on a queue whose first message is
         still in memory every new group begins at 0, whatever its policy.
         """
         header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
+        self._groups.former.begin(connection, header.consumer_group, header.topic, header.queue_id)
         queue_offset = self._groups.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if queue_offset is not None:
             return _offset(command, queue_offset)
@@ -70,11 +71,12 @@ class OffsetProcessors:
         units = store.reader.queue_units(topic, queue_id, 0, 1)
         return bool(units) and units[0].physical_offset < store.commit_log.max_offset - store.config.in_memory_bytes
 
-    def update_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def update_consumer_offset(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Store the offset that a group commits, even a lower one.
 
         RocketMQ 4.9 stores whatever it is sent.  An unknown topic is refused, as in 5.x: a late commit must not restore
-        the offsets of a deleted topic, which would hide messages of a new topic with its name.  So is an unknown queue.
+        the offsets of a deleted topic, which would hide messages of a new topic with its name.  So is an offset of a
+        topic that was deleted and created again, see ``former_offsets``, and an unknown queue.
         An unknown group is created, as by a heartbeat: tools set offsets of groups that do not consume yet, and readers
         without a group of live members commit, too.  With an offset below 0 some clients say that they have none yet:
         nothing is stored.
@@ -89,6 +91,13 @@ class OffsetProcessors:
             raise RefusedError(f"queueId[{queue_id}] is illegal: topic {topic} has {queues} queues")
         if not self._groups.is_known(group) and not self._groups.settings.get_or_create(group):
             raise RefusedError(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        first = self._store.reader.min_offset_in_queue(topic, queue_id)
+        if self._groups.former.refuses_commit(connection, header, first):
+            raise RefusedError(
+                f"offset {header.commit_offset} is of a topic {topic} that was deleted: pull queue {queue_id} again "
+                "from its first message",
+                ResponseCode.TOPIC_NOT_EXIST,
+            )
         if header.commit_offset >= 0:
             self._groups.commit(group, topic, queue_id, header.commit_offset)
         return command.reply()

@@ -46,6 +46,9 @@ class PullProcessor:
         message_filter = self._check(connection, header)
         store = self.store
         queue = store.queue(header.topic, header.queue_id)
+        if self.groups.former.refuses_pull(connection, header, queue.min_offset):
+            self.answers.move_to_first(Pull(connection, command, header, message_filter, queue, header.queue_offset))
+            return None
         if header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
             self.groups.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         if command.flag & _ONEWAY:  # nobody waits for an answer
@@ -85,6 +88,7 @@ class PullProcessor:
             raise RefusedError(f"subscription group no permission, {header.consumer_group}", ResponseCode.NO_PERMISSION)
         topic = self.topics.get(header.topic)
         if topic is None:
+            self.groups.former.topic_missing(connection, header.consumer_group, header.topic)
             raise RefusedError(f"topic[{header.topic}] not exist, apply first please!", ResponseCode.TOPIC_NOT_EXIST)
         if not topic.perm & _READ:
             raise RefusedError(f"the topic[{header.topic}] pulling message is forbidden", ResponseCode.NO_PERMISSION)

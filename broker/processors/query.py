@@ -3,6 +3,7 @@
 Source: behaviour.md A.15, A.16; store.md 4.6; QueryMessageProcessor.java, AdminBrokerProcessor.java.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
@@ -21,7 +22,6 @@ from triomq.protocol.requests.messages import (
 from triomq.protocol.requests.offsets import QueryConsumeQueueRequestHeader
 from triomq.protocol.units import PhysicalOffset
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.index.message_index import IndexMatches
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PagedRead
 
@@ -42,24 +42,28 @@ class QueryProcessors:
         self._max_body_bytes = max_frame_bytes - _HEAD_BYTES
 
     def query_message(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
-        """Answer with the newest messages of a topic whose key has the wanted hash; clients compare the keys."""
+        """Answer with the newest messages of a topic whose key has the wanted hash; clients compare the keys.
+
+        Unlike in RocketMQ, those of a deleted topic of the same name are left out.
+        """
         header = QueryMessageRequestHeader.decode(command.ext_fields)
         limit = _UNIQUE_KEY_MATCHES if header.unique_key_query else header.max_num
         matches = yield from self._store.index.search(
             header.topic, header.key, limit, header.begin_timestamp, header.end_timestamp
         )
-        body = yield from self._records(matches)
+        begin = self._store.deleted.end_of(header.topic)
+        body = yield from self._records([offset for offset in matches.offsets if offset >= begin])
         fields = QueryMessageResponseHeader(matches.last_update_timestamp, PhysicalOffset(matches.last_update_offset))
         if not body:
             remark = "can not find message, maybe time range not correct"
             return command.reply(ResponseCode.QUERY_NOT_FOUND, fields.encode(), remark=remark)
         return command.reply(ext_fields=fields.encode(), body=body)
 
-    def _records(self, matches: IndexMatches) -> PagedRead[bytes]:
+    def _records(self, physical_offsets: Sequence[int]) -> PagedRead[bytes]:
         """Join the records that still exist, or the newest of them if a frame cannot hold all."""
         found: list[memoryview] = []
         size = 0
-        records = yield from self._store.reader.look_up(matches.offsets)
+        records = yield from self._store.reader.look_up(physical_offsets)
         for record in reversed(records):
             if record is not None:
                 size += len(record)

@@ -147,6 +147,12 @@ class PullAnswers:
         self._send(pull, nothing, ResponseCode.PULL_RETRY_IMMEDIATELY)
         return True
 
+    def move_to_first(self, pull: Pull) -> None:
+        """Ask a member to pull the first message of a queue instead."""
+        low, high = pull.queue.min_offset, pull.queue.max_offset
+        moved = GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, low, low, high, [], 0, 0)
+        self._send(pull, moved, ResponseCode.PULL_OFFSET_MOVED)
+
     def end_waiting(self, queue: ConsumeQueue) -> None:
         """Answer the held pulls of a queue as at their deadline: consumers then tell their progress with the next."""
         for pull in self.hold.forget_queue(queue):

@@ -67,7 +67,7 @@ def is_torn(store: MessageStore, operation: MessageExt, half: MessageExt) -> boo
     log = store.commit_log
     for queue in queues:
         begin = record_before(queue, log, end)
-        if end < store.deleted_end(queue.topic) or (
+        if end < store.deleted.end_of(queue.topic) or (
             begin >= 0 and begin + log.check(begin, check_crc=False).size == end
         ):
             return False

@@ -36,6 +36,9 @@ class DeletedTopics:
             raise StoreLayoutError(f"{self._table.path} holds no table of deleted topics")
         self._offsets = {str(topic): offset for topic, offset in offsets.items()}
 
+    def __len__(self) -> int:
+        return len(self._offsets)
+
     def end_of(self, topic: str) -> int:
         """Return the physical offset from which on records of ``topic`` count; 0 for most topics."""
         return self._offsets.get(topic, 0)

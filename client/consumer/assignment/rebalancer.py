@@ -344,7 +344,9 @@ class Rebalancer:
             added = locks.keys()
         if not added:
             return 0
-        first_offsets = await self._first_offsets.find(added, self._known_at_start[subscription.topic])
+        is_same_topic = subscription.topic not in self._context.gone_topics
+        known_at_start = self._known_at_start[subscription.topic] if is_same_topic else ()
+        first_offsets = await self._first_offsets.find(added, known_at_start)
         counters = self.counters.setdefault(subscription.topic, TopicCounters())
         taken = 0
         for queue, first_offset in first_offsets.items():

@@ -78,7 +78,9 @@ class ProcessQueue:
         "queue",
     )
 
-    def __init__(self, queue: MessageQueue, counters: TopicCounters | None = None, now: float = 0.0) -> None:
+    def __init__(
+        self, queue: MessageQueue, counters: TopicCounters | None = None, now: float = 0.0, lock: QueueLock = NO_LOCK
+    ) -> None:
         self.queue = queue
         self.counters = TopicCounters() if counters is None else counters
         self.dropped = False
@@ -86,7 +88,7 @@ class ProcessQueue:
         self.last_offset: QueueOffset | None = None
         self.closing = False
         self.consuming = False
-        self.lock = NO_LOCK
+        self.lock = lock
         self.last_pulled_at = now
         self.last_consumed_at = 0.0
         self.on_removal: Callable[[], None] | None = None

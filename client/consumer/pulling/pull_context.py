@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import trio
+
 from triomq.client.consumer.config import PullConfig
 from triomq.client.consumer.hooks import FilterHook
 from triomq.client.consumer.offsets.offset_store import OffsetStore
@@ -18,6 +20,9 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
+
+#: How often a pull that waits for room checks again by itself.
+_RECHECK_S: Final = 1.0
 
 
 class ConsumeService(Protocol):
@@ -46,6 +51,7 @@ class PullContext:
         suspended: nothing is pulled.
         limits: limits of each queue; replaced when the number of queues changes.
         corrections: offsets that brokers refused.
+        gone_topics: were deleted since the consumer began: a queue taken later begins at its first message.
         complaints: present errors of pulls, and how many queues have each.
         failures: logs them, whichever queues have them.
     """
@@ -61,6 +67,7 @@ class PullContext:
     suspended: bool = False
     limits: FlowLimits = field(init=False)
     corrections: int = 0
+    gone_topics: set[str] = field(default_factory=set)
     complaints: Counter[str] = field(default_factory=Counter)
     failures: FailureLog = field(
         default_factory=lambda: FailureLog(LOGGER, "pull failed, retrying queue=%s error=%s", logging.WARNING)
@@ -68,6 +75,21 @@ class PullContext:
 
     def __post_init__(self) -> None:
         self.share_limits(1)
+
+    async def wait_for_room(self, process_queue: ProcessQueue, is_room: Callable[[], bool]) -> None:
+        """Return when a removal has made room, or after a time: limits may have changed."""
+        room = trio.Event()
+
+        def look() -> None:
+            if is_room():
+                room.set()
+
+        process_queue.on_removal = look
+        try:
+            with trio.move_on_after(_RECHECK_S):
+                await room.wait()
+        finally:
+            process_queue.on_removal = None
 
     def share_limits(self, queues: int) -> None:
         """Divide the limits among this many queues."""

@@ -16,7 +16,7 @@ from triomq.client.consumer.hooks import choose
 from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
 from triomq.client.consumer.pulling.flow_control import PullDecision, decide_pull, pull_size
 from triomq.client.consumer.pulling.pull_context import PullContext
-from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus
+from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus, complete
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.consumer.statistics import QueueStatistics, TopicCounters
 from triomq.client.consumer.subscription import Subscription
@@ -25,17 +25,14 @@ from triomq.protocol.errors import (
     BrokerResponseError,
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
+    TopicNotExistError,
     TriomqError,
 )
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.names import RETRY_PREFIX
-from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.units import QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
 
-#: How often a pull that waits for room checks again by itself: limits may have changed.
-_RECHECK_S: Final = 1.0
 #: Brokers hold a pull without messages; one that answers sooner than this is asked again after a delay.
 _NOT_HELD_S: Final = 0.005
 _NOT_HELD_DELAY_S: Final = 0.05
@@ -68,8 +65,7 @@ class PullLoop:
         self.queue: Final = queue
         self.next_offset = first_offset
         self.paused = False
-        self.process_queue = ProcessQueue(queue, counters, trio.current_time())
-        self.process_queue.lock = lock
+        self.process_queue = ProcessQueue(queue, counters, trio.current_time(), lock)
         self._context = context
         self._subscription = subscription
         self._counters = counters
@@ -77,6 +73,7 @@ class PullLoop:
         self._pulling = trio.CancelScope()
         self._move_to: QueueOffset | None = None
         self._lost_progress: QueueOffset | None = None
+        self._is_topic_gone = False
         self._broker_id = 0
         self._max_offset = QueueOffset(0)
         self._pulls = 0
@@ -234,20 +231,8 @@ class PullLoop:
         return decide_pull(self.process_queue, context.limits, suspended=context.suspended, paused=self.paused)
 
     async def _wait_for_room(self, decision: PullDecision) -> None:
-        process_queue = self.process_queue
         self._waiting_for = decision.value
-        room = trio.Event()
-
-        def look() -> None:
-            if self._decide() is not decision:
-                room.set()
-
-        process_queue.on_removal = look
-        try:
-            with trio.move_on_after(_RECHECK_S):
-                await room.wait()
-        finally:
-            process_queue.on_removal = None
+        await self._context.wait_for_room(self.process_queue, lambda: self._decide() is not decision)
 
     async def _pull(self) -> tuple[PullResult, float]:
         context, config = self._context, self._context.config
@@ -291,13 +276,7 @@ class PullLoop:
         counters.pulled += len(pulled)
         counters.pulling_s += took_s
         counters.filtered += len(pulled) - len(messages)
-        broker_name, bounds = self.queue.broker_name, (result.min_offset, result.max_offset)
-        for message in messages:
-            message.broker_name = broker_name
-            message.queue_bounds = bounds
-        if self.queue.topic.startswith(RETRY_PREFIX):
-            for message in messages:
-                message.topic = message.properties.get(PropertyName.RETRY_TOPIC, message.topic)
+        complete(messages, self.queue, result)
         if messages:
             self.process_queue.put(messages)
             self._context.service.submit(self.process_queue, messages)
@@ -354,26 +333,45 @@ class PullLoop:
     def _is_new_queue(self, result: PullResult, progress: QueueOffset) -> bool:
         """Decide, when an empty queue got messages, whether it is a new queue, unrelated to our progress."""
         self._lost_progress = None
-        if result.max_offset >= progress:
+        is_other_topic, self._is_topic_gone = self._is_topic_gone, False
+        if result.max_offset >= progress and not is_other_topic:
             LOGGER.warning("queue is back queue=%s offset=%d", self.queue, progress)
             self.next_offset = progress
             return False
         LOGGER.warning("queue was created again queue=%s offset_before=%d", self.queue, progress)
+        self._context.offsets.forget(self.queue)  # so that 0 is stored, whatever the broker has
         self._context.offsets.update(self.queue, QueueOffset(0), increase_only=False)
         return True
 
+    async def _leave_topic(self) -> None:
+        """Forget messages and progress of a deleted topic; one of its name will be another, and begins at 0."""
+        if self._is_topic_gone:
+            return
+        self.process_queue.dropped = True
+        self._is_topic_gone, self._lost_progress = True, self.next_offset
+        self._context.gone_topics.add(self.queue.topic)
+        self._context.offsets.forget(self.queue)
+        self._context.offsets.update(self.queue, QueueOffset(0), increase_only=False)
+        await self._wait_for_handlers()
+        self._begin_anew(QueueOffset(0))
+
+    async def _wait_for_handlers(self) -> None:
+        with trio.move_on_after(self._context.config.offset_illegal_delay_s):
+            while self._context.service.in_flight(self.process_queue):  # noqa: ASYNC110  # rare; no event for workers
+                await trio.sleep(_IN_FLIGHT_CHECK_S)
+
+    def _begin_anew(self, queue_offset: QueueOffset) -> None:
+        """Continue at an offset with an empty process queue."""
+        self.next_offset = queue_offset
+        self.process_queue = ProcessQueue(self.queue, self._counters, trio.current_time(), self.process_queue.lock)
+
     async def _move(self, queue_offset: QueueOffset) -> None:
         """Move: wait for running handlers, store the offset, start with an empty process queue."""
-        context, old = self._context, self.process_queue
-        with trio.move_on_after(context.config.offset_illegal_delay_s):
-            while context.service.in_flight(old):  # noqa: ASYNC110  # rare; workers should not pay for an event
-                await trio.sleep(_IN_FLIGHT_CHECK_S)
-        await context.progress.move(self.queue, queue_offset)
+        await self._wait_for_handlers()
+        await self._context.progress.move(self.queue, queue_offset)
         LOGGER.info("offset moved queue=%s from=%d to=%d", self.queue, self.next_offset, queue_offset)
-        self._lost_progress = None
-        self.next_offset = queue_offset
-        self.process_queue = ProcessQueue(self.queue, self._counters, trio.current_time())
-        self.process_queue.lock = old.lock
+        self._lost_progress, self._is_topic_gone = None, False
+        self._begin_anew(queue_offset)
 
     async def _wait_after(self, exc: TriomqError) -> None:
         config, complaint = self._context.config, str(exc).partition("\n")[0]
@@ -389,6 +387,11 @@ class PullLoop:
             delay_s, complaint = exc.retry_after_s, exc.remark  # without the time, which differs
         self._complain(complaint, level)
         self._waiting_for = complaint
+        if isinstance(exc, TopicNotExistError):
+            if self._broker_id:  # a slave may not have the topic yet
+                self._broker_id = 0
+            else:
+                await self._leave_topic()
         await trio.sleep(delay_s)
 
     def _complain(self, complaint: str, level: int = logging.WARNING) -> None:

@@ -3,6 +3,7 @@
 Source: wire.md 5.2.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -10,7 +11,9 @@ from typing import Final, NamedTuple
 from triomq.protocol.codes import PullSysFlag, ResponseCode
 from triomq.protocol.filters.filter_types import TAG, MessageFilter, filter_type
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.units import QueueOffset
 
@@ -119,3 +122,14 @@ class RawPull(NamedTuple):
     max_offset: QueueOffset
     suggested_broker_id: int
     is_from_slave: bool = False
+
+
+def complete(messages: Sequence[MessageExt], queue: MessageQueue, result: PullResult) -> None:
+    """Set the fields of pulled messages that are not in their records; those of a retry topic get their own topic."""
+    broker_name, bounds = queue.broker_name, (result.min_offset, result.max_offset)
+    for message in messages:
+        message.broker_name = broker_name
+        message.queue_bounds = bounds
+    if queue.topic.startswith(RETRY_PREFIX):
+        for message in messages:
+            message.topic = message.properties.get(PropertyName.RETRY_TOPIC, message.topic)

@@ -1,0 +1,142 @@
+"""A topic is deleted and created again under running consumers: each gets the new topic from its first message."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trio
+
+from tests.integration.broker_wire import namesrv_address, running, wait_for
+from triomq.client import (
+    Admin,
+    ConsumerConfig,
+    LitePullConfig,
+    LitePullConsumer,
+    Message,
+    MessageExt,
+    MessageModel,
+    Producer,
+    PushConsumer,
+)
+from triomq.protocol.message_queue import MessageQueue
+from triomq.storage.reading.cold_read import finish
+
+OLD, NEW = 20, 30
+QUEUE: Final = MessageQueue("T", "broker-a", 0)
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    "concurrent": {},
+    "orderly": {"orderly": True},
+    "broadcasting": {"model": MessageModel.BROADCASTING},
+    "lite": {},
+    "lite broadcasting": {"model": MessageModel.BROADCASTING},
+}
+
+
+class Seen(list[str]):
+    """The bodies of the messages that a consumer got."""
+
+    def add(self, message: MessageExt) -> None:
+        self.append(message.body.decode())
+
+
+@asynccontextmanager
+async def consuming(
+    kind: str, namesrv: str, seen: Seen, folder: Path
+) -> AsyncGenerator[PushConsumer | LitePullConsumer]:
+    """Run a member of group G, which would skip the first messages of a topic that it takes for an old one."""
+    if not kind.startswith("lite"):
+
+        async def on_message(message: MessageExt) -> None:
+            seen.add(message)
+
+        async with PushConsumer(
+            "G",
+            namesrv=namesrv,
+            on_message=on_message,
+            subscriptions={"T": "*"},
+            start="latest",
+            settings=ConsumerConfig(local_offset_dir=folder),
+            **KINDS[kind],
+        ) as consumer:
+            await consumer.wait_assigned()
+            yield consumer
+        return
+    async with (
+        LitePullConsumer(
+            "G", namesrv=namesrv, start="latest", settings=LitePullConfig(local_offset_dir=folder), **KINDS[kind]
+        ) as lite,
+        trio.open_nursery() as nursery,
+    ):
+        await lite.subscribe("T")
+
+        async def poll() -> None:
+            while True:
+                for message in await lite.poll():
+                    seen.add(message)
+
+        nursery.start_soon(poll)
+        yield lite
+        await lite.commit()
+        nursery.cancel_scope.cancel()
+
+
+async def send(producer: Producer, name: str, count: int) -> list[str]:
+    bodies = [f"{name}{number}" for number in range(count)]
+    for body in bodies:
+        await producer.send(Message("T", body.encode(), keys=["K"]))
+    return bodies
+
+
+def hide(consumer: PushConsumer | LitePullConsumer, *, hidden: bool) -> None:
+    """Let a consumer pull nothing, or let it pull again."""
+    if isinstance(consumer, PushConsumer):
+        (consumer.suspend if hidden else consumer.resume)()
+    else:
+        (consumer.pause if hidden else consumer.resume)(consumer.assignment())
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "between two pulls"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_recreated_topic_is_consumed_from_first_message(kind: str, is_seen: bool, tmp_path: Path) -> None:
+    seen = Seen()
+    async with (
+        running(tmp_path / "broker") as broker,
+        Admin(namesrv=namesrv_address(broker)) as admin,
+        Producer("P", namesrv=namesrv_address(broker)) as producer,
+    ):
+        await admin.create_topic("T", 1)
+        async with consuming(kind, namesrv_address(broker), seen, tmp_path) as consumer:
+            old = await send(producer, "old", OLD)
+            await wait_for(lambda: list(seen) == old)
+            hide(consumer, hidden=not is_seen)
+            await admin.delete_topic("T")
+            await admin.create_topic("T", 1)
+            new = await send(producer, "new", NEW)
+            hide(consumer, hidden=False)
+            await wait_for(lambda: len(seen) >= OLD + NEW)
+        assert list(seen) == [*old, *new]
+        if "broadcasting" not in kind:
+            assert finish(broker.groups.offsets.of_topic("T")) == {"G": {0: NEW}}
+        async with consuming(kind, namesrv_address(broker), seen, tmp_path):
+            last = await send(producer, "last", 1)
+            await wait_for(lambda: len(seen) > OLD + NEW)
+    assert list(seen) == [*old, *new, *last]
+
+
+async def test_nothing_of_deleted_topic_is_in_new_one(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path / "broker") as broker,
+        Admin(namesrv=namesrv_address(broker)) as admin,
+        Producer("P", namesrv=namesrv_address(broker)) as producer,
+    ):
+        for name in ("old", "new"):
+            await admin.create_topic("T", 1)
+            await send(producer, name, 2)
+            await producer.send(Message("T", f"{name} delayed".encode(), keys=["K"], delay_level=1), queue=QUEUE)
+            if name == "old":
+                await admin.delete_topic("T")
+        await wait_for(lambda: broker.store.reader.max_offset_in_queue("T", 0) == 3)  # the old one was due before
+        found = await admin.find_messages("T", "K")
+    assert [message.body for message in found] == [b"new0", b"new1", b"new delayed"]
