@@ -2,14 +2,13 @@
 
 ::
 
-    from triomq.spark import register
-
-    register(spark)
     frame = spark.read.format("rocketmq").option("nameServer", "127.0.0.1:9876").option("subscribe", "Topic").load()
 
 Needs ``pip install 'triomq[spark]'``.  Importing it loads neither pyarrow nor numpy.
 """
 
+import os
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,14 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession") -> None:
-    """Register ``format("rocketmq")`` with a session."""
+    """Register ``format("rocketmq")`` with a session.
+
+    Spark finds the format without this where its workers' Python has triomq installed; it is needed with a zip.  On a
+    local master, workers run this interpreter from now on, unless ``PYSPARK_PYTHON`` is set.
+    """
+    context = spark.sparkContext
+    if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
     spark.dataSource.register(RocketMQDataSource)
 
 

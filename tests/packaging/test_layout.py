@@ -130,7 +130,7 @@ def test_wheel_holds_every_room_and_nothing_else(built: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     packaged = {name.removeprefix("triomq/") for name in names if name.startswith("triomq/")}
     assert packaged == packaged_files()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"triomq"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"triomq", "pyspark_rocketmq"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
