@@ -13,7 +13,7 @@ from triomq.client.connection.connection import Connection
 from triomq.client.environment import RANDOM
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.latency_faults import LatencyFaults
-from triomq.client.producer.publish import Outgoing, Target, TopicPlan, check_topic
+from triomq.client.producer.publish import NoSuchQueueError, Outgoing, Target, TopicPlan, check_topic
 from triomq.client.producer.send_result import STATUS_BY_CODE, SendResult, SendStatus, read_send_result
 from triomq.protocol.codes import CommandFlag, ResponseCode
 from triomq.protocol.errors import (
@@ -117,7 +117,8 @@ class Delivery:
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
             plan = self._current_plan(topic) or await self._plan_in_time(topic, deadline)
-            target, has_other = self._choose(plan, tried.brokers, choose)
+            chosen = self._choose(plan, tried.brokers, choose) or await self._choose_anew(topic, deadline, choose)
+            target, has_other = chosen
             try:
                 result = await self._try_once(target, outgoing, deadline, has_other)
             except (ConnectError, ConnectionLostError, RequestTimeoutError, BrokerResponseError) as exc:
@@ -140,7 +141,9 @@ class Delivery:
         """Write the request once."""
         deadline = trio.current_time() + self._settings.send_timeout_s
         while True:
-            target, has_other = self._choose(await self._plan_in_time(topic, deadline), (), choose)
+            plan = await self._plan_in_time(topic, deadline)
+            chosen = self._choose(plan, (), choose) or await self._choose_anew(topic, deadline, choose)
+            target, has_other = chosen
             connection = self._connections.get(target.address)
             try:
                 connection = connection or await self._connect(target, deadline, has_other)
@@ -190,14 +193,17 @@ class Delivery:
         asked = ", ".join(self._instance.requests.name_servers.addresses)
         raise RequestTimeoutError(f"no route for topic {topic!r} in time; name servers: {asked}")
 
-    def _choose(self, plan: TopicPlan, tried: Sequence[str], choose: Choice | None) -> tuple[Target, bool]:
+    def _choose(self, plan: TopicPlan, tried: Sequence[str], choose: Choice | None) -> tuple[Target, bool] | None:
         """Return where to send, and whether another broker seems able to take the message if that one does not.
 
         Without ``choose`` the targets take turns, but not those of the broker tried last, of failing brokers and of
-        slow ones, as long as there are others.
+        slow ones, as long as there are others.  ``None``: the plan does not have the chosen queue.
         """
         if choose is not None:
-            return choose(plan), False
+            try:
+                return choose(plan), False
+            except (NoSuchQueueError, NoRouteError):
+                return None
         masters, failing = plan.masters, self._failing
         may_retry = self._settings.retries > 0
         if not (tried or failing or self._latencies.slow):
@@ -206,6 +212,18 @@ class Delivery:
         names = usable or set(masters)
         target = plan.choose_among(self._latencies.prefer(names.difference(tried[-1:]) or names))
         return target, may_retry and bool(usable - {target.queue.broker_name})
+
+    async def _choose_anew(self, topic: str, deadline: float, choose: Choice | None) -> tuple[Target, bool]:
+        """Ask for the route, which may be older than the chosen queue, and choose again.
+
+        Raises:
+            MessageIllegalError, NoRouteError: the topic has no such queue, or its broker is away.
+            NameServerError: no name server answered.
+        """
+        assert choose is not None
+        with trio.move_on_at(deadline):
+            await self._instance.routes.find(topic, refresh=True)
+        return choose(await self._plan_in_time(topic, deadline)), False
 
     def _note_failure(self, topic: str, target: Target, error: Exception) -> None:
         routes = self._instance.routes

@@ -41,6 +41,10 @@ _SHORT_TAGS: Final = 256
 RECORD_BYTES: Final = 91 + 24
 
 
+class NoSuchQueueError(MessageIllegalError):
+    """A plan does not have the chosen queue: the route may be older than the queue."""
+
+
 class Target:
     """A queue to send to, with the parts of the request header that are the same for all messages."""
 
@@ -114,7 +118,7 @@ class TopicPlan:
         """Return the target of a queue.
 
         Raises:
-            MessageIllegalError: the topic has no such queue, or it must not be written.
+            NoSuchQueueError: the topic has no such queue, or it must not be written.
             NoRouteError: its broker is away.
         """
         target = self._targets_by_queue.get(queue)
@@ -123,7 +127,7 @@ class TopicPlan:
                 raise NoRouteError(f"queue {queue}: its broker has no master now")
             shown = ", ".join(map(str, self.queues[:_SHOWN_QUEUES]))
             more = len(self.queues) - _SHOWN_QUEUES
-            raise MessageIllegalError(
+            raise NoSuchQueueError(
                 f"queue {queue} cannot be sent to; those that can: {shown}{f' and {more} more' if more > 0 else ''}"
             )
         return target

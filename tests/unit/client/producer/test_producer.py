@@ -132,6 +132,19 @@ async def test_a_queue_that_cannot_be_sent_to_is_refused(producer: Producer, que
         await producer.send(Message("Topic", b"x"), queue=queue)
 
 
+async def test_queue_newer_than_route_is_sent_to(fake_broker: FakeBroker, make_broker: BrokerFactory) -> None:
+    """It may be on a broker that the route did not have, too."""
+    other = await make_broker("broker-b")
+    async with Producer("group", namesrv=fake_broker.address) as producer:
+        await producer.send(Message("Topic", b"x"))
+        fake_broker.add_topic("Topic", 5)
+        new = MessageQueue("Topic", "broker-a", 4)
+        assert (await producer.send(Message("Topic", b"x"), queue=new)).queue == new
+        fake_broker.add_topic("Topic", 6, 6, other)
+        await producer.send_oneway(Message("Topic", b"x"), queue=MessageQueue("Topic", "broker-b", 5))
+        await other.wait_for(SEND)
+
+
 async def test_a_selector_chooses_among_all_queues(producer: Producer) -> None:
     seen: list[tuple[Sequence[MessageQueue], object]] = []
 
