@@ -24,9 +24,9 @@ import asyncio
 import contextvars
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager, suppress
-from functools import wraps
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
+from functools import partial, wraps
 from time import perf_counter
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Final, Self
@@ -45,7 +45,7 @@ from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
 from triomq.client.facades.portal import Call, acquire_portal, release_portal
 from triomq.client.functions import is_async
 from triomq.client.producer.producer import Producer as TrioProducer
-from triomq.client.producer.transaction import Execute, Transaction, TransactionState
+from triomq.client.producer.transaction import Execute, Transaction, TransactionBlock
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
 from triomq.protocol.errors import ClientError
 from triomq.protocol.record.message import Message, MessageExt
@@ -254,18 +254,9 @@ class TransactionProducer(_Homed[TrioTransactionProducer]):
         method, portal = TrioTransactionProducer.send, self._open_portal()
         return await _result_of(portal.submit(method, self._target, message, self._homed(execute)))
 
-    @asynccontextmanager
-    async def transaction(self, message: Message) -> AsyncGenerator[Transaction]:
+    def transaction(self, message: Message) -> TransactionBlock:
         """Store a message, and commit it when the block ends, or roll it back if the block raises."""
-        transaction = await self.begin(message)
-        error: Exception | None = None
-        try:
-            yield transaction
-        except Exception as exc:  # noqa: BLE001  # raised again below
-            error = exc
-        await self.decide(transaction, TransactionState.COMMIT if error is None else TransactionState.ROLLBACK)
-        if error is not None:
-            raise error
+        return TransactionBlock(partial(self.begin, message), self.decide)
 
 
 class PushConsumer(_Homed[TrioPushConsumer]):

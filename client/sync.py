@@ -12,11 +12,10 @@ threads at once.  A call costs about 50 us more than in trio: send many messages
 """
 
 import os
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
 from types import TracebackType
-from typing import Concatenate, Self
+from typing import ClassVar, Concatenate, Self
 
 from triomq.client.admin.admin import Admin as TrioAdmin
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
@@ -28,7 +27,7 @@ from triomq.client.consumer.range_reader import RangeReader as TrioRangeReader
 from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
 from triomq.client.facades.portal import acquire_portal, release_portal
 from triomq.client.producer.producer import Producer as TrioProducer
-from triomq.client.producer.transaction import Transaction, TransactionState
+from triomq.client.producer.transaction import Transaction, TransactionBlock, decision
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
 from triomq.protocol.record.message import Message
 
@@ -109,16 +108,25 @@ class TransactionProducer(_Blocking[TrioTransactionProducer]):
     begin = _blocking(TrioTransactionProducer.begin)
     decide = _blocking(TrioTransactionProducer.decide)
 
-    @contextmanager
-    def transaction(self, message: Message) -> Generator[Transaction]:
+    def transaction(self, message: Message) -> "_TransactionBlock":
         """Store a message, and commit it when the block ends, or roll it back if the block raises."""
-        transaction = self.begin(message)
-        try:
-            yield transaction
-        except Exception:
-            self.decide(transaction, TransactionState.ROLLBACK)
-            raise
-        self.decide(transaction, TransactionState.COMMIT)
+        return _TransactionBlock(partial(self.begin, message), self.decide)
+
+
+class _TransactionBlock(TransactionBlock):
+    """The same for callers that block."""
+
+    _how: ClassVar[str] = "with"
+
+    def __enter__(self) -> Transaction:
+        self._transaction = self._take()()
+        return self._transaction
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if (state := decision(error)) is not None:
+            self._decide(self._transaction, state)
 
 
 class PushConsumer(_Blocking[TrioPushConsumer]):

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from types import TracebackType
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from warnings import warn
 
 import trio
 
@@ -187,24 +189,16 @@ class TransactionProducer(OpenOnce):
         await self.decide(transaction, state, remark)
         return transaction
 
-    @asynccontextmanager
-    async def transaction(self, message: Message) -> AsyncGenerator[Transaction, None]:
+    def transaction(self, message: Message) -> "TransactionBlock":
         """Store a message, and commit it when the block ends, or roll it back if the block raises.
 
-        If the block is cancelled, nothing is decided: the broker asks ``check`` later, as after a crash.
+        If the block is cancelled, nothing is decided: the broker asks ``check`` later, as after a crash.  Use it as
+        ``async with``, or nothing happens but a warning.
 
         Raises:
             MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
         """
-        transaction = await self.begin(message)
-        error: Exception | None = None
-        try:
-            yield transaction
-        except Exception as exc:  # noqa: BLE001  # raised again below
-            error = exc
-        await self.decide(transaction, TransactionState.COMMIT if error is None else TransactionState.ROLLBACK)
-        if error is not None:
-            raise error
+        return TransactionBlock(partial(self.begin, message), self.decide)
 
     async def begin(self, message: Message) -> Transaction:
         """Store a message that is delivered once it is committed; call :meth:`decide` afterwards.
@@ -300,6 +294,45 @@ class TransactionProducer(OpenOnce):
                 broker_name=asked.broker_name,
             )
             await self._end(address, header, remark, message)  # the broker asks again if it fails
+
+
+class TransactionBlock:
+    """A block whose end decides a transaction: see :meth:`TransactionProducer.transaction`."""
+
+    _how: ClassVar[str] = "async with"
+
+    def __init__(self, begin: Callable[[], Any], decide: Callable[[Transaction, TransactionState], Any]) -> None:
+        """Take the methods of a producer, of any API."""
+        self._begin: Callable[[], Any] | None = begin
+        self._decide = decide
+        self._transaction: Transaction
+
+    async def __aenter__(self) -> Transaction:
+        self._transaction = await self._take()()
+        return self._transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if (state := decision(error)) is not None:
+            await self._decide(self._transaction, state)
+
+    def _take(self) -> Callable[[], Any]:
+        begin, self._begin = self._begin, None
+        if begin is None:
+            raise ClientError("a transaction can be entered once only: make a new one")
+        return begin
+
+    def __del__(self) -> None:
+        if self._begin is not None:
+            warn(f"transaction(...) was not entered and sent nothing: use it as {self._how}", RuntimeWarning, 2)
+
+
+def decision(error: BaseException | None) -> TransactionState | None:
+    """Return the decision at the end of a block, ``None``: a block that is cancelled decides nothing."""
+    if error is None:
+        return TransactionState.COMMIT
+    return TransactionState.ROLLBACK if isinstance(error, Exception) else None
 
 
 async def _ask(function: Callable[[_Asked], Any], argument: _Asked, place: str) -> tuple[TransactionState, str | None]:

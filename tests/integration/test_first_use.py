@@ -9,6 +9,8 @@ from typing import Any, Final
 import pytest
 import trio
 
+import triomq.client.asyncio
+import triomq.client.sync
 from tests.facades import (
     FACADES,
     Admin,
@@ -155,3 +157,13 @@ async def test_entering_needs_no_right(guarded: RunningBroker, facade: str, kind
     with use_facade(facade):
         async with CLIENTS[kind](namesrv=guarded.namesrv, config=config):
             pass
+
+
+# --- transactions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", [triomq.client, triomq.client.sync, triomq.client.asyncio])
+def test_transaction_without_block_warns(api: Any) -> None:
+    producer = api.TransactionProducer("P", namesrv="127.0.0.1:1", check=check)
+    with pytest.warns(RuntimeWarning, match=r"was not entered and sent nothing: use it as (async )?with"):
+        producer.transaction(Message("T", b"x"))
