@@ -25,7 +25,7 @@ import contextvars
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from time import perf_counter
 from types import TracebackType
@@ -44,6 +44,7 @@ from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
 from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
 from triomq.client.facades.portal import Call, acquire_portal, release_portal
 from triomq.client.functions import is_async
+from triomq.client.nursery import stop_signals
 from triomq.client.producer.producer import Producer as TrioProducer
 from triomq.client.producer.transaction import Execute, Transaction, TransactionBlock
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
@@ -274,6 +275,17 @@ class PushConsumer(_Homed[TrioPushConsumer]):
     resume = plain(TrioPushConsumer.resume)
     resize = plain(TrioPushConsumer.resize)
     statistics = plain(TrioPushConsumer.statistics)
+
+    async def run(self) -> None:
+        """Enter the consumer, and leave it in order at SIGINT or SIGTERM; see the trio class."""
+        stop = asyncio.Event()
+        notify = partial(asyncio.get_running_loop().call_soon_threadsafe, stop.set)
+        with ExitStack() as signals:
+            signals.enter_context(stop_signals(notify))
+            async with self:
+                self._call_at_end(notify)
+                await stop.wait()
+                signals.close()
 
     async def wait(self) -> None:
         """Wait until the consumer fails, and raise its error then."""

@@ -1,8 +1,10 @@
-"""Lifetimes: a nursery for background tasks that end with the block, and objects that live as long as one."""
+"""Lifetimes: nurseries whose tasks end with the block, objects that live as long as one, signals that end a service."""
 
+import signal
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,6 +47,26 @@ def _raise_as_it_is(error: BaseException) -> None:
     finally:
         error.__context__ = context
         del error, context  # no reference cycle through this frame
+
+
+@contextmanager
+def stop_signals(notify: Callable[[], object]) -> Generator[None, None, None]:
+    """Call ``notify`` at SIGTERM and SIGINT instead of their handlers, which return after the block.
+
+    SIGINT stays ignored if it is, as in background jobs of shell scripts.
+
+    Raises:
+        ClientError: this is not the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise ClientError("run() needs the main thread, which gets the signals; use the consumer as a with block here")
+    numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda *_: notify()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 class OpenOnce(ABC):

@@ -13,7 +13,9 @@ threads at once.  A call costs about 50 us more than in trio: send many messages
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import partial, wraps
+from queue import SimpleQueue
 from types import TracebackType
 from typing import ClassVar, Concatenate, Self
 
@@ -26,6 +28,7 @@ from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
 from triomq.client.consumer.range_reader import RangeReader as TrioRangeReader
 from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
 from triomq.client.facades.portal import acquire_portal, release_portal
+from triomq.client.nursery import stop_signals
 from triomq.client.producer.producer import Producer as TrioProducer
 from triomq.client.producer.transaction import Transaction, TransactionBlock, decision
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
@@ -142,6 +145,16 @@ class PushConsumer(_Blocking[TrioPushConsumer]):
     resume = plain(TrioPushConsumer.resume)
     resize = plain(TrioPushConsumer.resize)
     statistics = plain(TrioPushConsumer.statistics)
+
+    def run(self) -> None:
+        """Enter the consumer, and leave it in order at SIGINT or SIGTERM; see the trio class."""
+        ended = SimpleQueue[None]()  # signal handlers may use it
+        with ExitStack() as signals:
+            signals.enter_context(stop_signals(lambda: ended.put(None)))
+            with self:
+                self._call_at_end(lambda: ended.put(None))
+                ended.get()
+                signals.close()
 
     def wait(self) -> None:
         """Block until Ctrl-C, or until the consumer fails, and raise its error then."""

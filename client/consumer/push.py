@@ -5,7 +5,7 @@ Source: behaviour.md B.0 (the pipeline), B.5 (configuration and start), B.18 (sh
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -32,7 +32,7 @@ from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.client.consumer.trace_hook import TelemetryHook, TraceHook
 from triomq.client.environment import wall_clock_ms
-from triomq.client.nursery import OpenOnce, open_service_nursery
+from triomq.client.nursery import OpenOnce, open_service_nursery, stop_signals
 from triomq.client.producer.reply import Replier
 from triomq.client.producer.tracing import open_tracer
 from triomq.protocol.bodies.client import MessageModel
@@ -147,6 +147,22 @@ class PushConsumer(OpenOnce):
         self._open_group = partial(open_group, self._plan, namesrv, config, instance)
         self._life: _Life | None = None
         self._is_open = False
+
+    async def run(self) -> None:
+        """Enter the consumer, and leave it in order at SIGINT or SIGTERM: the main function of a service.
+
+        A second signal has its usual effect: it ends the process without waiting for handlers.
+
+        Raises:
+            ClientError: this is not the main thread, or the consumer cannot be opened.
+            BrokerResponseError: a broker refused.
+        """
+        stop, token = trio.Event(), trio.lowlevel.current_trio_token()
+        with ExitStack() as signals:
+            signals.enter_context(stop_signals(lambda: token.run_sync_soon(stop.set)))
+            async with self:
+                await stop.wait()
+                signals.close()
 
     async def wait_assigned(self) -> None:
         """Return when the first rebalance is done: this member's queues are being pulled.

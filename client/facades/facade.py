@@ -37,6 +37,11 @@ class Facade(Generic[A]):
             raise ClientClosedError(f"the {type(self).__name__} is not open: use it inside its with block")
         return self._portal, self._held
 
+    def _call_at_end(self, notify: Callable[[], object]) -> None:
+        """Call a function in the portal's thread when the client ends, by itself or because it is left."""
+        portal, held = self._entered()
+        portal.submit(held.wait).future.add_done_callback(lambda _: notify())
+
     def _open_portal(self) -> Portal:
         """Return the portal of a client that is open and has not failed."""
         portal, held = self._entered()

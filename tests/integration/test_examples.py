@@ -3,13 +3,17 @@
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.integration.cli_tools import LIMIT_S, environment
 from tests.processes import Broker, start_triomq
+from triomq.client import ConsumerNotOnlineError
+from triomq.client.sync import Admin
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESRV = "127.0.0.1:9876"
@@ -33,7 +37,16 @@ PYTHON = {
         r"triomq message trace \w+\n",
         r"orders\n",
     ],
-    "docs/services.md": ["", r"SEND_OK\n", "", "", "", r"\[('SEND_OK'(, )?){3}\]\n", r"started\n"],
+    "docs/services.md": [
+        "",
+        r"topic does not exist: .*\n",
+        r"SEND_OK\n",
+        "",
+        "",
+        "",
+        r"\[('SEND_OK'(, )?){3}\]\n",
+        r"started\n",
+    ],
     "docs/tracing.md": [r"send orders\norder\nwrite invoice\nprocess orders\n"],
     "docs/tutorial.md": [
         r"(SEND_OK \d \d\n){5}",
@@ -66,11 +79,33 @@ def run(*command: str, namesrv: str = "", cwd: Path | None = None) -> str:
     return done.stdout
 
 
+def serve(*command: str, namesrv: str, cwd: Path) -> str:
+    """Return all that a service wrote whose group is "invoices" and that got SIGTERM when it was a member."""
+    with (
+        Admin(namesrv=namesrv) as admin,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd) as service,
+    ):
+        ends = time.monotonic() + LIMIT_S
+        while service.poll() is None and time.monotonic() < ends:
+            with suppress(ConsumerNotOnlineError):
+                admin.group_members("invoices")
+                break
+            time.sleep(0.05)
+        service.terminate()
+        written, _ = service.communicate(timeout=LIMIT_S)
+    assert service.returncode == 0, written
+    return written
+
+
+@pytest.mark.timeout(300)  # a document has up to ten programs
 @pytest.mark.parametrize("document", PYTHON)
 def test_python_examples_print_what_the_text_says(broker: Broker, document: str, tmp_path: Path) -> None:
     for code, printed in zip(blocks(document, "python"), PYTHON[document], strict=True):
         (tmp_path / "example.py").write_text(code.replace(NAMESRV, broker.namesrv), encoding="utf-8")
-        written = run(sys.executable, "-W", "error", "example.py", cwd=tmp_path)
+        command = (sys.executable, "-W", "error", "example.py")
+        written = (
+            serve(*command, namesrv=broker.namesrv, cwd=tmp_path) if ").run()" in code else run(*command, cwd=tmp_path)
+        )
         assert re.fullmatch(printed, written), written
     if document == "docs/tutorial.md":
         assert "\n1 dead letters of group shipping sent back, 0 left\n" in shell(document, "dlq redrive", broker)
