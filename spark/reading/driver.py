@@ -26,7 +26,8 @@ from triomq.spark.reading.positions import starting_offsets
 
 LOGGER: Final = logging.getLogger("triomq.spark.reading.driver")
 
-#: A first message that was stored this long after the checkpoint is not the one that the checkpoint counted.
+#: A first message that was stored this long after the checkpoint is not the one that the checkpoint counted, for
+#: checkpoints that do not have its time.
 _RECREATED_MARGIN_MS: Final = 60_000
 _WARNING_INTERVAL_S: Final = 60.0
 #: Without a trigger Spark asks again 10 ms after an answer, and each question costs the driver more than it costs us.
@@ -79,7 +80,8 @@ class StreamDriver:
         self._idle_answer_at: float | None = None
         self._committed: dict[MessageQueue, int] = {}
         self._waits_since: float | None = None
-        self._to_verify: set[MessageQueue] | None = None  # None: all queues of the first offset
+        self._to_verify: set[MessageQueue] | None = None  # None: all queues
+        self._firsts: dict[MessageQueue, int] = {}  # store times of first messages
         self._reported: set[tuple[MessageQueue, int]] = set()
         grace_s = _GRACE_DISCOVERIES * options["discoveryIntervalMs"] / 1000
         self._missing = MissingQueues(grace_s, lambda queue: int(self._open()[0].consumer.max_offset(queue)))
@@ -132,13 +134,12 @@ class StreamDriver:
         self._report_missing(offset, now)
         moved = self._moved(offset)
         targets = self._targets(offset, moved, limit, now)
-        found = offset if targets is None else next_offset(offset, targets, moved, self._now_ms())
+        found = offset if targets is None else next_offset(offset, targets, moved, self._now_ms(), self._firsts)
         if found is offset:
             self._idle_at, self._idle_answer_at = start, self._clock()
             return start
         self._waits_since = self._idle_at = None
-        for verified in (self._deleted, self._to_verify or set()):
-            verified.difference_update(moved)  # the offset has their new start
+        self._deleted.difference_update(moved)
         return found.to_json()
 
     def report_latest(self) -> Json | None:
@@ -242,17 +243,23 @@ class StreamDriver:
         """Return the start of queues that are new or whose offset no longer exists."""
         moved = {}
         again = self._recreated(offset)
+        assert self._to_verify is not None
         for queue, bounds in self._bounds.queues.items():
             if self._target is not None and queue not in self._target:
                 continue  # found during this run: the next one reads it
             begin = offset.ends.get(queue)
-            if begin is None or queue in self._deleted:
+            if begin is None:
                 moved[queue] = bounds.low
                 continue
-            checked, lost = check_begin(begin, bounds.low, bounds.high, recreated=queue in again)
-            if checked != begin:
+            is_known = queue in self._deleted  # and reported
+            checked, lost = check_begin(begin, bounds.low, bounds.high, recreated=is_known or queue in again)
+            if checked != begin or is_known:
                 moved[queue] = checked
-                self._report(queue, begin, lost, bounds)
+                if lost is None and queue not in again:  # the time of the first message is that of the old topic
+                    self._firsts[queue] = 0
+                    self._to_verify.add(queue)
+                if not is_known:
+                    self._report(queue, begin, lost, bounds)
         return moved
 
     def _report_missing(self, offset: StreamOffset, now: float) -> None:
@@ -284,26 +291,35 @@ class StreamDriver:
     def _recreated(self, offset: StreamOffset) -> set[MessageQueue]:
         """Return queues whose topic was recreated and has already grown past our offset.
 
-        RocketMQ topics have no id, so this is a guess: the queue still has its first message, and that was stored long
-        after we had read its offset.
+        RocketMQ topics have no id.  But if the queue has its first message, that must be the one of the checkpoint; if
+        the checkpoint does not know it, it must not have been stored long after we had read the offset.
         """
         if self._to_verify is None:
-            self._to_verify = set() if offset.is_initial else set(offset.ends)
-        found, unanswered = set(), self._to_verify - self._bounds.queues.keys()
-        discovery, _ = self._open()
-        for queue in sorted(self._to_verify - unanswered):
+            self._to_verify = set(self._queues)
+        found, later = set(), self._to_verify - self._bounds.queues.keys()
+        for queue in sorted(self._to_verify - later):
             bounds = self._bounds.queues[queue]
-            if not 0 < offset.ends.get(queue, 0) <= bounds.high or bounds.low:
-                continue
-            try:
-                first_ms = discovery.consumer.earliest_store_time(queue)
-            except TriomqError as exc:
-                LOGGER.warning("first message not looked up queue=%s error=%s", queue, exc)
-                continue
-            if first_ms is not None and first_ms > offset.taken_at_ms + _RECREATED_MARGIN_MS:
+            if not bounds.high:
+                later.add(queue)
+            elif (
+                not bounds.low and self._is_other_first(queue, offset) and 0 < offset.ends.get(queue, 0) <= bounds.high
+            ):
                 found.add(queue)
-        self._to_verify = found | unanswered
+        self._to_verify = found | later
         return found
+
+    def _is_other_first(self, queue: MessageQueue, offset: StreamOffset) -> bool:
+        """Look the store time of the first message up, and compare it with the checkpoint."""
+        try:
+            first_ms = self._open()[0].consumer.earliest_store_time(queue)
+        except TriomqError as exc:
+            LOGGER.warning("first message not looked up queue=%s error=%s", queue, exc)
+            return False
+        if first_ms is None:
+            return False
+        self._firsts[queue] = int(first_ms)
+        known = offset.firsts.get(queue)
+        return first_ms != known if known else first_ms > offset.taken_at_ms + _RECREATED_MARGIN_MS
 
     def _targets(
         self, offset: StreamOffset, moved: Mapping[MessageQueue, int], limit: int | None, now: float

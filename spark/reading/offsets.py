@@ -1,8 +1,10 @@
 """The offset of a micro-batch in Spark's checkpoint, and the arithmetic of queue ends.  No I/O.
 
-``{"v": 1, "q": {topic: {broker: {queue: end}}}, "from": {...}, "at": ms}``: ``q`` has the exclusive end of each
-queue, ``from`` the start of each queue that the previous offset did not have (in the first batch: all).  Spark logs
-only ends, so without ``from`` a repeated first batch would start at what ``initialOffset`` returns *now*.
+``{"v": 1, "q": {topic: {broker: {queue: end}}}, "from": {...}, "first": {...}, "at": ms}``: ``q`` has the exclusive
+end of each queue, ``from`` the start of each queue that the previous offset did not have (in the first batch: all).
+Spark logs only ends, so without ``from`` a repeated first batch would start at what ``initialOffset`` returns *now*.
+``first`` has the store time of the message at offset 0, by which a topic that was deleted and created again is
+recognised.
 
 Spark compares the JSON text, so keys are sorted, and nothing changes unless ``q`` does.
 
@@ -19,6 +21,7 @@ from triomq.protocol.message_queue import MessageQueue
 VERSION: Final = 1
 Ends = dict[MessageQueue, int]
 Ranges = dict[MessageQueue, tuple[int, int]]
+_NO_FIRSTS: Final[Mapping[MessageQueue, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +33,20 @@ class StreamOffset:
         begins: start of the queues that the previous offset did not have.
         taken_at_ms: the driver's clock when the ends were read.
         is_initial: the first batch starts here.
+        firsts: store time in milliseconds of the first message of queues.
     """
 
     ends: Ends
     begins: Ends = field(default_factory=dict)
     taken_at_ms: int = 0
     is_initial: bool = False
+    firsts: Mapping[MessageQueue, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form for the checkpoint, made of JSON types."""
         value: dict[str, Any] = {"v": VERSION, "q": _nested(self.ends), "from": _nested(self.begins)}
+        if self.firsts:
+            value["first"] = _nested(self.firsts)
         value["at"] = int(self.taken_at_ms)
         if self.is_initial:
             value["init"] = True
@@ -57,7 +64,8 @@ class StreamOffset:
                 f"the checkpoint has offsets of version {value.get('v')!r}, this data source reads version {VERSION}"
             )
         try:
-            return cls(_flat(value["q"]), _flat(value["from"]), int(value["at"]), bool(value.get("init", False)))
+            begins, firsts = _flat(value["from"]), _flat(value.get("first", {}))
+            return cls(_flat(value["q"]), begins, int(value["at"]), bool(value.get("init", False)), firsts)
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise ProtocolError(f"the checkpoint has an offset that cannot be read: {exc!r}") from exc
 
@@ -75,7 +83,11 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> Ranges:
 
 
 def next_offset(
-    start: StreamOffset, targets: Mapping[MessageQueue, int], moved: Mapping[MessageQueue, int], now_ms: int
+    start: StreamOffset,
+    targets: Mapping[MessageQueue, int],
+    moved: Mapping[MessageQueue, int],
+    now_ms: int,
+    firsts: Mapping[MessageQueue, int] = _NO_FIRSTS,
 ) -> StreamOffset:
     """Return the end of the next micro-batch; ``start`` itself if nothing is new.
 
@@ -84,6 +96,7 @@ def next_offset(
         targets: how far to read each queue; a target before the queue's start is ignored.
         moved: start of queues that ``start`` does not have, or has with an offset that no longer exists.
         now_ms: the clock.
+        firsts: store times of first messages; the others are those of ``start``.
     """
     ends = dict(start.ends)
     begins = {**(start.ends if start.is_initial else {}), **moved}
@@ -92,7 +105,7 @@ def next_offset(
     is_new_queue_read = any(begin < ends[queue] for queue, begin in moved.items() if queue in ends)
     if ends == start.ends and not is_new_queue_read:
         return start
-    return StreamOffset(ends, begins, now_ms)
+    return StreamOffset(ends, begins, now_ms, firsts={**start.firsts, **firsts})
 
 
 def spread(backlogs: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue, int]:

@@ -350,6 +350,7 @@ def test_a_topic_made_again_longer_is_noticed_at_a_restart(caplog: pytest.LogCap
     end = setting.latest(setting.driver.initial_offset())
     setting.brokers.queue_bounds[Q0] = (0, 300)
     setting.brokers.first_ms = round(setting.now * 1000) + 61_000
+    del end["first"]  # a checkpoint of an older release
     setting.restart()
     following = setting.latest(end)
     assert planned(setting, end, following)[Q0] == (0, 300)
@@ -377,6 +378,7 @@ def test_a_topic_of_before_is_not_taken_for_a_new_one() -> None:
     end = setting.latest(setting.driver.initial_offset())
     setting.brokers.first_ms = round(setting.now * 1000) - 5000
     setting.brokers.queue_bounds[Q0] = (0, 101)
+    del end["first"]  # a checkpoint of an older release
     setting.restart()
     assert planned(setting, end, setting.latest(end)) == {Q0: (100, 101)}
 

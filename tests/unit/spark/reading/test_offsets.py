@@ -15,11 +15,15 @@ QUEUES = st.builds(MessageQueue, st.sampled_from(["A", "B"]), st.sampled_from(["
 ENDS = st.dictionaries(QUEUES, st.integers(0, 2**40), max_size=8)
 
 
-@given(ENDS, ENDS, st.integers(0, 2**50), st.booleans())
+@given(ENDS, ENDS, ENDS, st.integers(0, 2**50), st.booleans())
 def test_an_offset_survives_json(
-    ends: dict[MessageQueue, int], begins: dict[MessageQueue, int], at: int, init: bool
+    ends: dict[MessageQueue, int],
+    begins: dict[MessageQueue, int],
+    firsts: dict[MessageQueue, int],
+    at: int,
+    init: bool,
 ) -> None:
-    offset = StreamOffset(ends, begins, at, init)
+    offset = StreamOffset(ends, begins, at, init, firsts)
     assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
@@ -30,9 +34,10 @@ def test_the_text_does_not_depend_on_the_order_of_queues(pairs: list[tuple[Messa
 
 
 def test_the_form_in_the_checkpoint_is_fixed() -> None:
-    offset = StreamOffset({A0: 1234, A1: 99}, {A0: 1000}, 1795282807184)
+    offset = StreamOffset({A0: 1234, A1: 99}, {A0: 1000}, 1795282807184, firsts={A0: 1795282800000})
     assert json.dumps(offset.to_json()) == (
-        '{"v": 1, "q": {"A": {"b": {"0": 1234, "1": 99}}}, "from": {"A": {"b": {"0": 1000}}}, "at": 1795282807184}'
+        '{"v": 1, "q": {"A": {"b": {"0": 1234, "1": 99}}}, "from": {"A": {"b": {"0": 1000}}}, '
+        '"first": {"A": {"b": {"0": 1795282800000}}}, "at": 1795282807184}'
     )
 
 
