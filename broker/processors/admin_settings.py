@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.refusal import RefusedError
-from triomq.broker.settings import Settings
+from triomq.broker.settings import FixedSettingError, Settings
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.properties_text import properties_text, read_properties
 from triomq.protocol.codes import ResponseCode
@@ -35,7 +35,9 @@ class SettingsProcessor:
         try:
             wanted = read_properties(bytes(command.body).decode())
             self.settings.change(wanted, connection.advertised, self.clock_ms(), connection.peer)
-        except (ConfigError, UnicodeDecodeError) as exc:
+        except FixedSettingError as exc:
             raise RefusedError(str(exc), ResponseCode.NO_PERMISSION) from None
+        except (ConfigError, UnicodeDecodeError) as exc:
+            raise RefusedError(str(exc)) from None
         self.topics.set_template()
         return command.reply()

@@ -17,7 +17,7 @@ from triomq.broker.processors.route import (
 )
 from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.protocol.bodies.properties_text import properties_text, read_properties
-from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -67,5 +67,5 @@ class _SettingsProcessor:
         try:
             self.settings.change(read_properties(bytes(command.body).decode()), connection.peer)
         except (ConfigError, UnicodeDecodeError) as exc:
-            raise RefusedError(str(exc), ResponseCode.NO_PERMISSION) from None
+            raise RefusedError(str(exc)) from None
         return command.reply()

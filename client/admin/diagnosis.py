@@ -214,7 +214,7 @@ _OWNERLESS: Final[Mapping[StallCause, str]] = {
 _LOCK_ADVICE: Final = "restart the member that has the lock; without renewal a lock ends after 60 s"
 _HANDLER_ADVICE: Final = "find out where the handler waits, and give it a time limit, or start more members"
 _ADVICE: Final[Mapping[StallCause, str]] = {
-    StallCause.DISABLED: "allow it again: triomq group create {group}",
+    StallCause.DISABLED: "allow it again: triomq group create {group} --enable",
     StallCause.LOCKED: _LOCK_ADVICE,
     StallCause.NO_LOCK: _LOCK_ADVICE,
     StallCause.HANDLER_BLOCKED: _HANDLER_ADVICE,

@@ -249,9 +249,11 @@ class Requests:
                 f"{who} advertises {address} through name server {name_server}, whose host was dialled "
                 'instead because of advertise="as-dialled"'
             )
+        source = f"{who} advertises this address through name server {name_server}; "
+        if not name:  # it may have been given by hand
+            source = f"is a broker running there? If name server {name_server} has this address of one: "
         return address, (
-            f"{who} advertises this address through name server {name_server}; "
-            "if it cannot be reached from here, start the broker with another one "
+            f"{source}if it cannot be reached from here, start the broker with another one "
             "(triomq: --advertise HOST, Apache: brokerIP1), or "
             'use advertise="as-dialled" (of ClientConfig and in Spark; --as-dialled on the command line) to dial the '
             "name server's host"

@@ -181,6 +181,14 @@ def explain_no_broker(topic: str, asked: Sequence[str]) -> str:
     )
 
 
+def similar_names(kind: str, wanted: str, names: Sequence[str]) -> str:
+    """Return the names that resemble a wanted one, or all if they are few; ``kind`` is "topic" or "group"."""
+    similar = get_close_matches(wanted, names[:_MAX_COMPARED], n=3, cutoff=0.6)
+    if similar:
+        return f"similar {kind}s: {', '.join(similar)}"
+    return f"no {kind} has a similar name"
+
+
 def explain_no_route(topic: str, asked: Sequence[str], topics: Sequence[str] | None, auto_create: bool | None) -> str:
     """Say which name servers were asked, what similar topics there are and how to create the topic.
 
@@ -192,9 +200,7 @@ def explain_no_route(topic: str, asked: Sequence[str], topics: Sequence[str] | N
     """
     parts = [f"topic {topic!r} does not exist: it has no route (name server asked: {', '.join(asked)})"]
     if topics is not None:
-        names = [name for name in topics[:_MAX_COMPARED] if not name.startswith("%")]
-        similar = get_close_matches(topic, names, n=3, cutoff=0.6)
-        parts.append(f"similar topics: {', '.join(similar)}" if similar else "no topic has a similar name")
+        parts.append(similar_names("topic", topic, [name for name in topics if not name.startswith("%")]))
     if auto_create is not None:
         parts.append(
             "automatic creation is on: the first send creates the topic"

@@ -72,4 +72,4 @@ def test_the_life_of_an_account(folder: Path) -> None:
 
 def test_a_broker_without_accounts_says_so(tmp_path: Path) -> None:
     with start_triomq(tmp_path) as broker:
-        assert "request type 54 not supported" in complaint(1, "acl", "list", namesrv=broker.namesrv)
+        assert "has no accounts: start it with --acl" in complaint(1, "acl", "list", namesrv=broker.namesrv)

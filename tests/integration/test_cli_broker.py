@@ -62,6 +62,15 @@ def test_a_second_broker_on_the_same_store_is_told_who_has_it(tmp_path: Path) ->
     first.stop()
 
 
+def test_a_port_in_use_leaves_no_new_store(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        for option in ("--namesrv-listen", "--admin-listen"):
+            words = (*ON_FREE_PORTS, option, at, "--store", str(tmp_path / "store"), "--log-level", "error")
+            assert "is in use" in complaint(2, *words)
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_store_that_is_no_directory_is_named(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("not a store")

@@ -61,11 +61,15 @@ def add_group(commands: Commands) -> None:
     create = add_client_command(group, "create", "group:create", "GroupCreateOptions", "create or change a group")
     add_option(create, "GROUP")
     text = "how often a message may fail before it becomes a dead letter (retryMaxTimes; 16)"
-    add_option(create, "--retries N", text, 16, read=values.parse_count)
-    add_option(create, "--disable", "forbid the group to consume (consumeEnable)")
+    add_option(create, "--retries N", text, read=values.parse_count)
+    consume = create.add_mutually_exclusive_group()
+    settings = {"action": "store_const", "dest": "consume"}
+    add_option(consume, "--disable", "forbid the group to consume (consumeEnable)", const="no", **settings)
+    add_option(consume, "--enable", "allow it again", const="yes", **settings)
     delete = add_client_command(group, "delete", "group:delete", "GroupDeleteOptions", "delete a group everywhere")
     add_option(delete, "GROUP")
     add_option(delete, "--keep-offsets", "keep its committed offsets")
+    add_option(delete, "--force", "delete it even if it has members online")
     text = "make a group consume a topic from another offset, whether its members are online or not"
     reset = add_client_command(group, "reset-offset", "group:reset_offset", "GroupResetOffsetOptions", text)
     add_option(reset, "GROUP")

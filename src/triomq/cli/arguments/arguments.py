@@ -22,9 +22,9 @@ from triomq.cli.arguments.message_arguments import (
     add_transaction,
 )
 from triomq.cli.arguments.options import Options
-from triomq.cli.arguments.parser import Parser, add_client_command, add_command
+from triomq.cli.arguments.parser import Parser, add_client_command, add_command, usage_line
 from triomq.cli.arguments.store_arguments import add_store
-from triomq.cli.exit_codes import EXIT_CODES_TEXT
+from triomq.cli.exit_codes import EXIT_CODES_TEXT, ExitCode
 
 Runner = Callable[[Options], int]
 """The function that ``Invocation.runner`` names."""
@@ -46,7 +46,14 @@ def parse(argv: Sequence[str]) -> Invocation:
     """
     words, parser = _join_relative_times(argv), build_parser()
     parser.check_names(words)
-    found = vars(parser.parse_args(words))
+    namespace, unread = parser.parse_known_args(words)
+    found = vars(namespace)
+    if unread:
+        program, hint = f"triomq {found['name']}", ""
+        if found["name"] == "produce" and not unread[0].startswith("-"):
+            hint = f"; bodies are lines of stdin: echo BODY | triomq produce {found['topic']}"
+        text = f"unrecognized arguments: {' '.join(unread)}{hint}"
+        parser.exit(ExitCode.USAGE, usage_line(program, text, f"{program} --help"))
     module, _, name = found["options_type"].partition(":")
     options_type: type[Options] = getattr(importlib.import_module(module), name)
     fields = {field.name: _frozen(found[field.name]) for field in dataclasses.fields(options_type)}

@@ -127,8 +127,8 @@ class GroupCreateOptions(ClientOptions):
     """``triomq group create``."""
 
     group: str
-    retries: int
-    disable: bool
+    retries: int | None
+    consume: str | None
     dry_run: bool
 
 
@@ -138,6 +138,7 @@ class GroupDeleteOptions(ClientOptions):
 
     group: str
     keep_offsets: bool
+    force: bool
     dry_run: bool
 
 

@@ -17,7 +17,7 @@ from triomq.protocol.acl.accounts import PUB, SUB, Account
 from triomq.protocol.acl.changes import set_account
 from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import ProtocolError
+from triomq.protocol.errors import ClientError, ProtocolError, RequestCodeNotSupportedError
 from triomq.protocol.names import retry_topic
 from triomq.protocol.requests.accounts import DeleteAccountRequestHeader, UpdateAccountRequestHeader
 
@@ -123,7 +123,15 @@ def _judged(what: str, account: Account, resource: str, right: int) -> dict[str,
 
 
 async def _accounts(instance: ClientInstance, address: str) -> list[dict[str, Any]]:
-    response = await instance.requests.ask(address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
+    """Return the accounts of a broker.
+
+    Raises:
+        ClientError: it has none.
+    """
+    try:
+        response = await instance.requests.ask(address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
+    except RequestCodeNotSupportedError:
+        raise ClientError(f"the broker at {address} has no accounts: start it with --acl FILE") from None
     try:
         found = orjson.loads(response.body)["plainAccessConfigs"] or []
         return [dict(each) for each in found]

@@ -11,7 +11,7 @@ from triomq.cli.commands.group import check_known
 from triomq.cli.errors import IncompleteError, one_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.message_text import message_fields
-from triomq.cli.output import local_time, write_json, write_records, write_result, write_table
+from triomq.cli.output import local_time, plural, write_json, write_records, write_result, write_table
 from triomq.cli.session import Interrupt, cancel_at, client_command, open_admin, run_command
 from triomq.client import MessageExt, Redrive
 from triomq.client.nursery import open_service_nursery
@@ -105,5 +105,5 @@ def _tell(options: DlqRedriveOptions, sent: int, done: Redrive | None) -> None:
     verb = "would be sent" if options.dry_run else "sent"
     more = f", {skipped} skipped whose origin is unknown or that cannot be sent again" if skipped else ""
     more += "" if left is None else f", {left} left"
-    text = f"{sent} dead letters of group {options.group} {verb} back{more}"
+    text = f"{plural(sent, 'dead letter')} of group {options.group} {verb} back{more}"
     write_result(result, text, as_json=options.json)

@@ -1,6 +1,8 @@
 """``triomq group``: list, create, delete, show, reset-offset."""
 
 from collections.abc import Collection
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from triomq.cli.arguments.client_options import (
@@ -11,9 +13,11 @@ from triomq.cli.arguments.client_options import (
     ListOptions,
 )
 from triomq.cli.arguments.values import escape_controls
+from triomq.cli.errors import UsageError
 from triomq.cli.output import plural, write_json, write_records, write_result, write_text
 from triomq.cli.session import client_command, open_admin
 from triomq.client import Admin, GroupState, OffsetReset, QueueState
+from triomq.client.cluster.route import similar_names
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.errors import ClientError
 from triomq.protocol.names import is_system_group
@@ -36,42 +40,57 @@ async def check_known(admin: Admin, group: str) -> None:
     """Check that a broker has settings for the group.
 
     Raises:
-        ClientError: none has; the text lists the existing groups.
+        ClientError: none has; the text names similar groups.
     """
     groups = await admin.groups()
     if group not in groups:
-        known = ", ".join(group for group in groups if not is_system_group(group)) or "none"
+        similar = similar_names("group", group, [each for each in groups if not is_system_group(each)])
         raise ClientError(
             f"group {group!r} does not exist: it was not created, and no member of it has reached a broker with a "
-            f"topic that exists; groups: {known}"
+            f"topic that exists; {similar}; see triomq group list"
         )
 
 
 @client_command
 async def create(options: GroupCreateOptions) -> None:
-    """Create a group or change its settings."""
-    config = SubscriptionGroupConfig(options.group, consume_enable=not options.disable, retry_max_times=options.retries)
+    """Create a group, or change the settings that are given."""
     async with open_admin(options) as admin:
-        existed = options.group in await admin.groups()
+        before = (await admin.group_configs()).get(options.group)
+        config = before or SubscriptionGroupConfig(options.group)
+        config = replace(
+            config,
+            consume_enable=config.consume_enable if options.consume is None else options.consume == "yes",
+            retry_max_times=config.retry_max_times if options.retries is None else options.retries,
+        )
         if not options.dry_run:
             await admin.create_group(config)
     result = {
         "group": options.group,
-        "retries": options.retries,
-        "enabled": not options.disable,
-        "existed": existed,
+        "retries": config.retry_max_times,
+        "enabled": config.consume_enable,
+        "existed": before is not None,
         "dry_run": options.dry_run,
     }
-    verb = ("would be " if options.dry_run else "") + ("changed" if existed else "created")
-    text = f"group {options.group} {verb}: {plural(options.retries, 'retry', 'retries')}"
-    write_result(result, text + (", consuming disabled" if options.disable else ""), as_json=options.json)
+    verb = ("would be " if options.dry_run else "") + ("changed" if before else "created")
+    text = f"group {options.group} {verb}: {plural(config.retry_max_times, 'retry', 'retries')}"
+    write_result(result, text + ("" if config.consume_enable else ", consuming disabled"), as_json=options.json)
 
 
 @client_command
 async def delete(options: GroupDeleteOptions) -> None:
-    """Delete a group."""
+    """Delete a group.
+
+    Raises:
+        UsageError: it has members online, which would create it again, and --force is not given.
+    """
     async with open_admin(options) as admin:
         await check_known(admin, options.group)
+        members = await admin.group_member_ids(options.group)
+        if members and not options.force:
+            raise UsageError(
+                f"group {options.group} has {plural(len(members), 'member')} online, whose next heartbeat creates it "
+                f"again: stop {', '.join(members[:3])}{' ...' if len(members) > 3 else ''} first, or give --force"
+            )
         if not options.dry_run:
             await admin.delete_group(options.group, remove_offsets=not options.keep_offsets)
     result = {"group": options.group, "keep_offsets": options.keep_offsets, "dry_run": options.dry_run}
@@ -187,7 +206,13 @@ def _draw(found: dict[str, Any]) -> None:
 
 @client_command
 async def reset_offset(options: GroupResetOffsetOptions) -> None:
-    """Make a group consume a topic from another offset."""
+    """Make a group consume a topic from another offset.
+
+    Raises:
+        UsageError: the time has not come yet.
+    """
+    if isinstance(options.to, datetime) and options.to > datetime.now(UTC):
+        raise UsageError(f"--to {options.to.isoformat()} is in the future: write latest for the end of the queues")
     async with open_admin(options) as admin:
         await check_known(admin, options.group)
         done = await admin.reset_offsets(options.group, options.topic, options.to, dry_run=options.dry_run)

@@ -142,6 +142,14 @@ def test_every_command_has_json_help_and_exit_codes(words: list[str], capsys: py
         (["topic"], "required: COMMAND"),
         (["produce"], "required: TOPIC"),
         (["produce", "T", "--cou", "3"], "unknown option --cou; did you mean --count?; see triomq produce --help"),
+        (
+            ["produce", "T", "a"],
+            "arguments: a; bodies are lines of stdin: echo BODY | triomq produce T; see triomq pro",
+        ),
+        (
+            ["topic", "list", "-n", "x:1"],
+            "triomq topic list: unrecognized arguments: -n x:1; see triomq topic list --h",
+        ),
         (["produce", "T", "--pop-mode"], "RocketMQ 5.x is not supported yet; instead: use the name server"),
         (["produce", "T", "--namespace=n%"], "namespace 'n%': only 1 to 60 letters"),
         (

@@ -62,6 +62,12 @@ async def test_request_times_out_while_connecting(
             await instance.requests.invoke(fake_broker.address, instance.requests.command(RequestCode.HEART_BEAT), 1.0)
 
 
+async def test_an_unknown_address_is_questioned_first(fake_broker: FakeBroker) -> None:
+    async with ClientInstance(fake_broker.address) as instance:
+        with pytest.raises(ConnectError, match="refused; is a broker running there"):
+            await instance.requests.invoke("127.0.0.1:1", instance.requests.command(RequestCode.HEART_BEAT))
+
+
 async def test_a_closed_connection_is_replaced_before_it_is_gone(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address) as instance:
         command = instance.requests.command(RequestCode.HEART_BEAT)
