@@ -1,7 +1,7 @@
 """Settings for all tests.
 
 A test whose marker names a missing tool is skipped; with ``CI=true`` it fails.  Hypothesis has no deadline, because
-machines differ in speed, and uses the same examples in each CI run.  SIGINT has Python's usual handler.
+machines differ in speed, and uses the same examples in each CI run.  SIGINT and SIGHUP have Python's usual handlers.
 """
 
 import os
@@ -20,9 +20,11 @@ from tests import core
 settings.register_profile("triomq", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("triomq")
 
+# Background jobs and many CI runners ignore SIGINT, nohup ignores SIGHUP, and every child process inherits that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # Under nohup, in background jobs and in many CI runners SIGINT is ignored, and every child process inherits that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 TOOLS: Final[Mapping[str, tuple[str, ...]]] = {"jvm": ("java", "mvn"), "go": ("go",), "spark": ("pyspark",)}
 #: Folders whose test modules cannot be imported without these.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 READY_TIMEOUT_S: Final = 30
-STOP_TIMEOUT_S: Final = 5
+STOP_TIMEOUT_S: Final = 30
 _FREE_PORT: Final = ("--listen", "127.0.0.1:0")
 ANY_DISK: Final = ("--disk-full-ratio", "100", "--disk-clean-ratio", "100")  # whatever other programs use
 
@@ -55,7 +55,7 @@ class Broker:
         """Stop it with SIGTERM; a second call does nothing.
 
         Raises:
-            AssertionError: it did not exit with code 0 within 5 s, or logged a traceback; the text contains the log.
+            AssertionError: it did not exit with code 0 within 30 s, or logged a traceback; the text contains the log.
         """
         if self.stopped:
             return

@@ -24,7 +24,7 @@ async def test_a_delayed_message_survives_a_restart_and_comes_once(tmp_path: Pat
         sent = broker.store.now_ms()
         assert (await wire.put("T", b"soon", i="DELAY\x011")).code == ResponseCode.SUCCESS
     async with running(tmp_path, store) as broker, connected(broker_port(broker)) as wire:
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             response = await wire.ask(RequestCode.PULL_MESSAGE, pull)
         (message,) = decode_records(response.body)
         assert message.stored_body == b"soon"
@@ -44,7 +44,7 @@ async def test_timer_message_survives_restart_and_is_delivered_once(tmp_path: Pa
         due = broker.store.now_ms() + 1200
         assert (await wire.put("T", b"soon", i=f"TIMER_DELIVER_MS\x01{due}")).code == ResponseCode.SUCCESS
     async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             response = await wire.ask(RequestCode.PULL_MESSAGE, pull)
         (message,) = decode_records(response.body)
         assert message.stored_body == b"soon"
@@ -62,7 +62,7 @@ async def test_a_message_that_is_sent_back_comes_to_the_retry_topic(tmp_path: Pa
         await wire.put("T", b"body", i="UNIQ_KEY\x01ID")
         back = {"offset": 0, "group": "G", "delayLevel": 1, "originTopic": "T"}
         assert (await wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SUCCESS
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             response = await wire.ask(RequestCode.PULL_MESSAGE, {**pull_fields("%RETRY%G"), "sysFlag": 6})
         (message,) = decode_records(response.body)
         assert (message.stored_body, message.unique_id, message.reconsume_times) == (b"body", "ID", 1)

@@ -149,7 +149,7 @@ def test_orderly_members_follow_each_other_in_order(namesrv: str, topic: str) ->
         ok("produce", topic, namesrv=namesrv, stdin=b"4\n")
         assert read_line(process) == "4\n"
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=5) == (b"", b"")
+        assert process.communicate(timeout=30) == (b"", b"")
     ok("produce", topic, namesrv=namesrv, stdin=b"5\n")
     assert ok(*words, "--count", "1", namesrv=namesrv) == "5\n"
 
@@ -196,7 +196,7 @@ def test_consume_ends_at_a_signal_and_stores_its_offsets(
         ok("produce", topic, namesrv=namesrv, stdin=b"1\n2\n")
         assert read_line(process) + read_line(process) == "1\n2\n"
         process.send_signal(number)
-        rest, errors = process.communicate(timeout=5)
+        rest, errors = process.communicate(timeout=30)
         assert (process.returncode, rest, errors) == (code, b"", b"")
     if in_group:
         shown = json.loads(ok("group", "show", group, "--topic", topic, "--json", namesrv=namesrv))
@@ -210,7 +210,7 @@ def test_produce_ends_at_a_signal_and_tells_what_was_sent(namesrv: str, topic: s
         process.stdin.flush()
         assert ok("consume", topic, "--count", "2", namesrv=namesrv) == "1\n2\n"
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=5)  # stdin stays open: it is the signal that ends it
+        process.wait(timeout=30)  # stdin stays open: it is the signal that ends it
         written, errors = process.communicate()
         assert (process.returncode, errors) == (130, b"")
         assert json.loads(written)["sent"] == 2
@@ -223,7 +223,7 @@ def test_consume_exits_silently_when_reader_closes_pipe(namesrv: str, topic: str
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert process.wait(timeout=10) == 141
+        assert process.wait(timeout=30) == 141
         assert process.stderr.read() == b""
 
 
@@ -297,7 +297,7 @@ def test_a_group_is_shown_with_members_subscription_and_lag(namesrv: str, topic:
         words = ("group", "reset-offset", group, "--topic", topic, "--to", "2999-01-01T00:00")
         assert "is in the future" in complaint(2, *words, namesrv=namesrv)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=5)
+        process.communicate(timeout=30)
     ok("produce", topic, "--tag", "a", namesrv=namesrv, stdin=b"2\n3\n")
     (row,) = [row for row in objects(ok("group", "list", "--json", namesrv=namesrv)) if row["group"] == group]
     assert row == {"group": group, "members": 0, "lag": 2}
@@ -391,7 +391,7 @@ def test_a_server_that_speaks_another_protocol_is_named() -> None:
             with peer:
                 peer.recv(1)
                 peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                _, errors = process.communicate(timeout=20)
+                _, errors = process.communicate(timeout=30)
             assert process.returncode == 3
     assert errors.count(b"\n") == 1
     assert address.encode() in errors
@@ -462,7 +462,7 @@ def test_a_second_signal_ends_a_command_at_once() -> None:
                 while catches(process, signal.SIGINT):
                     pass  # until it has seen the first
                 process.send_signal(signal.SIGINT)
-                assert process.wait(timeout=5) == -signal.SIGINT
+                assert process.wait(timeout=30) == -signal.SIGINT
 
 
 # --- resets, dead letters, brokers ---------------------------------------------------------------------------
@@ -492,7 +492,7 @@ def test_interrupted_redrive_leaves_rest_for_next_run(namesrv: str, topic: str) 
     ok("produce", f"%DLQ%{group}", "--count", str(letters), "--batch", "100", namesrv=namesrv)
     with running("dlq", "redrive", group, "--json", namesrv=namesrv) as process:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=10)
+        process.communicate(timeout=30)
         assert process.returncode in (130, -signal.SIGINT)  # the second: before it could listen to signals
     row = next(row for row in objects(ok("dlq", "list", "--json", namesrv=namesrv)) if row["group"] == group)
     done = json.loads(ok("dlq", "redrive", group, "--json", namesrv=namesrv))

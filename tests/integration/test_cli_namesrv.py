@@ -19,7 +19,7 @@ def test_it_tells_its_address_and_ends_at_a_signal_with_code_0(tmp_path: Path, n
         assert (ready["event"], ready["store"], ready["pid"]) == ("ready", str(tmp_path), process.pid)
         assert json.loads(ok("topic", "list", "--json", namesrv=ready["namesrv"]) or "[]") == []
         process.send_signal(number)
-        rest, _ = process.communicate(timeout=5)
+        rest, _ = process.communicate(timeout=30)
     assert (process.returncode, rest) == (0, b"")
 
 
@@ -27,6 +27,6 @@ def test_the_readable_line_names_address_and_folder(tmp_path: Path) -> None:
     with running(*COMMAND, "--store", str(tmp_path)) as process:
         line = read_line(process)
         process.terminate()
-        process.communicate(timeout=5)
+        process.communicate(timeout=30)
     assert "is ready: name server 127.0.0.1:" in line
     assert f", store {tmp_path}, pid {process.pid}" in line

@@ -69,7 +69,7 @@ async def test_clients_and_admin_support_every_header_format(
                 body: (await producer.send(Message("T", body, tags="tag", keys=["ключ"]))).message_id
                 for body in (b"%d" % number for number in range(MESSAGES))
             }
-            with trio.fail_after(20):
+            with trio.fail_after(30):
                 await all_received.wait()
         stats = await admin.topic_stats("T")
         assert sum(queue.max_offset for queue in stats.values()) == MESSAGES

@@ -176,7 +176,7 @@ async def test_a_name_is_taken_while_its_broker_answers(tmp_path: Path, other: s
 
 
 async def test_it_starts_without_its_name_server(tmp_path: Path) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         closed = Address("127.0.0.1", 1)
         async with broker_at(tmp_path / "b", closed) as broker, connected(broker.addresses["default"][0].port) as wire:
             assert (await wire.put()).code == ResponseCode.SUCCESS
@@ -236,7 +236,7 @@ async def test_strange_answers_do_not_harm_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, answer: Answer, told: str
 ) -> None:
     caplog.set_level("INFO")
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with strange_name_server(answer) as address, broker_at(tmp_path / "b", address) as broker:
             await wait_for(lambda: told in caplog.text)
             async with connected(broker.addresses["default"][0].port) as wire:

@@ -166,7 +166,7 @@ def test_the_command_counts_delivers_and_is_interrupted(tmp_path: Path) -> None:
             with running(*words, "--speed", "0.0001", "--json", namesrv=namesrv) as slow:
                 assert read_line(member) == "one\n"
                 slow.send_signal(signal.SIGINT)
-                result = json.loads(slow.communicate(timeout=20)[0])
+                result = json.loads(slow.communicate(timeout=30)[0])
             assert (slow.returncode, result["sent"], result["last_stored_ms"]) == (130, 1, queue["first_ms"])
             seconds = timedelta(milliseconds=1).total_seconds() + queue["first_ms"] / 1000
             rest = datetime.fromtimestamp(seconds, UTC).isoformat()

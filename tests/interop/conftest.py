@@ -49,6 +49,6 @@ def apache_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheB
 
 @pytest.fixture(scope="module")
 def triomq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Our broker, one per test file; at the end it must exit with code 0 within 5 s of SIGTERM."""
+    """Our broker, one per test file; at the end it must exit with code 0 within 30 s of SIGTERM."""
     with start_triomq(tmp_path_factory.mktemp("triomq"), *QUICK_CHECKS) as broker:
         yield broker

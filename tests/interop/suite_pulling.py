@@ -62,7 +62,7 @@ async def a_waiting_pull_ends_with_the_next_message(namesrv: str) -> None:
         result = await pull.pull(queue, 0, wait_s=20)
         got.extend(message.body for message in result.messages)
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with PullConsumer(fresh("group"), namesrv=namesrv) as pull, trio.open_nursery() as nursery:
             nursery.start_soon(wait_for_one, pull)
             await send_numbered(namesrv, topic, "late", 1)

@@ -272,7 +272,7 @@ def test_handler_exceeding_grace_time_is_cancelled(queues: Queues) -> None:
     start = time.monotonic()
     asyncio.run(main())
     assert ended == ["cancelled"]
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     assert queues.committed.get(("T", 0), 0) == 0
 
 
