@@ -96,6 +96,8 @@ class _Level:
     queue: ConsumeQueue
     due_time: DueTime
     refusal: StoreError | None = None  # why its messages cannot be read at the moment
+    held_to: int = 0  # messages before this queue offset that waited when the clock was found set back,
+    held_until_ms: int = 0  # and when they are due
 
 
 class Schedule:
@@ -217,7 +219,7 @@ class Schedule:
         if units is None:
             # Messages that wait for the disk are nearly always flushed before they are due.
             return None if queue_offset == queue.next_offset else now_ms + RETRY_MS
-        due, next_time = self._due_units(level, units, now_ms)
+        due, next_time = self._due_units(level, queue_offset, units, now_ms)
         copies, _ = self._delivery.copies(due)
         done = self._delivery.store(copies)
         if done < len(due):
@@ -226,14 +228,14 @@ class Schedule:
         self.offsets.set(level.number, queue_offset)
         return None if queue_offset == queue.next_offset else next_time
 
-    def _due_units(self, level: _Level, units: memoryview, now_ms: int) -> tuple[list[Unit], int]:
+    def _due_units(self, level: _Level, queue_offset: int, units: memoryview, now_ms: int) -> tuple[list[Unit], int]:
         """Return the units to deliver in one call, and the time of the next call, ms."""
         due: list[Unit] = []
         size_bytes = 0
         for unit in _iter_units(units):
-            physical_offset, size, time_ms = unit
+            _, size, time_ms = unit
             if not _MIN_DELIVERY_TIME <= time_ms <= now_ms:
-                time_ms = self._due(level, physical_offset, time_ms, now_ms)
+                time_ms = self._due(level, queue_offset + len(due), unit, now_ms)
                 if time_ms > now_ms:
                     return due, time_ms
             if size_bytes > _MAX_BYTES:
@@ -242,9 +244,18 @@ class Schedule:
             due.append(unit)
         return due, now_ms
 
-    def _due(self, level: _Level, physical_offset: int, tags_code: int, now_ms: int) -> int:
-        """Return when the message of a unit is due, ms; ``now_ms`` if it would wait longer than its level does."""
-        due = tags_code
+    def _due(self, level: _Level, queue_offset: int, unit: Unit, now_ms: int) -> int:
+        """Return when the message of a unit is due, ms.
+
+        One that would wait longer than its level does, because the clock was set back since it came, waits from now
+        on, and so do all that have come before now: none is early.  RocketMQ delivers them at once.
+        """
+        physical_offset, _, due = unit
         if due < _MIN_DELIVERY_TIME:  # a hash of tags: RocketMQ's recovery writes such units
             due = self._store.commit_log.store_time(physical_offset) + level.delay_ms
-        return due if due <= now_ms + level.delay_ms else now_ms
+        latest = now_ms + level.delay_ms
+        if due <= latest:
+            return due
+        if queue_offset >= level.held_to or level.held_until_ms > latest:
+            level.held_to, level.held_until_ms = level.queue.next_offset, latest
+        return level.held_until_ms

@@ -2,8 +2,9 @@
 
 Rules: on disk there is only the consume queue of the timer topic; its units hold the time instead of the hash of tags,
 and ``TimerIndex`` is built from them when the broker starts.  Messages are delivered in the order of time and queue
-offset, so that one such pair is the whole progress.  Therefore no message may be added before it: after the wall clock
-was set back, a message is due no earlier than the one delivered last.
+offset, so that one such pair is the whole progress.  Therefore no message may be added before it: after a small step
+back of the wall clock, a message is due no earlier than the one delivered last; after a larger one, which the store
+remembers as one of its ``ClockSteps``, a part of the queue with a progress of its own begins.
 
 RocketMQ 5.x stores the messages in the same way, but delivers up to a second late; 4.9 leaves them in this queue.
 
@@ -12,6 +13,7 @@ Source: RocketMQ 5.5.0 HookUtils.java, TimerMessageStore.java.
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from triomq.broker.config import BrokerConfig
@@ -24,8 +26,10 @@ from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.names import TIMER_TOPIC
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
-from triomq.storage.append import DueTime, Entry
+from triomq.storage.append import HELD_STEP_MS, DueTime, Entry
+from triomq.storage.commit_log.clock_steps import ClockStep
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+from triomq.storage.consume_queue.unit_search import find_start, first_offset, physical_offset_of
 from triomq.storage.delays import OUT_MS, RECALL_LEAD_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, stored_time, wake_time
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
@@ -75,7 +79,8 @@ class Timer:
         self._index = TimerIndex()
         self._batch: list[Due] = []  # taken from the index, not delivered yet
         self._recalls = Recalls()
-        self._taken_ms = 0  # the time of the message taken last
+        self._taken_ms = 0  # the time of the message taken last, since the last step of the clock
+        self._steps: tuple[ClockStep, ...] = ()
         self._next_ms: int | None = None
         self._queue: ConsumeQueue
         self.refusal: StoreError | None = None
@@ -99,15 +104,23 @@ class Timer:
         self.progress.load()
         self._queue = self._store.queue(TIMER_TOPIC, 0)
         self.progress.restrict(self._queue.max_offset)
+        self._steps = self._store.commit_log.clock_steps.all
+        for step in self._steps:
+            self.progress.begin_part(self._first_unit_at(step.offset))
         self._taken_ms = max(self.progress.done[0], 0)
         self._index.extend(self._waiting())
         self._next_ms = self._index.next_time()
 
+    def _first_unit_at(self, place: int) -> int:
+        queue = self._queue
+        return find_start(first_offset(queue), queue.max_offset, place, partial(physical_offset_of, queue))
+
     def _waiting(self) -> Iterator[Due]:
-        queue, done = self._queue, self.progress.done
+        queue = self._queue
         queue_offset = max(self.progress.first_offset, queue.min_offset)
         while (units := queue.units_from(queue_offset, _MAX_UNITS)) is not None:
             for physical_offset, size, tags_code in _iter_units(units):
+                done = self.progress.done_of(queue_offset)
                 time_ms = tags_code if tags_code >= _MIN_TIME else self._time_of_record(physical_offset, size)
                 if (time_ms, queue_offset) > done:
                     yield time_ms, queue_offset
@@ -163,13 +176,32 @@ class Timer:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
         queue, body, properties = message[:3]
-        properties = set_property(properties, OUT_MS, b"%d" % max(due_ms, self._taken_ms))
-        due_ms = max(stored_time(properties), self._taken_ms)
+        least_ms = self._least_ms(self._store.now_ms())
+        properties = set_property(properties, OUT_MS, b"%d" % max(due_ms, least_ms))
+        due_ms = max(stored_time(properties), least_ms)
         properties = with_real_place(properties, queue)
         (place,) = self._store.append([(self._queue, body, properties, _wake_time_of(due_ms), *message[4:])])
+        self._follow_clock(place[1])
         self._statistics.put(TIMER_TOPIC, 1, len(body))
         self._add(wake_time(due_ms, self._store.commit_log.store_timestamp), place[1])
         return place
+
+    def _least_ms(self, now_ms: int) -> int:
+        """Return the earliest time at which a message may be due that is added now."""
+        self._follow_clock(self._queue.next_offset)
+        if self._taken_ms - now_ms > HELD_STEP_MS:
+            log = self._store.commit_log
+            log.clock_steps.add(log.max_offset, log.store_timestamp)
+            self._follow_clock(self._queue.next_offset)
+        return self._taken_ms
+
+    def _follow_clock(self, queue_offset: int) -> None:
+        """Begin a part at ``queue_offset`` if the clock was set back before the message there was stored."""
+        steps = self._store.commit_log.clock_steps.all
+        if steps is not self._steps:
+            self._steps = steps
+            self._taken_ms = 0
+            self.progress.begin_part(queue_offset)
 
     def _add(self, time_ms: int, queue_offset: int) -> None:
         self._index.add(time_ms, queue_offset)
@@ -216,8 +248,10 @@ class Timer:
         due = self._due_units()
         rolled_from = self._queue.next_offset
         done = self._delivery.store(self._changed(*self._delivery.copies(due), now_ms))
+        if self._queue.next_offset > rolled_from:
+            self._follow_clock(rolled_from)
         if done:
-            self.progress.set(self._batch[done - 1])
+            self.progress.set(self._batch[:done])
             del self._batch[:done]
             self._recalls.forget_before(self.progress.done[0])
         for queue_offset in range(rolled_from, self._queue.next_offset):
@@ -267,7 +301,7 @@ class Timer:
         """Return an entry that lets a message wait longer in this queue; ``None`` if it is due."""
         _, body, properties = copy[:3]
         due_ms = stored_time(properties)
-        if due_ms <= max(now_ms, self._taken_ms):
+        if due_ms <= max(now_ms, self._least_ms(now_ms)):
             return None
         rolls = get_property(properties, _ROLL_TIMES) or b""
         rolls = b"%d" % (1 + int(rolls if rolls.isdigit() and len(rolls) <= _MAX_DIGITS else 0))

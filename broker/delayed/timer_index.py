@@ -9,7 +9,7 @@ however many messages wait.
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeAlias
 
@@ -159,8 +159,12 @@ class TimerIndex:
 class TimerProgress(SavedTable):
     """The message that was delivered last: all that were due before it are delivered, too.
 
+    That holds only for messages that were added before the clock was set back, or after it: so each such time begins
+    a part of the queue with a last message of its own.
+
     Attributes:
-        done: its time, ms, and queue offset.
+        done: its time, ms, and queue offset, in the newest part.
+        earlier: likewise in each older part, with the queue offset at which that part ends.
         first_offset: no message before this queue offset waited when the file was written.
     """
 
@@ -169,6 +173,7 @@ class TimerProgress(SavedTable):
         super().__init__(table)
         self._first_offset = first_offset
         self.done: Due = _NOTHING
+        self.earlier: list[tuple[int, Due]] = []
         self.first_offset = 0
 
     def load(self) -> None:
@@ -183,7 +188,8 @@ class TimerProgress(SavedTable):
         try:
             self.done = int(saved["timeMs"]), int(saved["queueOffset"])
             self.first_offset = max(int(saved["firstOffset"]), 0)
-        except (KeyError, TypeError, ValueError) as exc:
+            self.earlier = [(int(end), (int(time), int(at))) for end, time, at in saved.get("earlier", ())]
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
             raise StoreLayoutError(f"timerProgress.json does not hold progress: {exc!r}") from exc
 
     def restrict(self, end: int) -> None:
@@ -191,22 +197,42 @@ class TimerProgress(SavedTable):
 
         New messages get these offsets, and wait; so all messages must be read again.
         """
-        time_ms, queue_offset = self.done
+        queue_offset = max(self.done[1], *(at for _, (_, at) in self.earlier), -1)
         if max(queue_offset + 1, self.first_offset) > end:
             LOGGER.warning(
                 "timer progress lowered queue_offset=%d first_offset=%d end=%d", queue_offset, self.first_offset, end
             )
-            self.done = time_ms, min(queue_offset, end - 1)
+            self.done = self.done[0], min(self.done[1], end - 1)
+            self.earlier = [(min(to, end), (time, min(at, end - 1))) for to, (time, at) in self.earlier]
             self.first_offset = 0
             self.is_dirty = True
 
+    def begin_part(self, queue_offset: int) -> None:
+        """Begin a part with the messages from ``queue_offset`` on, unless one begins there or later."""
+        if queue_offset > (self.earlier[-1][0] if self.earlier else 0):
+            self.earlier.append((queue_offset, self.done))
+            self.done = _NOTHING
+            self.is_dirty = True
+
+    def done_of(self, queue_offset: int) -> Due:
+        """Return the message delivered last in the part of the queue that holds ``queue_offset``."""
+        return next((done for end, done in self.earlier if queue_offset < end), self.done)
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file."""
-        time_ms, queue_offset = self.done
-        return {"timeMs": time_ms, "queueOffset": queue_offset, "firstOffset": self._first_offset()}
+        (time_ms, queue_offset), first_offset = self.done, self._first_offset()
+        self.earlier = [part for part in self.earlier if part[0] > first_offset or part is self.earlier[-1]]
+        earlier = [[end, *done] for end, done in self.earlier]
+        return {"timeMs": time_ms, "queueOffset": queue_offset, "firstOffset": first_offset, "earlier": earlier}
 
-    def set(self, done: Due) -> None:
-        """Record that everything up to ``done`` is delivered."""
-        if done > self.done:
-            self.done = done
+    def set(self, delivered: Sequence[Due]) -> None:
+        """Record that messages, in the order of delivery, are delivered."""
+        for number, (end, _) in enumerate(self.earlier):
+            inside = [due for due in delivered if due[1] < end]
+            if inside:
+                self.earlier[number] = end, inside[-1]
+                self.is_dirty = True
+                delivered = [due for due in delivered if due[1] >= end]
+        if delivered and delivered[-1] > self.done:
+            self.done = delivered[-1]
             self.is_dirty = True

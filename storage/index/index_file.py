@@ -227,7 +227,7 @@ class IndexFile:
                 or not header.begin_physical_offset <= offset <= header.end_physical_offset
             ):
                 raise IndexDamagedError(f"{self.path}: unit {limit} belongs neither to its slot nor to this file")
-            time = header.begin_timestamp + 1000 * diff_s
+            time = header.begin_timestamp + (1000 * diff_s if limit > 1 else 0)  # the first one's is the file's own
             if time_of is not None:
                 time = (yield from time_of(offset)) if hashed == key_hash else end_timestamp
             elif time < begin_timestamp:

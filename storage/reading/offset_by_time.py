@@ -21,7 +21,7 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: Co
     Where store times go back, each part of the log is searched in which they ascend, from the oldest on: a message
     before the one returned is older than ``timestamp``, or has the same time.  RocketMQ searches as if they ascended.
     """
-    found = begin = queue.min_offset
+    begin = queue.min_offset
     skipped_to = 0
     for place, newest_ms in chain(log.clock_steps.all, (ClockStep(2**63 - 1, timestamp),)):
         if newest_ms < timestamp:
@@ -35,7 +35,7 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: Co
             if found < end - 1 or log.store_time(physical_offset_of(queue, found)) >= timestamp:
                 return found
         begin, skipped_to = end, 0
-    return found
+    return max(queue.max_offset - 1, queue.min_offset)
 
 
 def _first_unit_at(queue: ConsumeQueue, begin: int, place: int, cold: ColdReads) -> PagedRead[int]:

@@ -54,7 +54,7 @@ async def test_lowered_offsets_are_persisted_before_new_messages(tmp_path: Path)
         saved = {name: table.load() for name, table in tables.items()}
     assert saved["consumerOffset"] == {"offsetTable": {"T@G": {"0": 3}}}
     assert saved["delayOffset"] == {"offsetTable": {"18": 1}}
-    assert saved["timerProgress"] == {"timeMs": 1, "queueOffset": -1, "firstOffset": 0}
+    assert saved["timerProgress"] == {"timeMs": 1, "queueOffset": -1, "firstOffset": 0, "earlier": []}
 
 
 async def test_failed_table_save_at_startup_is_retried(

@@ -1,4 +1,4 @@
-"""Delayed messages through random times, restarts and kills: in order within a level, never early, never lost.
+"""Delayed messages through random times, steps of the clock, restarts and kills: in order, never early, never lost.
 
 Messages with a time of their own are like a level, but for their order.
 
@@ -22,7 +22,7 @@ from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.record import decode_records
-from triomq.storage.append import entry
+from triomq.storage.append import HELD_STEP_MS, entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.delays import DelayLevels
 from triomq.storage.files.file_system import FileSystem, OpenFile
@@ -58,7 +58,9 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.copies = 0
         self.root = self.parent / "0"
         self.now_ms = 1_800_000_000_000
+        self.passed_ms = 0  # all steps and durations forwards
         self.due: dict[int, tuple[int, int]] = {}  # number of a message to its level and time
+        self.put_at: dict[int, int] = {}  # and to when it was put, by ``passed_ms``
         self.waiting: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}  # what shall come, in this order
         self.unsaved: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}  # delivered, but a kill repeats it
         self.seen = 0
@@ -93,12 +95,16 @@ class ScheduleMachine(RuleBasedStateMachine):
             queue, properties = self.store.queue("T", 0), b"DELAY\x01%d" % level
             self.schedule.put(level, entry(queue, b"%d" % number, properties, born_host=HOST, store_host=HOST))
             self.due[number] = level, self.now_ms + LEVELS.delays_ms[level - 1]
+            self.put_at[number] = self.passed_ms
             self.waiting[level].append(number)
 
     @rule(delay_ms=st.integers(1, 12_000), count=st.integers(1, 4))
     def put_timed(self, delay_ms: int, count: int) -> None:
         for _ in range(count):
             number, due = len(self.due), self.now_ms + delay_ms
+            if self.timer._taken_ms - self.now_ms <= HELD_STEP_MS:
+                due = max(due, self.timer._taken_ms)
+            self.put_at[number] = self.passed_ms
             queue = self.store.queue("T", 0)
             self.timer.put(due, entry(queue, b"%d" % number, b"", born_host=HOST, store_host=HOST))
             self.due[number] = TIMED, due
@@ -111,6 +117,15 @@ class ScheduleMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.integers(0, 12_000))
     def pass_time(self, milliseconds: int) -> None:
         self.now_ms += milliseconds
+        self.passed_ms += milliseconds
+
+    @rule(step_ms=st.sampled_from([-86_400_000, -8000, -4000, -2000, 2000, 86_400_000]), is_put_right=st.booleans())
+    def set_clock(self, step_ms: int, is_put_right: bool) -> None:
+        steps_ms = (step_ms, -step_ms) if is_put_right else (step_ms,)
+        for each_ms in steps_ms:
+            self.now_ms += each_ms
+            self.passed_ms += max(each_ms, 0)  # a broker cannot know better
+            self.deliver()
 
     @rule()
     def deliver(self) -> None:
@@ -118,10 +133,15 @@ class ScheduleMachine(RuleBasedStateMachine):
         while self.now_ms in found:
             found = [self.schedule.deliver(self.now_ms), self.timer.deliver(self.now_ms)]
         self.check_delivered()
-        times = [self.due[numbers[0]][1] for numbers in self.waiting.values() if numbers]
+        times = [self.latest(numbers[0]) for numbers in self.waiting.values() if numbers]
         next_ms = min((time for time in found if time is not None), default=None)
-        assert next_ms == min(times, default=None)
-        assert next_ms is None or next_ms > self.now_ms
+        assert (next_ms is None) == (not times)
+        assert next_ms is None or self.now_ms < next_ms <= min(times)
+
+    def latest(self, number: int) -> int:
+        """Return when a message is due at the latest if the clock is not set again."""
+        level, due = self.due[number]
+        return due if level == TIMED else min(due, self.now_ms + LEVELS.delays_ms[level - 1])
 
     def check_delivered(self) -> None:
         while (found := self.store.reader.get_message(("T", 0), self.seen, 32)).buffers:
@@ -129,7 +149,9 @@ class ScheduleMachine(RuleBasedStateMachine):
                 number = int(message.stored_body)
                 level, due = self.due[number]
                 assert self.waiting[level].pop(0) == number
-                assert due <= self.now_ms == message.store_timestamp
+                assert self.now_ms <= message.store_timestamp <= self.now_ms + HELD_STEP_MS
+                has_waited = level != TIMED and self.passed_ms - self.put_at[number] >= LEVELS.delays_ms[level - 1]
+                assert due <= self.now_ms or has_waited
                 self.unsaved[level].append(number)
                 self.seen += 1
 
@@ -161,7 +183,9 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
-            self.now_ms += 12_000
+            self.pass_time(12_000)
+            self.deliver()
+            self.now_ms = max([self.now_ms + 12_000, *(due for _, due in self.due.values())])
             self.deliver()
             assert not any(self.waiting.values())
             self.store.close()

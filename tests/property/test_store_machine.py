@@ -18,7 +18,6 @@ from triomq.protocol.record.record import decode_records
 from triomq.storage.append import entry
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import finish
 from triomq.storage.reading.get_message import GetMessageStatus
 
 HOSTS: Final = (encode_host("127.0.0.1", 10911), encode_host("2001:db8::1", 10911))
@@ -27,7 +26,7 @@ TOPICS: Final = st.sampled_from(["T", "U", "%RETRY%g"])
 QUEUE_IDS: Final = st.integers(0, 2)
 BODIES: Final = st.builds(lambda byte, length: bytes((byte,)) * length, st.integers(0, 255), st.integers(0, 2000))
 Key = tuple[str, int]
-Stored = tuple[bytes, str, int]  # body, tag and store time
+Stored = tuple[bytes, str]  # body and tag
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -56,8 +55,6 @@ class StoreMachine(RuleBasedStateMachine):
             durability=self.durability,
             reserve_step_bytes=self.step,
             consume_queue_reserve_step_bytes=self.step,
-            index_slots=5,
-            index_units=9,
         )
         self.store = MessageStore(config, clock_ms=lambda: self.now_ms)
         report = self.store.open()
@@ -70,8 +67,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.visible.setdefault(key, []).append(stored)
         self.waiting.clear()
 
-    def accept(self, key: Key, body: bytes, tag: str) -> None:
-        self.waiting.append((key, (body, tag, self.store.commit_log.store_timestamp)))
+    def accept(self, key: Key, stored: Stored) -> None:
+        self.waiting.append((key, stored))
         if self.durability is Durability.ASYNC:
             self.show_waiting()
 
@@ -81,11 +78,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(topic=TOPICS, queue_id=QUEUE_IDS, body=BODIES, tag=st.sampled_from(TAGS), host=st.sampled_from(HOSTS))
     def put(self, topic: str, queue_id: int, body: bytes, tag: str, host: bytes) -> None:
         queue = self.store.queue(topic, queue_id)
-        properties = b"TAGS\x01" + tag.encode() + b"\x02KEYS\x01key" if tag else b""
+        properties = b"TAGS\x01" + tag.encode() if tag else b""
         message = entry(queue, body, properties, tags_code=tags_code(tag), born_host=host, store_host=HOSTS[0])
         ((_, queue_offset),) = self.store.append([message])
         assert queue_offset == self.count((topic, queue_id))
-        self.accept((topic, queue_id), body, tag)
+        self.accept((topic, queue_id), (body, tag))
 
     @rule(topic=TOPICS, queue_id=QUEUE_IDS, bodies=st.lists(BODIES, max_size=5))
     def put_batch(self, topic: str, queue_id: int, bodies: list[bytes]) -> None:
@@ -98,7 +95,7 @@ class StoreMachine(RuleBasedStateMachine):
         first = self.count((topic, queue_id))
         assert [queue_offset for _, queue_offset in places] == list(range(first, first + len(bodies)))
         for body in bodies:
-            self.accept((topic, queue_id), body, "")
+            self.accept((topic, queue_id), (body, ""))
 
     @rule(topic=TOPICS, queue_id=QUEUE_IDS, bits=st.sampled_from([4, 12]))
     def put_invisible(self, topic: str, queue_id: int, bits: int) -> None:
@@ -169,7 +166,6 @@ class StoreMachine(RuleBasedStateMachine):
         messages = [message for view in found.buffers for message in decode_records(view)]
         assert [message.stored_body for message in messages] == [stored[m.queue_offset][0] for m in messages]
         assert all(tag is None or stored[message.queue_offset][1] == tag for message in messages)
-        assert all(message.store_timestamp == stored[message.queue_offset][2] for message in messages)
         if 0 <= offset < len(stored):
             looked_at = range(offset, found.next_begin_offset)
             wanted = [n for n in looked_at if tag is None or stored[n][1] == tag]
@@ -177,26 +173,6 @@ class StoreMachine(RuleBasedStateMachine):
             assert found.next_begin_offset > offset
         else:
             assert found.status not in {GetMessageStatus.FOUND, GetMessageStatus.MESSAGE_WAS_REMOVING}
-
-    @precondition(lambda self: self.visible)
-    @rule(data=st.data(), away_ms=st.integers(-5000, 5000), length_ms=st.integers(0, 300_000))
-    def search_by_time(self, data: st.DataObject, away_ms: int, length_ms: int) -> None:
-        """Nothing younger is passed over, and no more than one message is found too many."""
-        key = data.draw(st.sampled_from(sorted(self.visible)))
-        times = [time for _, _, time in self.visible[key]]
-        wanted = data.draw(st.sampled_from(times)) + away_ms
-        found = finish(self.store.reader.offset_by_time(*key, wanted))
-        first = next((number for number, time in enumerate(times) if time >= wanted), len(times))
-        assert max(first - 1, 0) <= found
-        assert all(time <= wanted for time in times[:found])
-        keyed = [
-            time for (topic, _), stored in self.visible.items() for _, tag, time in stored if tag and topic == key[0]
-        ]
-        keyed += [time for (topic, _), (_, tag, time) in self.waiting if tag and topic == key[0]]
-        matches = finish(self.store.index.search(key[0], "key", 64, wanted - 1000, wanted + length_ms))
-        seen = [self.store.commit_log.store_time(offset) for offset in matches.offsets]
-        inside = [time for time in keyed if wanted <= time <= wanted + length_ms]
-        assert len(matches.offsets) >= 64 or not {*inside} - {*seen}
 
     @invariant()
     def queues_are_as_long_as_in_the_model(self) -> None:
@@ -221,7 +197,7 @@ class StoreMachine(RuleBasedStateMachine):
                 found = self.store.reader.get_message(key, len(bodies), 32)
                 assert found.status is GetMessageStatus.FOUND
                 bodies += [message.stored_body for view in found.buffers for message in decode_records(view)]
-            assert bodies == [body for body, _, _ in stored]
+            assert bodies == [body for body, _ in stored]
 
 
 TestStoreMachine = StoreMachine.TestCase

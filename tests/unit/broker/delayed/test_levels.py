@@ -215,11 +215,15 @@ def test_unit_with_tags_hash_is_due_by_its_store_time(broker: Broker, clock: Clo
     assert bodies(broker) == [b"raw"]
 
 
-def test_delivery_time_beyond_level_delay_counts_as_now(broker: Broker, clock: Clock) -> None:
+def test_delivery_times_beyond_level_delay_count_from_now(broker: Broker, clock: Clock) -> None:
     """The clock was set back, or the levels were made shorter."""
-    put_raw(broker, GOOD, clock.now_ms + 1001)
-    assert broker.schedule.deliver(clock.now_ms) is None
-    assert bodies(broker) == [b"raw"]
+    for _ in range(3):
+        put_raw(broker, GOOD, clock.now_ms + 86_400_000)
+    assert broker.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
+    assert broker.schedule.deliver(clock.now_ms + 999) == clock.now_ms + 1000
+    assert bodies(broker) == []
+    assert broker.schedule.deliver(clock.now_ms + 1000) is None
+    assert bodies(broker) == [b"raw"] * 3
 
 
 def test_message_sent_after_clock_set_back_waits_full_delay(peer: Peer, clock: Clock) -> None:

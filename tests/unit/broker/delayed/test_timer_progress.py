@@ -20,7 +20,7 @@ def test_a_new_one_has_delivered_nothing(tmp_path: Path) -> None:
 
 def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
     before = progress(tmp_path)
-    before.set((17, 4))
+    before.set([(17, 4)])
     assert before.is_dirty
     before.write(before.encode())
     after = progress(tmp_path)
@@ -29,9 +29,9 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_it_never_goes_back(tmp_path: Path) -> None:
     ours = progress(tmp_path)
-    ours.set((17, 4))
+    ours.set([(17, 4)])
     ours.is_dirty = False
-    ours.set((17, 3))
+    ours.set([(17, 3)])
     assert (ours.done, ours.is_dirty) == ((17, 4), False)
 
 
