@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from tests import core
+from tests.processes import SLOW_DISK
 
 settings.register_profile("triomq", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("triomq")
@@ -76,6 +77,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """In CI fail tests whose tool is missing, before any fixture starts a process."""
     if (missing := missing_tools(item)) and in_ci():
         pytest.fail(f"{lacking(missing)} (CI=true: no tool may be missing)", pytrace=False)
+
+
+@pytest.fixture(params=[0, 20, pytest.param(200, marks=pytest.mark.slow)], ids=lambda delay_ms: f"{delay_ms} ms")
+def disk_delay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow down each sync of the broker processes that the test starts."""
+    monkeypatch.setenv(SLOW_DISK, f"{request.param / 1000}")
 
 
 def in_ci() -> bool:

@@ -13,12 +13,14 @@ import trio
 
 import triomq.client.asyncio as of_asyncio
 from triomq.client import (
+    ClientError,
     Message,
     MessageExt,
     Producer,
     ProducerConfig,
     PushConsumer,
     RequestTimeoutError,
+    SendStatus,
     SystemBusyError,
     Transaction,
     TransactionProducer,
@@ -269,6 +271,27 @@ def test_syncs_take_as_long_as_asked(kind: type[RunningBroker]) -> None:
         broker.faults.slow_disk(60)
         broker.faults.clear()
         producer.send(Message("T", b"fast"))
+
+
+def test_half_message_flushed_too_late_is_rolled_back() -> None:
+    def commit(_: object) -> TransactionState:
+        return TransactionState.COMMIT
+
+    async def undecided(host: BrokerHost) -> int:
+        return len(host._broker.undecided)
+
+    with open_broker(durability="sync", sync_flush_timeout_s=0.1) as broker:
+        broker.create_topic("T")
+        with sync.TransactionProducer("P", namesrv=broker.namesrv, check=commit) as producer:
+            broker.faults.slow_disk(3)
+            with pytest.raises(ClientError, match="FLUSH_DISK_TIMEOUT; it was rolled back"):
+                producer.send(Message("T", b"half"), commit)
+            assert broker.host.call(undecided) == 0
+        with sync.Producer("P", namesrv=broker.namesrv) as plain:
+            assert plain.send(Message("T", b"late")).status is SendStatus.FLUSH_DISK_TIMEOUT
+        broker.faults.clear()
+        broker.faults.restart()
+        assert bodies(broker, "T") == [b"late"]
 
 
 def test_dropped_connections_end_and_new_ones_work(broker: RunningBroker) -> None:

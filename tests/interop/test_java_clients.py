@@ -1,11 +1,13 @@
 """Unmodified Apache Java clients, 4.9 and 5.x, against our broker (C.2 scenario 69)."""
 
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import Verdicts, check_verdict, run_scenarios, wanted_scenarios
-from tests.processes import Broker
+from tests.processes import Broker, start_triomq
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -74,6 +76,10 @@ SCENARIOS: Final = (
     "long_poll_latency",
     "big_burst",
 )
+SYNC_SCENARIOS: Final = (
+    *("send_sync", "send_async", "send_oneway", "send_batch", "send_to_queue", "query_by_msg_id"),
+    *("transaction_commit", "transaction_rollback", "transaction_check_back"),
+)
 VIP_SCENARIOS: Final = ("send_sync", "push_concurrent_star", "offsets_persist_across_restart")
 BINARY_HEADER_SCENARIOS: Final = ("send_sync", "push_concurrent_star", "pull_consumer")
 
@@ -133,6 +139,14 @@ def vip_verdicts(
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_java_client_passes(verdicts: Verdicts, scenario: str, header: str) -> None:
     check_verdict(verdicts, scenario)
+
+
+@pytest.mark.usefixtures("disk_delay")
+def test_java_client_passes_with_durability_sync(tmp_path: Path) -> None:
+    with start_triomq(tmp_path, *QUICK_CHECKS, "--durability", "sync") as broker:
+        sync_verdicts = run_scenarios(("run.sh", "--client", "4.9"), broker.namesrv, SYNC_SCENARIOS, tmp_path)
+    for scenario in SYNC_SCENARIOS:
+        check_verdict(sync_verdicts, scenario)
 
 
 @pytest.mark.parametrize("header", ["ROCKETMQ"])

@@ -12,15 +12,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 from typing import Final, NamedTuple
 
 from tests.processes import Broker, start_triomq
+from triomq.client import Message, MessageExt, TransactionState
+from triomq.client.sync import PushConsumer, TransactionProducer
 
 TOPIC: Final = "kills"
 SENDERS: Final = 3
 _SMALL_FILES: Final = ("--commit-log-file-size", "262144", "--consume-queue-file-size", "2000")
 _FIRST_ANSWER_S: Final = 30
+
+
+_QUICK_CHECKS: Final = ("--transaction-timeout", "1", "--transaction-check-interval", "1")
+_CHECKED: Final = "TRANSACTION_CHECK_TIMES"
+_DELIVERED_S: Final = 60
 
 
 class Outcome(NamedTuple):
@@ -43,6 +51,42 @@ def kill_often(folder: Path, kills: int, seed: int, durability: str) -> Outcome:
     with start_triomq(folder, *options) as broker:
         delivered = _consume(broker.namesrv)
     return Outcome(kills, len(acknowledged), len(delivered), sorted(set(acknowledged) - set(delivered)))
+
+
+def kill_with_half_message(folder: Path, durability: str) -> list[int]:
+    """Kill a broker that holds a half message, start it again, and commit when it checks.
+
+    Returns:
+        The numbers of the checks up to the delivery of the message.
+
+    Raises:
+        queue.Empty: the message is not delivered.
+    """
+    options = ("--durability", durability, *_QUICK_CHECKS)
+    checks: list[int] = []
+    delivered: SimpleQueue[bytes] = SimpleQueue()
+
+    def commit(half: MessageExt) -> TransactionState:
+        checks.append(int(half.properties[_CHECKED]))
+        return TransactionState.COMMIT
+
+    with start_triomq(folder, *options) as broker:
+        with TransactionProducer("P", namesrv=broker.namesrv, check=commit) as producer:
+            producer.begin(Message(TOPIC, b"half"))
+            broker.kill()
+    with start_triomq(folder, *options) as broker:
+        with (
+            TransactionProducer("P", namesrv=broker.namesrv, check=commit, topics=(TOPIC,)),
+            PushConsumer(
+                "G",
+                namesrv=broker.namesrv,
+                on_message=lambda message: delivered.put(message.body),
+                subscriptions={TOPIC: "*"},
+                start="earliest",
+            ),
+        ):
+            assert delivered.get(timeout=_DELIVERED_S) == b"half"
+    return checks
 
 
 def _one_round(broker: Broker, prefix: str, seconds: float) -> list[str]:
