@@ -1,7 +1,6 @@
 """Starting and ending a broker, and disks that refuse: what was acknowledged stays, and the one at fault is told."""
 
 import errno
-import functools
 import logging
 import os
 import socket
@@ -39,7 +38,7 @@ from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, StoreError, StoreLayoutError, StoreLockedError
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.record import decode_records
-from triomq.storage.config import Durability
+from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.files.file_system import DirectoryEntry, FileSystem, OpenFile
 from triomq.storage.message_store import MessageStore
 
@@ -278,7 +277,11 @@ class Disk(FileSystem):
 
 def use(monkeypatch: pytest.MonkeyPatch, file_system: FileSystem) -> None:
     """Let brokers keep their stores on another file system."""
-    monkeypatch.setattr(opening, "MessageStore", functools.partial(MessageStore, file_system=file_system))
+
+    def make(config: StoreConfig, **settings: Any) -> MessageStore:
+        return MessageStore(config, **{**settings, "file_system": file_system})
+
+    monkeypatch.setattr(opening, "MessageStore", make)
 
 
 @pytest.fixture
