@@ -1,6 +1,7 @@
 """What Apache's brokers must do too: the same tests, with Apache 4.9.7 in the place of our broker."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -8,6 +9,8 @@ from tests.interop.kit_driver import ApacheBroker, ApacheBrokers
 from tests.spark import test_batch_read, test_faults, test_read_by_java, test_scale, test_stream_read, test_write
 from tests.spark.harness import Topics
 from tests.spark.tap import OneNameServer, Tap
+from tests.unit.spark.reading import test_deleted_topics
+from tests.unit.spark.reading.test_deleted_topics import Stream
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]  # a first run builds the kit
 
@@ -67,6 +70,12 @@ def restartable(apache: ApacheBrokers, broker: ApacheBroker) -> Restartable:
     return Restartable(apache, broker)
 
 
+@pytest.fixture
+def stream(broker: ApacheBroker) -> Iterator[Stream]:
+    with ExitStack() as stack:
+        yield Stream(stack, broker.namesrv)
+
+
 # Scenarios 1, 3, 4, 6, 8, 15, 28, 40 and 44; pytest runs them here again, with the broker of this module.
 test_columns = test_batch_read.test_all_columns_of_all_messages_are_what_was_sent
 test_positions = test_batch_read.test_json_positions_give_exactly_their_ranges
@@ -81,5 +90,9 @@ test_written_columns = test_write.test_all_columns_of_all_rows_become_messages
 test_sharding_keys = test_write.test_rows_of_a_sharding_key_stay_in_order_in_one_queue
 test_delays = test_write.test_delayed_rows_arrive_later
 test_columns_by_java = test_read_by_java.test_java_reads_all_columns_of_all_rows
+test_deleted_topic = test_deleted_topics.test_deleted_topic_is_loss_or_logged
+test_topic_made_again = test_deleted_topics.test_topic_made_again_is_read_from_its_start
+test_topic_made_again_between_runs = test_deleted_topics.test_topic_made_again_between_runs_is_recognised
+test_task_of_a_deleted_topic = test_deleted_topics.test_task_of_a_deleted_topic_ends_at_once
 test_begins_without_broker = test_faults.test_start_without_broker_names_topic_and_name_server
 test_broker_away = test_faults.test_a_broker_that_was_away_is_waited_for_but_not_for_ever

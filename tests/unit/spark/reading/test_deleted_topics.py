@@ -1,5 +1,6 @@
 """A topic that is deleted, or deleted and made again, under a stream: at a real broker, without Spark."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -8,7 +9,6 @@ import pytest
 
 from triomq.client.sync import Admin, ClientInstance, Producer
 from triomq.protocol.errors import DataLossError, NoRouteError
-from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import Message
 from triomq.spark.connections import close_clients
 from triomq.spark.options.options import Use, parse_options
@@ -17,19 +17,28 @@ from triomq.spark.reading.partition_reader import read_ranges
 from triomq.spark.reading.planning import Partition
 from triomq.testing import RunningBroker
 
-QUEUE = MessageQueue("T", "broker-a", 0)
 READ, UNREAD = 6, 4
+_numbers = itertools.count()
 
 
 class Stream:
-    """Calls the reader of a stream as Spark does, and keeps the offset of its checkpoint."""
+    """Calls the reader of a stream as Spark does, and keeps the offset of its checkpoint; it has read a topic."""
 
-    def __init__(self, broker: RunningBroker, admin: Admin, producer: Producer) -> None:
-        self.broker, self.admin, self.producer = broker, admin, producer
-        self.texts = {"nameServer": broker.namesrv, "startingOffsets": "earliest", "subscribe": "T"}
+    def __init__(self, stack: ExitStack, namesrv: str) -> None:
+        stack.callback(close_clients)
+        instance = stack.enter_context(ClientInstance(namesrv))
+        self.admin = stack.enter_context(Admin(instance=instance))
+        self.producer = stack.enter_context(Producer("TEST", instance=instance))
+        self.topic = f"deleted-{next(_numbers)}"
+        self.admin.create_topic(self.topic, 1)
+        (self.queue,) = self.admin.topic_stats(self.topic)
+        self.texts = {"nameServer": namesrv, "startingOffsets": "earliest", "subscribe": self.topic}
         self.checkpoint: dict[str, Any] | None = None
         self.now = 1000.0
         self.start()
+        stack.callback(lambda: self.driver.close())
+        self.send(READ)
+        assert len(self.read()) == READ
 
     def start(self, *, available_now: bool = False, **more: str) -> None:
         self.texts |= more
@@ -57,27 +66,20 @@ class Stream:
 
     def send(self, count: int, body: bytes = b"old") -> None:
         for _ in range(count):
-            self.producer.send(Message("T", body))
+            self.producer.send(Message(self.topic, body))
+
+    def delete(self) -> None:
+        self.admin.delete_topic(self.topic)
 
     def make_again(self, count: int) -> None:
-        self.broker.create_topic("T", 1)
+        self.admin.create_topic(self.topic, 1)
         self.send(count, b"new")
 
 
 @pytest.fixture(params=[True, False], ids=["auto create", "no auto create"])
 def stream(request: pytest.FixtureRequest) -> Iterator[Stream]:
-    """A stream that has read all of a topic of one queue."""
     with ExitStack() as stack:
-        broker = stack.enter_context(RunningBroker(auto_create_topic=request.param))
-        stack.callback(close_clients)
-        instance = stack.enter_context(ClientInstance(broker.namesrv))
-        admin, producer = Admin(instance=instance), Producer("TEST", instance=instance)
-        broker.create_topic("T", 1)
-        made = Stream(broker, stack.enter_context(admin), stack.enter_context(producer))
-        made.send(READ)
-        assert len(made.read()) == READ
-        yield made
-        made.driver.close()
+        yield Stream(stack, stack.enter_context(RunningBroker(auto_create_topic=request.param)).namesrv)
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
@@ -88,18 +90,23 @@ def test_deleted_topic_is_loss_or_logged(stream: Stream, run: str, fail: str, ca
     if run == "continues":
         stream.start(failOnDataLoss=fail)
         stream.plan()
-        stream.admin.delete_topic("T")
+        stream.delete()
     else:
-        stream.admin.delete_topic("T")
+        stream.delete()
         stream.start(available_now=run != "restarts", failOnDataLoss=fail)
     if fail == "true":
         number = str(UNREAD) if run == "continues" else "an unknown number of"
-        with pytest.raises(DataLossError, match=rf"{number} messages of {QUEUE} are lost: offset {READ} was wanted"):
+        with pytest.raises(
+            DataLossError, match=rf"{number} messages of {stream.queue} are lost: offset {READ} was wanted"
+        ):
             stream.read()
     else:
         assert stream.read() == stream.read() == []
         lost = str(UNREAD) if run == "continues" else "unknown"
-        assert caplog.text.count(f"messages lost queue={QUEUE} wanted={READ} lost={lost} the topic was deleted") == 1
+        assert (
+            caplog.text.count(f"messages lost queue={stream.queue} wanted={READ} lost={lost} the topic was deleted")
+            == 1
+        )
 
 
 @pytest.mark.parametrize("count", [READ - 1, READ, READ + 1])
@@ -107,7 +114,7 @@ def test_topic_made_again_is_read_from_its_start(stream: Stream, count: int) -> 
     """The run saw that nothing unread was lost."""
     stream.start()
     assert stream.read() == []
-    stream.admin.delete_topic("T")
+    stream.delete()
     assert stream.read() == []
     stream.make_again(count)
     assert stream.read() == [b"new"] * count
@@ -121,10 +128,10 @@ def test_topic_made_again_is_read_from_its_start(stream: Stream, count: int) -> 
 @pytest.mark.parametrize("count", [READ - 1, READ, READ + 1])
 def test_topic_made_again_between_runs_is_recognised(stream: Stream, count: int) -> None:
     """No run saw the deletion.  Messages of the old topic may have been lost."""
-    stream.admin.delete_topic("T")
+    stream.delete()
     stream.make_again(count)
     stream.start()
-    with pytest.raises(DataLossError, match=f"unknown number of messages of {QUEUE} are lost: .* was recreated"):
+    with pytest.raises(DataLossError, match=f"unknown number of messages of {stream.queue} are lost: .* was recreated"):
         stream.read()
     stream.start(failOnDataLoss="false")
     assert stream.read() == [b"new"] * count
@@ -140,17 +147,19 @@ def test_task_of_a_deleted_topic_ends_at_once(stream: Stream, fail: str) -> None
     stream.send(UNREAD)
     stream.start(failOnDataLoss=fail)
     _, (ranges,) = stream.plan()
-    stream.admin.delete_topic("T")
+    stream.delete()
     close_clients()
     if fail == "true":
-        with pytest.raises(DataLossError, match=f"{UNREAD} messages of {QUEUE} are lost: offset {READ} was wanted"):
+        with pytest.raises(
+            DataLossError, match=f"{UNREAD} messages of {stream.queue} are lost: offset {READ} was wanted"
+        ):
             stream.task(ranges)
     else:
         assert stream.task(ranges) == []
 
 
 def test_topic_that_never_existed_is_an_error(stream: Stream) -> None:
-    stream.start(subscribe="T,Typo")
+    stream.start(subscribe=f"{stream.topic},Typo")
     with pytest.raises(NoRouteError, match="'Typo' does not exist"):
         stream.read()
     stream.checkpoint = None
