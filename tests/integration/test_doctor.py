@@ -133,13 +133,15 @@ async def test_missing_brokers_and_shared_names_are_found(in_memory: Path) -> No
             await test_name_server.register(other, brokerName="broker-a", brokerAddr=address)
         found = (await examine(namesrv)).findings
         done = await trio.to_thread.run_sync(partial(triomq, "ping", namesrv=namesrv))
+        show = await trio.to_thread.run_sync(partial(triomq, "topic", "show", "TBW102", namesrv=namesrv))
     assert [(finding.kind, finding.broker) for finding in found] == [
         (FindingKind.MISSING_BROKER, "broker-b"),
         (FindingKind.NAME_CONFLICT, "broker-a"),
     ]
     assert "broker-b at 10.0.0.1:10911 left 0 s ago without unregistering: its connection ended" in found[0].text
     assert found[1].text.endswith(f"127.0.0.1:1, {at}")
-    assert (done.returncode, b"broker-b" in done.stdout) == (0, True)
+    for command in (done, show):
+        assert (command.returncode, b"broker broker-b at 10.0.0.1:10911 left" in command.stdout) == (0, True)
 
 
 async def test_a_full_disk_is_found(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ from typing import Final, NamedTuple
 import pytest
 import trio
 
+from tests.integration import test_name_server
+from tests.integration.broker_wire import connected
 from tests.interop.kit_driver import apache_classpath
 from tests.interop.suite_tools import Inbox, fresh, new_topic
 from tests.processes import Broker
-from triomq.client import Message, Producer, PushConsumer
+from triomq.client import ClientInstance, Message, Producer, PushConsumer
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -129,6 +131,13 @@ def run(names: dict[str, str], home: Path) -> list[str]:
 
 async def test_every_command_works_or_says_why_not(triomq_broker: Broker, tmp_path: Path) -> None:
     namesrv = triomq_broker.namesrv
+    async with connected(int(namesrv.rpartition(":")[2])) as wire:  # the cluster's body names it, and who shares a name
+        await test_name_server.register(wire, brokerName="left")
+        await test_name_server.register(wire, brokerName="broker-a")
+    async with ClientInstance(namesrv) as instance:
+        info = await instance.routes.cluster()
+        assert info.missing_brokers
+        assert info.name_conflicts
     topic, group, producers = await new_topic(namesrv, queues=1), fresh("G"), fresh("P")
     inbox = Inbox()
     async with (

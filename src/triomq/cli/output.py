@@ -15,6 +15,8 @@ Report: TypeAlias = Callable[[int, int], None]
 """Gets the amount done so far, and the total."""
 
 _JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS
+_BORDER: Final = 3  # characters between two columns
+_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _CONTROLS: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")  # delete, and U+0080 to U+009F in UTF-8
 
 
@@ -60,11 +62,22 @@ def plural(count: int, noun: str, several: str | None = None) -> str:
 
 def local_time(milliseconds: int | None) -> str:
     """Return a broker's time as local time."""
-    return "-" if milliseconds is None else time_text(milliseconds)
+    return "-" if milliseconds is None or milliseconds < 0 else time_text(milliseconds)
+
+
+def label(name: str) -> str:
+    """Return the name of a member of JSON for people: the value is shown with its unit."""
+    return name.removesuffix("_ms").removesuffix("_bytes").replace("_", " ")
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size in the unit that suits it: ``1.5 GiB``."""
+    power = min(max(size_bytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+    return f"{size_bytes} bytes" if power == 0 else f"{size_bytes / 1024**power:.1f} {_UNITS[power]}"
 
 
 def cells(record: Mapping[str, Any]) -> list[Cell]:
-    """Return the values of a JSON record as cells of a table: local times, lists with commas, yes and no."""
+    """Return the values of a JSON record as cells of a table: local times, sizes, lists with commas, yes and no."""
     return [_cell(name, value) for name, value in record.items()]
 
 
@@ -104,6 +117,8 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
 def _cell(name: str, value: Any) -> Cell:
     if name.endswith("_ms"):
         return local_time(value)
+    if name.endswith("_bytes") and value is not None:
+        return size_text(value)
     if isinstance(value, list | tuple):
         return ", ".join(value) or None
     return ("no", "yes")[value] if isinstance(value, bool) else value
@@ -118,15 +133,38 @@ def _text(cell: Cell) -> str:
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]], are_numbers: Sequence[bool]) -> None:
+    """Draw a table, or a block of lines for each row if words would have to be broken to fit the terminal."""
     from rich.console import Console  # 50 ms, only where a table is drawn
     from rich.table import Table
 
+    console = Console(markup=False, emoji=False, highlight=False)
+    widths = _fitting(columns, rows, console.width)
+    if widths is None:
+        for row in rows:
+            write_text(aligned(("", ""), list(zip(columns, row, strict=True)), (False, False)))
+        return
     table = Table()
-    for column, is_number in zip(columns, are_numbers, strict=True):
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for column, is_number, width in zip(columns, are_numbers, widths, strict=True):
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold", width=width)
     for row in rows:
         table.add_row(*row)
-    Console(markup=False, emoji=False, highlight=False).print(table)
+    console.print(table)
+
+
+def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], limit: int) -> list[int] | None:
+    """Return the widths of columns whose lines break between words only; ``None`` if they do not fit."""
+    lines = [columns, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    least = [max(len(word) for line in lines for word in line[i].split(" ")) for i in range(len(columns))]
+    over = sum(widths) + _BORDER * len(columns) + 1 - limit
+    while over > 0:
+        widest = max(range(len(columns)), key=lambda i: widths[i] - least[i])
+        cut = min(over, widths[widest] - least[widest])
+        if not cut:
+            return None
+        widths[widest] -= cut
+        over -= cut
+    return widths
 
 
 @contextmanager

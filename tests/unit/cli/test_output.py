@@ -1,10 +1,20 @@
 import json
+import re
 import sys
 from datetime import datetime
 
 import pytest
 
-from triomq.cli.output import aligned, json_bytes, local_time, progress_bar, write_json, write_records, write_table
+from triomq.cli.output import (
+    aligned,
+    cells,
+    json_bytes,
+    local_time,
+    progress_bar,
+    write_json,
+    write_records,
+    write_table,
+)
 
 
 def test_json_is_one_line_however_the_text_looks() -> None:
@@ -61,6 +71,19 @@ def test_terminal_table_does_not_render_colons_as_emoji(
     assert "user:key:5 a:100:b" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_ids_and_times_stay_whole_on_narrow_terminals(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = ("7F00000100002A9F0000000000000001", "2026-01-31T12:00:00.000+00:00", "a text of several words that may wrap")
+    write_table(("MESSAGE ID", "STORED", "WHY"), [row, row])
+    text = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+    assert [text.count(word) for word in (*row[:2], "several", "WHY")] == [2, 2, 2, 1 if columns >= 80 else 2]
+    assert max(map(len, text.splitlines())) <= columns
+
+
 def test_records_are_lines_of_json_or_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     records = [{"name": "a", "owners": ["x", "y"], "seen_ms": None, "done": True}]
     write_records(("NAME", "OWNERS", "SEEN", "DONE"), records, as_json=True)
@@ -69,8 +92,15 @@ def test_records_are_lines_of_json_or_a_table(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "NAME  OWNERS  SEEN  DONE\na     x, y    -     yes\n"
 
 
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1536 * 1024**2, "1.5 GiB")]
+)
+def test_sizes_have_the_unit_that_suits(size: int, text: str) -> None:
+    assert cells({"log_bytes": size}) == [text]
+
+
 def test_times_are_local_with_their_zone() -> None:
-    assert local_time(None) == "-"
+    assert local_time(None) == local_time(-1) == "-"
     assert datetime.fromisoformat(local_time(1_234)).timestamp() == 1.234
 
 

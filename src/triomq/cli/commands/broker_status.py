@@ -7,7 +7,7 @@ from typing import Any, Final
 from triomq.cli.arguments.client_options import BrokerSetOptions, BrokerStatusOptions
 from triomq.cli.arguments.values import escape_controls
 from triomq.cli.errors import UsageError
-from triomq.cli.output import cells, write_json, write_result, write_text
+from triomq.cli.output import cells, label, write_json, write_result, write_text
 from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
 from triomq.client.admin.broker_answers import known_brokers, uptime_of
@@ -122,5 +122,5 @@ def _draw(found: Mapping[str, Any]) -> None:
     width = max(map(len, found)) + 2
     for name, value in zip(found, cells(found), strict=True):
         text = "-" if value is None else escape_controls(str(value))
-        write_text(f"{name.removesuffix('_ms').replace('_', ' '):{width}}{text}\n")
+        write_text(f"{label(name):{width}}{text}\n")
     write_text("\n")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -18,11 +18,13 @@ from triomq.cli.arguments.store_options import (
     StoreOptions,
     StoreRepairOptions,
 )
-from triomq.cli.arguments.values import time_text
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import (
+    cells,
     escape_json,
+    label,
+    local_time,
     progress_bar,
     write_json,
     write_records,
@@ -93,7 +95,7 @@ def info(options: StoreOptions) -> int:
     if options.json:
         write_json({**found, "queues": queues})
     else:
-        write_table(("WHAT", "VALUE"), [[name, _shown(name, value)] for name, value in found.items()])
+        write_table(("WHAT", "VALUE"), list(zip(map(label, found), cells(found), strict=True)))
         write_text("\n")
         write_records(("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES"), queues, as_json=False)
     return ExitCode.OK
@@ -267,7 +269,7 @@ def _ms(time: datetime) -> int:
 def _row(message: MessageExt) -> list[str | int]:
     body = to_document(message, plain=True)["body"].decode(errors="replace")
     return [
-        _time(message.store_timestamp),
+        local_time(message.store_timestamp),
         message.topic,
         message.queue_id,
         message.queue_offset,
@@ -277,16 +279,6 @@ def _row(message: MessageExt) -> list[str | int]:
         ",".join(message.keys) or "-",
         body if len(body) <= _BODY_SHOWN else body[:_BODY_SHOWN] + "...",
     ]
-
-
-def _time(ms: int) -> str:
-    return time_text(ms, UTC).replace("+00:00", "Z")
-
-
-def _shown(name: str, value: Any) -> str:
-    if name.endswith("_ms"):
-        return _time(value) if value >= 0 else "-"
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def _fields(record: object, *names: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.output import plural, write_json, write_records, write_result, write_table, write_text
 from triomq.cli.session import client_command, open_admin
 from triomq.client import TopicSettings
+from triomq.client.admin.broker_answers import describe_missing
 from triomq.client.admin.topic_config import MESSAGE_TYPE
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import Permission
@@ -155,6 +156,7 @@ async def show(options: TopicShowOptions) -> None:
     async with open_admin(options) as admin:
         route = await admin.topic_route(options.topic)
         stats = await admin.topic_stats(options.topic)
+        missing = list(map(describe_missing, (await admin.cluster()).missing_brokers or ()))
     addresses = {data.broker_name: data for data in route.broker_datas}
     brokers = []
     for queues in sorted(route.queue_datas, key=lambda queues: queues.broker_name):
@@ -182,9 +184,12 @@ async def show(options: TopicShowOptions) -> None:
     ]
     messages = sum(found.max_offset - found.min_offset for found in stats.values())
     if options.json:
-        write_json({"topic": options.topic, "messages": messages, "brokers": brokers, "queues": rows})
+        found = {"topic": options.topic, "messages": messages}
+        write_json({**found, "brokers": brokers, "queues": rows, "missing": missing})
         return
-    write_text(f"topic {options.topic}: {plural(messages, 'message')} in the queues\n")
+    notes = [f"; what a missing broker has of it is not shown: {text}" for text in missing]
+    text = f"topic {options.topic}: {plural(messages, 'message')} in the queues{''.join(notes)}"
+    write_text(escape_controls(text) + "\n")
     write_records(("BROKER", "CLUSTER", "ADDRESS", "PERMISSION", "READ", "WRITE"), brokers, as_json=False)
     write_records(("BROKER", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST STORED"), rows, as_json=False)
 
