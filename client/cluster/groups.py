@@ -5,7 +5,7 @@ Source: behaviour.md B.2, wire.md 5.8 and 9.3.
 
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 import trio
@@ -35,6 +35,7 @@ class Groups(ConnectionObserver):
         consumers: by group.
         checkers: of transactional producers, by group.
         broker_versions: the version number in each broker's last answer to a heartbeat, by address.
+        on_unreachable: called with the address of a broker that consumers cannot reach.
         failing: addresses of brokers where a send failed and that have answered no heartbeat since.
     """
 
@@ -43,6 +44,7 @@ class Groups(ConnectionObserver):
         self.checkers: dict[str, TransactionChecker] = {}
         self.broker_versions: dict[str, int] = {}
         self.failing: set[str] = set()
+        self.on_unreachable: Callable[[str], None] = lambda _address: None
         self._requests = requests
         self._brokers = brokers
         self._client_id = ""
@@ -85,6 +87,7 @@ class Groups(ConnectionObserver):
         """Warn for all tasks of consumers together, which retry until it works; other callers get the error."""
         if self.consumers and self._requests.is_open and address in self._brokers.addresses():
             self._connections_log.failed(address, reason, key=address)
+            self.on_unreachable(address)
 
     def send_failed(self, address: str) -> None:
         """A broker did not answer a send: it is failing until it answers a heartbeat, the first of them in 1 s."""

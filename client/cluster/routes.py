@@ -22,6 +22,7 @@ from triomq.client.cluster.route import (
     same_route,
     subscribe_queues,
 )
+from triomq.client.environment import RANDOM
 from triomq.protocol.bodies.route import ClusterInfo, TopicList, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
@@ -44,6 +45,8 @@ _REFRESH_S: Final = 1.0
 #: How often a route is polled that lost a broker or has one that fails, and for how long.
 _WATCH_INTERVAL_S: Final = 3.0
 _WATCH_S: Final = 600.0
+#: First and longest pause between requests for the address of a broker that consumers cannot reach.
+_SEEK_S: Final = (0.1, 1.0)
 _UNWATCHED: Final[tuple[frozenset[str], float]] = (frozenset(), -inf)
 
 
@@ -70,6 +73,7 @@ class Routes:
         self._known: dict[str, TopicRouteData] = {}
         self._fetches: dict[str, _Fetch] = {}
         self._published: set[str] = set()
+        self._sought: set[str] = set()  # addresses of brokers that consumers cannot reach
         self._refreshed: dict[str, float] = {}  # when a failure last asked for the route
         self._watched: dict[str, tuple[frozenset[str], float]] = {}  # names of the brokers to come back, and until when
         self._log = FailureLog(
@@ -79,6 +83,7 @@ class Routes:
     def start(self, nursery: trio.Nursery) -> None:
         """Poll the routes in use from now on; requests for routes run in the nursery."""
         self._nursery = nursery
+        self._groups.on_unreachable = self._seek_soon
         nursery.start_soon(self._run)
 
     def known(self, topic: str) -> TopicRouteData | None:
@@ -220,6 +225,42 @@ class Routes:
                 else:
                     self._log.worked()
 
+    def _seek_soon(self, address: str) -> None:
+        if address not in self._sought:
+            self._sought.add(address)
+            self._nursery.start_soon(self._seek, address)
+
+    async def _seek(self, address: str) -> None:
+        """Ask for the new address of a broker that consumers cannot reach, until it is reached or not in their routes.
+
+        One topic's route is asked for.  It is taken only if the broker is in it: a restart alone moves no queue.
+        """
+        name, _ = self._brokers.addresses()[address]
+        pause_s, longest_s = _SEEK_S
+        try:
+            while self._requests.is_open and self._requests.connections.get(address) is None:
+                await trio.sleep(RANDOM.uniform(pause_s / 2, pause_s))
+                pause_s = min(2 * pause_s, longest_s)
+                topics = sorted(topic for topic in self._polled() if self._has_broker(topic, name, address))
+                if not topics or await self._has_moved(topics[0], name, address):
+                    for topic in topics:
+                        self._start_fetch(topic)
+                    return
+        finally:
+            self._sought.discard(address)
+
+    def _has_broker(self, topic: str, name: str, address: str) -> bool:
+        return (route := self._known.get(topic)) is not None and address in _addresses(route, name)
+
+    async def _has_moved(self, topic: str, name: str, address: str) -> bool:
+        """Whether a broker is in a topic's route, but not at an address."""
+        try:
+            route = await self._ask(topic)
+        except (ClientError, BrokerResponseError, ProtocolError):
+            return False  # the poll logs it
+        addresses = _addresses(route, name) if route is not None else ()
+        return bool(addresses) and address not in addresses
+
     def _watch(self, topic: str) -> None:
         """Poll the route more often for a time, until it has the brokers that it has now and none fails."""
         if (route := self._known.get(topic)) is not None:
@@ -232,15 +273,11 @@ class Routes:
         return topics
 
     async def _fetch(self, topic: str, fetch: _Fetch) -> None:
-        header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
-        command = self._requests.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         try:
-            response = await self._requests.invoke_namesrv(command)
-            if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            fetch.route = await self._ask(topic)
+            if fetch.route is None:
                 self._watch(topic)
             else:
-                body = raise_for_code(response, self._requests.name_servers.current).body
-                fetch.route = read_route(body)
                 self._take(topic, fetch.route)
                 if not self._groups.failing and self._watched.get(topic, _UNWATCHED)[0] <= _broker_names(fetch.route):
                     self._watched.pop(topic, None)
@@ -252,6 +289,14 @@ class Routes:
         finally:
             del self._fetches[topic]
             fetch.done.set()
+
+    async def _ask(self, topic: str) -> TopicRouteData | None:
+        header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
+        command = self._requests.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        response = await self._requests.invoke_namesrv(command)
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        return read_route(raise_for_code(response, self._requests.name_servers.current).body)
 
     def _take(self, topic: str, route: TopicRouteData) -> None:
         before = self._known.get(topic)
@@ -270,6 +315,12 @@ class Routes:
         for consumer in tuple(self._groups.consumers.values()):
             if topic in consumer.subscribed_topics():
                 consumer.route_changed(topic)
+
+
+def _addresses(route: TopicRouteData, name: str) -> list[str]:
+    return [
+        each for broker in route.broker_datas if broker.broker_name == name for each in broker.broker_addrs.values()
+    ]
 
 
 def _broker_names(route: TopicRouteData) -> frozenset[str]:

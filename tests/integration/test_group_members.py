@@ -10,12 +10,24 @@ from typing import Any
 import pytest
 import trio
 
+from tests.integration import test_name_server
 from tests.integration.broker_wire import broker_port, connected, request, wait_for
+from tests.integration.test_registration import broker_at
 from triomq.broker.server import Broker
-from triomq.client import Admin, ConsumerConfig, Message, MessageExt, MessageQueue, Producer, PushConsumer
+from triomq.client import (
+    Admin,
+    ClientConfig,
+    ConsumerConfig,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+)
 from triomq.client.consumer.assignment import rebalancer
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
+from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
 
 GROUP = "G"
@@ -174,3 +186,47 @@ async def test_stored_offset_beyond_end_is_corrected(broker: Broker, namesrv: st
             await wait_for(lambda: broker.groups.offsets.query(GROUP, "T", 0) == 3, 10)
             await producer.send(Message("T", b"4"))
             await wait_for(lambda: seen == [b"4"], 10)
+
+
+async def test_consumer_follows_broker_to_another_address(tmp_path: Path) -> None:
+    """The next poll of the route is an hour away.  While the broker is away, its queues stay with the consumer."""
+    seen: list[bytes] = []
+
+    async def on_message(message: MessageExt) -> None:
+        seen.append(message.body)
+
+    async def serve(name: str, task_status: trio.TaskStatus[tuple[trio.CancelScope, trio.Event]]) -> None:
+        ended = trio.Event()
+        with trio.CancelScope() as scope:
+            async with broker_at(tmp_path / name, server.address, broker_name=name) as broker:
+                broker.topics.put(TopicConfig("T", 1, 1))
+                task_status.started((scope, ended))
+                await trio.sleep_forever()
+        ended.set()
+
+    def brokers() -> int:
+        route = server.routes.route("T", "")
+        return 0 if route is None else len(route.broker_datas)
+
+    async with test_name_server.running(tmp_path / "n") as server, trio.open_nursery() as nursery:
+        at, config = str(server.address), ClientConfig(poll_namesrv_interval_s=3600)
+        await nursery.start(serve, "broker-b")
+        scope, ended = await nursery.start(serve, "broker-a")
+        await wait_for(lambda: brokers() == 2)
+        async with PushConsumer(
+            GROUP, namesrv=at, config=config, on_message=on_message, subscriptions={"T": "*"}, start="earliest"
+        ) as consumer:
+            await consumer.wait_assigned()
+            for number in range(1, 3):
+                scope.cancel()
+                await ended.wait()
+                await wait_for(lambda: brokers() == 1)
+                held = sorted(queue.broker_name for queue in consumer.statistics().queues if queue.topic == "T")
+                assert held == ["broker-a", "broker-b"]
+                scope, ended = await nursery.start(serve, "broker-a")
+                await wait_for(lambda: brokers() == 2)
+                async with Producer("P", namesrv=at) as producer:
+                    await producer.send(Message("T", b"%d" % number), queue=MessageQueue("T", "broker-a", 0))
+                await wait_for(lambda number=number: len(seen) == number)  # type: ignore[misc]  # bound at once
+        nursery.cancel_scope.cancel()
+    assert seen == [b"1", b"2"]
