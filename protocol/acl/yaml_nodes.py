@@ -11,17 +11,38 @@ from triomq.protocol.errors import ConfigError
 
 TAG: Final = "tag:yaml.org,2002:"
 _EXPONENT: Final = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")  # a number for RocketMQ, text for PyYAML
+_BREAKS: Final = "\r\n\x85\u2028\u2029"
+_TAB: Final = "a tab begins or separates something here; use blanks"
 _QUOTED: Final = re.compile(r"""'.*'|".*\"""", re.DOTALL)
+
+
+class _Loader(yaml.SafeLoader):
+    """Takes tabs after unquoted text as blanks.
+
+    SnakeYAML 1.30 and 2.0, which RocketMQ uses, do the same, and refuse the tabs that PyYAML refuses elsewhere.
+    """
+
+    def scan_plain_spaces(self, indent: int, start_mark: yaml.Mark) -> list[str] | None:
+        length = 0
+        while self.peek(length) in " \t":
+            length += 1
+        blanks = self.prefix(length)
+        if "\t" in blanks:
+            self.forward(length)
+            if self.peek() not in _BREAKS:
+                return [blanks]
+        return super().scan_plain_spaces(indent, start_mark)
 
 
 def compose(text: str) -> yaml.Node | None:
     """Read a file's text; ``None`` for an empty one.  Errors show nothing of what is quoted."""
     try:
-        return yaml.compose(text, Loader=yaml.SafeLoader)
+        return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
         where = f"line {mark.line + 1}: " if mark is not None else ""
-        problem = _QUOTED.sub("...", str(exc.problem or exc.context))  # it may be a secret
+        problem = str(exc.problem or exc.context)
+        problem = _TAB if repr("\t") in problem else _QUOTED.sub("...", problem)  # it may be a secret
         raise ConfigError(f"{where}this is not YAML: {problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise ConfigError(f"this is not YAML: {type(exc).__name__}") from None

@@ -51,6 +51,26 @@ def test_the_file_is_read_as_rocketmq_does() -> None:
     assert (second.secret_key, second.is_admin, second.white.has("192.168.1.7")) == ("21913025", True, True)
 
 
+def test_tabs_after_unquoted_text_are_blanks() -> None:
+    for blanks in ("\t", " \t ", "\t\t", "\t# a note", "\t\r"):
+        text = FILE
+        for value in ("RocketMQ", "12345678", "false", "SUB", "topicA=DENY", "groupB=PUB", "on", "10.10.103.*"):
+            assert f"{value}\n" in text
+            text = text.replace(f"{value}\n", f"{value}{blanks}\n")
+        assert read_rules(text) == read_rules(FILE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\taccounts:", "accounts:\n- accessKey:\tabc", "accounts:\n-\taccessKey: abc", "accounts: 'a'\t", "a: |\t\n b"],
+)
+def test_a_tab_that_snakeyaml_refuses_is_named(text: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"line {text.count(chr(10), 0, text.index(chr(9))) + 1}: .* a tab .*use blanks"
+    ):
+        read_rules(text)
+
+
 @pytest.mark.parametrize(
     "text", ["", "# nobody\n", "---\n", "accounts:\n", "accounts: []\nglobalWhiteRemoteAddresses:"]
 )
