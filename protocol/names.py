@@ -112,13 +112,17 @@ def validate_topic(name: str) -> None:
     _validate("topic", name, _MAX_TOPIC_LENGTH)
 
 
-def validate_group(name: str) -> None:
+def validate_group(name: str, *, with_retry_topic: bool = False) -> None:
     """Accept a group name: 1 to 255 characters of the same kind, and not a client's default group.
+
+    With a retry topic, whose name is at most 127 characters long, 120 are allowed.  RocketMQ accepts 255, but then no
+    failed message can be stored for a later delivery or as a dead letter.
 
     Raises:
         IllegalNameError: the name breaks a rule; the text says which.
     """
-    _validate("group", name, _MAX_GROUP_LENGTH)
+    max_length = _MAX_TOPIC_LENGTH - len(RETRY_PREFIX) if with_retry_topic else _MAX_GROUP_LENGTH
+    _validate("group", name, max_length)
     if name in _DEFAULT_GROUPS:
         raise IllegalNameError(f"group {name}: every client has it by default; choose another name")
 

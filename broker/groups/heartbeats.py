@@ -9,8 +9,9 @@ from typing import Final
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.protocol.bodies.client import HeartbeatData, SubscriptionData
+from triomq.protocol.bodies.client import ConsumeType, HeartbeatData, MessageModel, SubscriptionData
 from triomq.protocol.errors import LimitReachedError
+from triomq.protocol.names import retry_topic, validate_topic
 
 #: Client ids that are longer would make others' answers long; those of RocketMQ's clients have less than a hundred.
 MAX_CLIENT_ID: Final = 1024
@@ -50,7 +51,11 @@ def check_client(connection: Connection, heartbeat: HeartbeatData, groups: Group
 
     Raises:
         LimitReachedError: too many groups or subscriptions, or too long ones.
+        IllegalNameError: a group needs a retry topic, and its name is too long for that.
     """
+    for data in heartbeat.consumer_data_set:
+        if data.consume_type != ConsumeType.CONSUME_ACTIVELY and data.message_model == MessageModel.CLUSTERING:
+            validate_topic(retry_topic(data.group_name))
     consumers = groups.consumers.of(connection)
     consumers.update({data.group_name: data.subscription_data_set for data in heartbeat.consumer_data_set})
     producers = {*groups.producers.of(connection), *(data.group_name for data in heartbeat.producer_data_set)}

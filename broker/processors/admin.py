@@ -24,6 +24,7 @@ from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType, TopicList
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import StoreError
+from triomq.protocol.names import validate_group
 from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader, GroupRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -134,6 +135,7 @@ class GroupProcessors:
         """Create a subscription group or replace its configuration."""
         config = SubscriptionGroupConfig.decode(command.body)
         self._settings.check_new(config.group_name)
+        validate_group(config.group_name, with_retry_topic=self._settings.get(config.group_name) is None)
         _check_range(f"retryQueueNums of group[{config.group_name}]", config.retry_queue_nums, MAX_QUEUES)
         self._settings.put(config)
         LOGGER.info("subscription group set group=%s peer=%s", config.group_name, connection.peer)

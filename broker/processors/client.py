@@ -40,9 +40,9 @@ class ClientProcessors:
     def heart_beat(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Record the groups of the connection and their subscriptions.
 
-        All limits and names are checked before any member joins.  A group whose name is too long for a retry topic
-        consumes nevertheless, as in RocketMQ.  A client that announces msgpack headers learns that we read them; others
-        get the answer of Apache's brokers.
+        All limits and names are checked before any member joins.  Unlike in RocketMQ, a group whose failed messages
+        come again is refused if its name is too long for a retry topic: they would come for ever.  A client that
+        announces msgpack headers learns that we read them; others get the answer of Apache's brokers.
         """
         heartbeat = read_heartbeat(command.body, self._config)
         groups = self._groups
@@ -52,7 +52,7 @@ class ClientProcessors:
         connection.version = command.version
         for data, config in zip(heartbeat.consumer_data_set, configs, strict=True):
             if config is not None:
-                with suppress(IllegalNameError):  # too long
+                with suppress(IllegalNameError):  # too long, but it needs none
                     self._topics.ensure(retry_topic(data.group_name), config.retry_queue_nums)
             groups.consumers.heartbeat(connection, heartbeat.client_id, data)
         for producer in heartbeat.producer_data_set:

@@ -164,9 +164,10 @@ class Admin(MessageAdmin):
         """Create or change a consumer group on all masters (of a cluster).
 
         Raises:
-            IllegalNameError: the name is not valid.
+            IllegalNameError: the name is not valid, or longer than 120 characters with the namespace.
         """
-        validate_group(config.group_name)
+        name = self._entered().requests.namespace.wrap(config.group_name)
+        validate_group(name, with_retry_topic=True)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await self._ask_masters(code, body=config.encode(), cluster=cluster)
 

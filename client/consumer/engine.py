@@ -40,6 +40,7 @@ from triomq.protocol.errors import ClientClosedError
 from triomq.protocol.filters.expressions import FilterExpression
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import validate_topic
 from triomq.protocol.record.message import MessageExt
 
 
@@ -73,6 +74,7 @@ async def open_group(
 
     Raises:
         ConfigError: instance and name server are both given, or neither is; or the folder of offsets cannot be used.
+        IllegalNameError: with the namespace, the name of a topic or of the retry topic is too long.
         ClientError: another consumer of this machine has the file of offsets.
         ProtocolError: the file of offsets cannot be read.
     """
@@ -82,6 +84,8 @@ async def open_group(
         use_instance(namesrv, config, instance) as used,
         open_offsets(used, plan.group, plan.model, plan.config.local_offset_dir) as offsets,
     ):
+        for topic in plan.subscriptions.topics:
+            validate_topic(used.requests.namespace.wrap(topic))
         yield used, offsets
 
 

@@ -131,11 +131,11 @@ class PushConsumer(OpenOnce):
             SubscriptionParseError: a filter expression.
             ConfigError: an impossible value.
         """
-        validate_group(group)
         own: dict[str, Any] = {"max_concurrency": max_concurrency, "batch_max_size": batch_max_size, "grace_s": grace_s}
         settings = given_or_default(settings, ConsumerConfig, "settings")
         settings = replace(settings, **{name: n for name, n in own.items() if n is not None})
         with_retry_topic = model is not MessageModel.BROADCASTING
+        validate_group(group, with_retry_topic=with_retry_topic)
         topics = Subscriptions(group, subscriptions, wall_clock_ms, with_retry_topic=with_retry_topic)
         self.group = group
         self._plan = Plan(group, topics, StartPolicy.parse(start), model, allocate, settings, orderly, tuple(filters))

@@ -92,8 +92,7 @@ class Subscriptions:
         table: dict[str, Subscription] = {}
         own: dict[str, FilterExpression] = {self.retry_topic: SUBSCRIBE_ALL} if with_retry_topic else {}
         for topic, expression in {**expressions, **own}.items():
-            if topic != self.retry_topic:  # a group's name may be longer than a topic's
-                validate_topic(topic)
+            validate_topic(topic)
             table[topic] = Subscription(topic, filter_of(expression), clock())
         self._table: Final = table
 

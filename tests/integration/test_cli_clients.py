@@ -412,6 +412,7 @@ def test_missing_topic_suggests_names_and_is_not_created(namesrv: str, topic: st
     [
         (("produce", "no spaces"), "letters"),
         (("topic", "create", "x" * 128), "127"),
+        (("group", "create", "x" * 121), "120"),
         (("consume", "orders", "--group", "bad group"), "letters"),
         (("consume", "orders", "--tag", "a |||| "), ""),
         (("ping", "--namesrv", "http://x"), "scheme"),

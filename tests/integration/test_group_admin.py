@@ -10,16 +10,18 @@ from tests.integration.broker_wire import wait_for
 from triomq.broker.server import Broker
 from triomq.client import (
     Admin,
+    ClientConfig,
     ConsumerConfig,
     LitePullConsumer,
     Message,
     MessageExt,
+    MessageModel,
     MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
 )
-from triomq.protocol.errors import ClientError, NoRouteError
+from triomq.protocol.errors import ClientError, IllegalNameError, NoRouteError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.compression import compress
 from triomq.protocol.record.properties import encode_properties
@@ -52,6 +54,24 @@ def consumer(
         start="earliest",
         settings=ConsumerConfig(max_reconsume_times=0),
     )
+
+
+@pytest.mark.parametrize(("namespace", "length"), [("", 120), ("tenant", 113)])
+async def test_a_group_name_leaves_room_for_its_retry_topic(
+    namesrv: str, admin: Admin, namespace: str, length: int
+) -> None:
+    config = ClientConfig(namespace=namespace or None)
+
+    async def enter(name: str, model: MessageModel = MessageModel.CLUSTERING) -> None:
+        async with PushConsumer(
+            name, namesrv=namesrv, config=config, subscriptions={"T": "*"}, on_message=print, model=model
+        ):
+            pass
+
+    for kind in (None, MessageModel.BROADCASTING):
+        await enter("g" * (length + (kind is not None)), kind or MessageModel.CLUSTERING)
+    with pytest.RaisesGroup(IllegalNameError, allow_unwrapped=True, flatten_subgroups=True):
+        await enter("g" * (length + 1))
 
 
 # --- state --------------------------------------------------------------------------------------------------

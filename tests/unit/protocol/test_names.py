@@ -82,6 +82,9 @@ def test_group_may_be_longer_than_a_topic() -> None:
     validate_group("g" * 255)
     with pytest.raises(IllegalNameError, match="255"):
         validate_group("g" * 256)
+    validate_group("g" * 120, with_retry_topic=True)
+    with pytest.raises(IllegalNameError, match="121 characters, at most 120"):
+        validate_group("g" * 121, with_retry_topic=True)
 
 
 @pytest.mark.parametrize("name", ["DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "", "a/b"])

@@ -231,6 +231,17 @@ def test_an_impossible_group_is_refused(peer: Peer, body: bytes) -> None:
     assert peer.broker.groups.settings.names() == before
 
 
+def test_a_new_group_has_room_for_its_retry_topic(peer: Peer) -> None:
+    def put(name: str) -> int:
+        body = SubscriptionGroupConfig(group_name=name).encode()
+        return peer.get(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code
+
+    assert (put("g" * 120), put("g" * 121)) == (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+    assert peer.broker.groups.settings.get("g" * 121) is None
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="g" * 121))  # of Apache's broker
+    assert put("g" * 121) == ResponseCode.SUCCESS
+
+
 @pytest.mark.parametrize(
     ("fields", "is_kept"), [({}, True), ({"removeOffset": "true"}, False), ({"cleanOffset": "true"}, False)]
 )

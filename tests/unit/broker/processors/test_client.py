@@ -12,9 +12,11 @@ from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
     ConsumerData,
+    ConsumeType,
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
+    MessageModel,
     ProducerData,
     SubscriptionData,
 )
@@ -67,12 +69,29 @@ def test_who_sets_the_wall_clock_loses_no_member_and_no_lock(make_broker: MakeBr
     assert broker.groups.locks.owner("G", queue) == "c1"
 
 
-def test_long_group_name_consumes_without_retry_topic(peer: Peer) -> None:
-    names = "g" * 120, "g" * 121, "g" * 255
-    assert heartbeat(peer, "c1", *names).code == ResponseCode.SUCCESS
-    assert [group.name for group in peer.broker.groups.consumers] == list(names)
-    assert [name for name in peer.broker.topics.names() if name.startswith("%RETRY%")] == ["%RETRY%" + names[0]]
-    assert heartbeat(peer, "c1", "g" * 256).code == ResponseCode.SYSTEM_ERROR
+@pytest.mark.parametrize(
+    ("kind", "model", "longest"),
+    [
+        (ConsumeType.CONSUME_PASSIVELY, MessageModel.CLUSTERING, 120),
+        (ConsumeType.CONSUME_PASSIVELY, MessageModel.BROADCASTING, 255),
+        (ConsumeType.CONSUME_ACTIVELY, MessageModel.CLUSTERING, 255),
+    ],
+)
+def test_a_group_without_room_for_its_retry_topic_is_refused(
+    peer: Peer, kind: ConsumeType, model: MessageModel, longest: int
+) -> None:
+    def beat(length: int) -> RemotingCommand:
+        data = ConsumerData("g" * length, kind, model, subscription_data_set=[tag_subscription("T", "*", 1)])
+        return peer.get(RequestCode.HEART_BEAT, body=HeartbeatData("c1", [], [data]).encode())
+
+    refused = beat(longest + 1)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert f"{longest + 8} characters, at most 127" in str(refused.remark) or longest == 255
+    assert not list(peer.broker.groups.consumers)
+    assert beat(longest).code == ResponseCode.SUCCESS
+    assert [group.name for group in peer.broker.groups.consumers] == ["g" * longest]
+    retry_topics = [name for name in peer.broker.topics.names() if name.startswith("%RETRY%")]
+    assert retry_topics == (["%RETRY%" + "g" * 120] if longest == 120 else [])
 
 
 def test_a_heartbeat_creates_the_group_and_its_retry_topic(peer: Peer) -> None:

@@ -165,6 +165,8 @@ async def test_what_no_broker_would_take_is_refused_here(admin: Admin) -> None:
         await admin.create_topic("New", queues=0)
     with pytest.raises(IllegalNameError):
         await admin.create_group(SubscriptionGroupConfig("white space"))
+    with pytest.raises(IllegalNameError, match="at most 120"):
+        await admin.create_group(SubscriptionGroupConfig("g" * 121))
 
 
 async def test_a_brokers_refusal_is_raised(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
