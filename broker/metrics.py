@@ -9,7 +9,7 @@ Source: ConsumerLagCalculator.java, BrokerMetricsManager.java of RocketMQ 5.5.0.
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -22,6 +22,7 @@ from triomq.protocol.codes import LanguageCode, Permission
 from triomq.protocol.errors import StoreError
 from triomq.protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC, dead_letter_topic, is_system_group, topic_kind
 from triomq.storage.config import Durability
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.unit_search import physical_offset_of
 from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.reading.cold_read import PagedRead
@@ -35,6 +36,14 @@ _V4_0_0: Final = 213
 _BOOLS: Final = ("false", "true")
 _IS_SYSTEM: Final = tuple(f',is_system="{each}"' for each in _BOOLS)
 _MODES: Final = {ConsumeType.CONSUME_ACTIVELY: "pull", ConsumeType.CONSUME_PASSIVELY: "push"}
+_Starts: TypeAlias = list[tuple[ConsumeQueue, int]]
+_LAG: Final = (
+    "rocketmq_consumer_lag_messages",
+    "rocketmq_consumer_lag_latency_milliseconds",
+    "rocketmq_consumer_inflight_messages",
+    "rocketmq_consumer_ready_messages",
+    "rocketmq_consumer_queueing_latency_milliseconds",
+)
 _LANGUAGES: Final = {code.value: code.name.lower() for code in LanguageCode}
 
 
@@ -121,20 +130,24 @@ class BrokerMetrics:
 
     def _write_lag(self, text: Exposition, labels: "_Labels") -> PagedRead[None]:
         reads_until = trio.current_time() + _READING_S
-        lags: list[Row] = []
-        ages: list[Row] = []
+        rows: dict[str, list[Row]] = {name: [] for name in _LAG}
         for found in self._consumed():
             yield ()
             if found is None or (pair := labels.pair(*found)) is None:
                 continue
             topic, group = found
             pair += f',is_retry="{_BOOLS[topic.startswith(RETRY_PREFIX)]}"'
-            lag, first = yield from self._lag(group, topic, may_read=trio.current_time() < reads_until)
-            lags.append((pair, lag))
-            if lag == 0 or first >= 0:
-                ages.append((pair, max(self._broker.store.now_ms() - first, 0) if lag else 0))
-        yield from text.add("rocketmq_consumer_lag_messages", lags)
-        yield from text.add("rocketmq_consumer_lag_latency_milliseconds", ages)
+            counts, ages = [], []
+            for starts in self._behind(group, topic):
+                counts.append(sum(queue.max_offset - start for queue, start in starts))
+                may_read = trio.current_time() < reads_until
+                ages.append((yield from self._age(starts)) if may_read or not starts else None)
+            lag, ready = counts
+            for name, value in zip(_LAG, (lag, ages[0], lag - ready, ready, ages[1]), strict=True):
+                if value is not None:
+                    rows[name].append((pair, value))
+        for name, found_rows in rows.items():
+            yield from text.add(name, found_rows)
 
     def _consumed(self) -> Iterator[tuple[str, str] | None]:
         """Yield each topic with each group that has stored offsets in it or subscribes to it now; ``None`` is a pause.
@@ -151,30 +164,35 @@ class BrokerMetrics:
                 for topic in list(live.subscriptions):
                     yield None if groups.offsets.has(live.name, topic) else (topic, live.name)
 
-    def _lag(self, group: str, topic: str, *, may_read: bool) -> PagedRead[tuple[int, int]]:
-        """Return how many messages of a topic a group has yet to consume, and when the first was stored.
+    def _behind(self, group: str, topic: str) -> tuple[_Starts, _Starts]:
+        """Return where in each queue the messages begin that a group has yet to consume, and has yet to pull.
 
-        That is ms since 1970, -1: unknown.
+        As in RocketMQ a group has pulled what it has consumed, unless it said more; after a restart nothing is known.
         """
-        store, query = self._broker.store, self._broker.groups.offsets.query
-        lag, first = 0, -1
-        starts = []
-        for queue in store.queues.of_topic(topic):
+        query, pulled = self._broker.groups.offsets.query, self._broker.statistics.pulled.get((topic, group), {})
+        unconsumed: _Starts = []
+        unpulled: _Starts = []
+        for queue in self._broker.store.queues.of_topic(topic):
             start = max(query(group, topic, queue.queue_id) or 0, queue.min_offset)
-            if start < queue.max_offset:
-                lag += queue.max_offset - start
-                starts.append((queue, start))
-        if lag and may_read:
-            try:
-                places = []
-                for queue, start in starts:
-                    yield from store.cold_reads.load_units(queue, start)
-                    places.append(physical_offset_of(queue, start))
-                yield from store.cold_reads.load_records((min(places),))
-                first = store.commit_log.store_time(min(places))
-            except StoreError:  # it is told to who pulls
-                pass
-        return lag, first
+            for starts, at in ((unconsumed, start), (unpulled, max(start, pulled.get(queue.queue_id, 0)))):
+                if at < queue.max_offset:
+                    starts.append((queue, at))
+        return unconsumed, unpulled
+
+    def _age(self, starts: _Starts) -> PagedRead[int | None]:
+        """Return the age of the oldest message at these places, 0 without any, in ms; ``None``: it cannot be read."""
+        store, places = self._broker.store, []
+        try:
+            for queue, start in starts:
+                yield from store.cold_reads.load_units(queue, start)
+                places.append(physical_offset_of(queue, start))
+            if not places:
+                return 0
+            yield from store.cold_reads.load_records((min(places),))
+            first_ms = store.commit_log.store_time(min(places))
+        except StoreError:  # it is told to who pulls
+            return None
+        return max(store.now_ms() - first_ms, 0) if first_ms >= 0 else None
 
     def _write_members(self, text: Exposition) -> PagedRead[None]:
         consumers: Counter[str] = Counter()

@@ -171,6 +171,7 @@ class PullAnswers:
 
     def _send(self, pull: Pull, found: GetMessageResult, code: ResponseCode) -> None:
         connection, command, header = pull.connection, pull.command, pull.header
+        self.statistics.pull(header.consumer_group, header.topic, header.queue_id, found.next_begin_offset)
         if code == ResponseCode.SUCCESS:
             pull_ms = (perf_counter() - pull.began) * 1000
             self.statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes, pull_ms)

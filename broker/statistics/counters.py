@@ -82,6 +82,7 @@ class BrokerStatistics:
         self.pulls_by_group: dict[tuple[str, str], int] = {}  # that got messages
         self.pull_ms_by_group: dict[tuple[str, str], float] = {}  # from the arrival of messages or pull to the answer
         self.sent_back_by_group: dict[tuple[str, str], int] = {}
+        self.pulled: dict[tuple[str, str], dict[int, int]] = {}  # the next offset by queue
         self.day_totals = (Totals(), Totals())
         self._history = StatsHistory()
         self._day: int | None = None
@@ -99,6 +100,14 @@ class BrokerStatistics:
         """Count stored messages of several topics at once, by the sizes of their bodies."""
         for topic, sizes in sizes_bytes.items():
             self.put(topic, len(sizes), sum(sizes))
+
+    def pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """Note how far a group has pulled a queue, for pairs of a topic and a group that are counted."""
+        offsets = self.pulled.get((topic, group))
+        if offsets is not None:
+            offsets[queue_id] = next_offset
+        elif len(self.pulled) < MAX_PAIRS:
+            self.pulled[topic, group] = {queue_id: next_offset}
 
     def get(self, group: str, topic: str, messages: int, size_bytes: int, pull_ms: float = 0.0) -> None:
         """Count messages sent to consumers in the answer to a pull."""
@@ -129,7 +138,7 @@ class BrokerStatistics:
         self._forget(lambda key: key[1] == group)
 
     def _forget(self, is_deleted: Callable[[tuple[str, str]], bool]) -> None:
-        for counters in self._by_group().values():
+        for counters in (*self._by_group().values(), self.pulled):
             for key in [key for key in counters if is_deleted(key)]:
                 del counters[key]
 

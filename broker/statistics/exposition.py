@@ -53,6 +53,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "rocketmq_send_to_dlq_messages_total": _counter("messages that a group gave up", "consumer_group", "is_system"),
     "rocketmq_consumer_lag_messages": _gauge("messages that a group has yet to consume", *_LAG),
     "rocketmq_consumer_lag_latency_milliseconds": _gauge("age of the oldest of them; 0: none", *_LAG),
+    "rocketmq_consumer_inflight_messages": _gauge("those of them that were sent to consumers", *_LAG),
+    "rocketmq_consumer_ready_messages": _gauge("those of them that were not sent yet", *_LAG),
+    "rocketmq_consumer_queueing_latency_milliseconds": _gauge("age of the oldest that was not sent; 0: none", *_LAG),
     "rocketmq_consumer_connections": _gauge(
         "connections of consumers", "consumer_group", "consume_mode", "is_system", *_CLIENT
     ),

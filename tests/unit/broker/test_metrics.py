@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.integration.broker_wire import pull_fields
 from tests.unit.broker.recording import Clock, MakeBroker, Peer, make_steps_short, set_disk_full
 from tests.unit.broker.scrape import Scrape, join, make_busy, of, scrape
 from triomq.broker.metrics import BrokerMetrics
@@ -13,10 +14,11 @@ from triomq.broker.server import Broker
 from triomq.broker.statistics.exposition import METRICS
 from triomq.protocol.bodies.client import ConsumerData
 from triomq.protocol.bodies.route import TopicConfig
-from triomq.protocol.codes import RequestCode
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.storage.config import Durability
 
 ROOT = Path(__file__).resolve().parents[3]
+NAMES = "lag_messages", "inflight_messages", "ready_messages", "queueing_latency_milliseconds"
 LAG, AGE = "rocketmq_consumer_lag_messages", "rocketmq_consumer_lag_latency_milliseconds"
 
 
@@ -98,6 +100,37 @@ async def test_a_group_lags_from_its_subscription_on(broker: Broker, peer: Peer)
     assert (of(found, LAG, topic="T"), of(found, AGE, topic="T")) == ([0], [0])
     join(peer, "G", "U")  # instead of T
     assert of(await scrape(broker), LAG, topic="T") == []
+
+
+async def test_messages_in_flight_are_those_pulled_and_not_consumed(broker: Broker, peer: Peer, clock: Clock) -> None:
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
+    for queue_id in (0, 0, 0, 1, 1):
+        peer.put("T", queue_id=queue_id)
+        clock.now_ms += 1000
+    join(peer, "G", "T")
+
+    async def told() -> list[list[float]]:
+        found = await scrape(broker)
+        return [
+            of(found, f"rocketmq_consumer_{name}", topic="T", consumer_group="G", is_retry="false") for name in NAMES
+        ]
+
+    def pull(queue_id: int, queue_offset: int, count: int) -> None:
+        fields = pull_fields("T", queue_offset, queue_id, maxMsgNums=count)
+        assert peer.get(RequestCode.PULL_MESSAGE, fields).code == ResponseCode.SUCCESS
+
+    assert await told() == [[5], [0], [5], [5000]]
+    pull(0, 0, 2)
+    assert await told() == [[5], [2], [3], [3000]]
+    broker.groups.commit("G", "T", 0, 1)
+    pull(1, 0, 32)
+    assert await told() == [[4], [3], [1], [3000]]
+    broker.groups.commit("G", "T", 0, 3)  # a tool: what was pulled before counts no more
+    assert await told() == [[2], [2], [0], [0]]
+    peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
+    peer.put("T")
+    assert await told() == [[1], [0], [1], [0]]
 
 
 async def test_names_of_peers_cannot_break_the_text(broker: Broker, peer: Peer) -> None:
