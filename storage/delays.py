@@ -92,7 +92,7 @@ def requested_level(properties: bytes) -> int:
     if value is None:
         return 0
     if not _is_integer(value, _MAX_LEVEL_DIGITS):
-        raise MessageIllegalError(f"delay level {value[:20]!r} is not a number")
+        raise MessageIllegalError(f"delay level {value[:20]!r} is not a number of at most {_MAX_LEVEL_DIGITS} digits")
     return max(int(value), 0)
 
 
@@ -113,7 +113,8 @@ def requested_time(properties: bytes, now_ms: int) -> int | None:
     if get_property(properties, OUT_MS) is not None:
         return None
     if not _is_integer(value, _MAX_TIME_DIGITS):
-        raise MessageIllegalError(f"{name.decode()} {value[:20]!r} is not a number")
+        text = f"{name.decode()} {value[:40]!r} is not a number of at most {_MAX_TIME_DIGITS} digits"
+        raise MessageIllegalError(text)
     if name == _DELIVER_MS:
         return int(value)
     return now_ms + int(value) * (1000 if name == _DELAY_S else 1)

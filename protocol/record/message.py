@@ -41,7 +41,7 @@ class Message:
         topic: its destination.
         body: the bytes to deliver.
         tags: one tag that consumers can select by.
-        keys: keys to find the message by: several, or one text with keys separated by blanks.
+        keys: keys to find the message by: several without blanks, or one text with keys separated by blanks.
         properties: the user's own; ``RESERVED_PROPERTY_NAMES`` are rejected.
         flag: 32 bits for the user, not interpreted.
         delay_level: 0 = immediately; 1..18 = 1s 5s 10s 30s 1m ... 2h by default (a setting of the broker).
@@ -73,6 +73,8 @@ class Message:
             raise TypeError(f"body is {type(self.body).__name__}: encode it to bytes first")
         if self.tags and not is_selectable(self.tags):
             raise MessageIllegalError(f"tags {self.tags[:80]!r}: no consumer can select a blank tag or one with ||")
+        if self.keys and not isinstance(self.keys, str) and " " in "".join(self.keys):
+            raise MessageIllegalError(f"keys {list(self.keys)!r:.80}: a key has no blanks, which separate keys")
         if self.delay_level < 0:
             raise MessageIllegalError(f"delay level {self.delay_level}: must be 0 (at once) or above")
         if not 0 <= self.delay_s < math.inf:

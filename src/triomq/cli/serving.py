@@ -23,6 +23,7 @@ from triomq.protocol.errors import ConfigError
 
 LOGGER: Final = logging.getLogger("triomq.cli.serving")
 
+T = TypeVar("T")
 Server = TypeVar("Server")
 
 
@@ -92,23 +93,23 @@ def network_settings(options: ServerOptions) -> NetworkSettings:
     Raises:
         UsageError: one is malformed, or options of TLS contradict each other.
     """
+    metrics = options.metrics
+    return NetworkSettings(
+        insecure=options.insecure,
+        admin_listen=_read("--admin-listen", Address.parse, options.admin_listen),
+        brokers_from=_read("--brokers-from", parse_networks, options.brokers_from) or (),
+        metrics=DEFAULT_METRICS if metrics is None else _read("--metrics", Address.parse, metrics.removeprefix("off")),
+        audit=Path(options.audit).expanduser() if options.audit else None,
+        tls=tls_config(options),
+    )
+
+
+def _read(option: str, read: Callable[[str], T], text: str | None) -> T | None:
+    """Return the value of an option, ``None`` if it has none; an error begins with its name."""
     try:
-        return NetworkSettings(
-            insecure=options.insecure,
-            admin_listen=Address.parse(options.admin_listen) if options.admin_listen else None,
-            brokers_from=parse_networks(options.brokers_from) if options.brokers_from else (),
-            metrics=_metrics_address(options.metrics),
-            audit=Path(options.audit).expanduser() if options.audit else None,
-            tls=tls_config(options),
-        )
+        return read(text) if text else None
     except ConfigError as exc:
-        raise UsageError(f"--admin-listen, --metrics or --brokers-from: {exc}") from None
-
-
-def _metrics_address(text: str | None) -> Address | None:
-    if text is None:
-        return DEFAULT_METRICS
-    return None if text == "off" else Address.parse(text)
+        raise UsageError(f"{option}: {exc}") from None
 
 
 def tls_config(options: ServerOptions) -> TlsConfig | None:
@@ -122,12 +123,14 @@ def tls_config(options: ServerOptions) -> TlsConfig | None:
         return None
     if cert is None or key is None:
         if (cert, key, options.tls, options.tls_client_ca, options.tls_client_auth) != (None,) * 5:
-            raise UsageError("TLS needs both --tls-cert and --tls-key")
+            missing = " and ".join(name for name, file in (("--tls-cert", cert), ("--tls-key", key)) if file is None)
+            raise UsageError(f"TLS needs both a certificate and its private key: add {missing}")
         return None
     ca = options.tls_client_ca
     client_auth = options.tls_client_auth or ("none" if ca is None else "require")
     if (ca is None) != (client_auth == "none"):
-        raise UsageError(f"--tls-client-auth {client_auth}: needs --tls-client-ca FILE, and none goes without it")
+        what = "needs --tls-client-ca FILE" if ca is None else "asks for no certificates: leave out --tls-client-ca"
+        raise UsageError(f"--tls-client-auth {client_auth}: {what}")
     return TlsConfig(
         cert=Path(cert).expanduser(),
         key=Path(key).expanduser(),

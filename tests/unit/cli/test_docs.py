@@ -111,3 +111,13 @@ def test_every_exit_code_is_in_the_documents() -> None:
 
     for code in ExitCode:
         assert re.search(rf"^\| {code.value} \|", text("docs/cli.md"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "pictures").glob("*.svg")), ids=lambda path: path.stem)
+def test_the_text_of_a_picture_is_inside_it(path: Path) -> None:
+    picture = path.read_text(encoding="utf-8")
+    width = int(re.findall(r'viewBox="0 0 (\d+) ', picture)[0])
+    for attributes, text in re.findall(r"<text ([^>]*)>([^<]*)</text>", picture):
+        (x,) = map(float, re.findall(r'x="([\d.]+)"', attributes))
+        right = x + 7 * len(text) / (2 if "middle" in attributes else 1)  # 7 per character: a wide font of size 13
+        assert right < width, text

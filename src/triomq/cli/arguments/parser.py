@@ -5,7 +5,8 @@ The module that runs a command and the class of its options are names here: noth
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from triomq.cli.arguments import values
@@ -15,6 +16,28 @@ from triomq.protocol.missing import explain_missing
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
 CREDENTIALS_VARIABLE: Final = "TRIOMQ_CREDENTIALS"
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+
+_FAMILIAR: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "-b": (("--broker", ""),),
+    "-c": (("--durability", "a broker has no configuration file: give its settings as options"),),
+    "-g": (("--group", ""), ("GROUP", "write the group without an option")),
+    "-n": (("--namesrv", ""), ("--register", "")),
+    "-p": (("--listen", "write --listen HOST:PORT"),),
+    "-t": (("--topic", ""), ("TOPIC", "write the topic without an option")),
+    "--body": (("--json-lines", "bodies are the lines of stdin: echo hello | triomq produce TOPIC"), ("BODY", "")),
+    "--bootstrap-server": (("--namesrv", ""),),
+    "--config": (("--durability", "a broker has no configuration file: give its settings as options"),),
+    "--from-beginning": (("--from", "write --from earliest"),),
+    "--group": (("GROUP", "write the group without an option"),),
+    "--partitions": (("--queues", ""),),
+    "--port": (("--listen", "write --listen HOST:PORT"),),
+    "--topic": (("TOPIC", "write the topic without an option"),),
+    "alter": (("update", ""),),
+    "describe": (("show", ""), ("status", "")),
+    "ls": (("list", ""),),
+    "rm": (("delete", ""),),
+}
+"""Names in the tools of RocketMQ and Kafka: what must exist in a command here, and what to write, "" for its name."""
 
 Commands = Any
 """What ``add_subparsers`` returns: a private class of argparse."""
@@ -42,15 +65,29 @@ class Parser(argparse.ArgumentParser):
                 return
             if word in names:
                 names[word].check_names(list(rest))
-            elif option.startswith("--"):
+            elif option.startswith("--") or (option in _FAMILIAR and option.startswith("-")):
                 action = self._option_string_actions.get(option)
                 if action is None:
-                    known = () if explain_missing(option) else self._option_string_actions
-                    self.error(f"unknown option {option}{_suggestion(option, known)}")
+                    hint = "" if explain_missing(option) else self._hint(option, self._option_string_actions)
+                    self.error(f"unknown option {option}{hint}")
                 if action.nargs is None and not has_value:
                     next(rest, None)
             elif names and not word.startswith("-"):
-                self.error(f"unknown command {word!r}{_suggestion(word, names)}; commands: {', '.join(names)}")
+                self.error(f"unknown command {word!r}{self._hint(word, names)}; commands: {', '.join(names)}")
+
+    def _hint(self, word: str, names: Iterable[str]) -> str:
+        """Return what to write instead of an unknown option or command, "" if nothing is near."""
+        from difflib import get_close_matches
+
+        here = {*names, *(action.metavar for action in self._actions if not action.option_strings)}
+        for needed, text in _FAMILIAR.get(word, ()):
+            if needed in here:
+                return f"; {text or f'did you mean {needed}?'}"
+        setting = re.compile(rf"\b{re.escape(word.lstrip('-'))}\b")
+        for action in self._actions:
+            if word.lower() != word and setting.search(action.help or ""):  # a setting of RocketMQ, like brokerIP1
+                return f"; did you mean {action.option_strings[0]}?"
+        return "".join(f"; did you mean {name}?" for name in get_close_matches(word, names, 1, cutoff=0.75))
 
     def option_names(self) -> list[str]:
         """Return the options, long forms only."""
@@ -59,12 +96,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Write one line to stderr and exit."""
         self.exit(ExitCode.USAGE, usage_line(self.prog, message, f"{self.prog} --help"))
-
-
-def _suggestion(word: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
-    return "".join(f"; did you mean {name}?" for name in get_close_matches(word, known, 1, cutoff=0.75))
 
 
 def usage_line(program: str, message: str, help_command: str) -> str:

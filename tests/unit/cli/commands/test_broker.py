@@ -154,5 +154,23 @@ def test_options_of_tls_reach_the_settings() -> None:
     ],
 )
 def test_options_of_tls_that_would_protect_nothing_are_refused(words: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="--tls-c"):
+    with pytest.raises(UsageError, match="--tls-"):
         config(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--tls-cert c.pem", "TLS needs both a certificate and its private key: add --tls-key"),
+        ("--tls enforcing", "TLS needs both a certificate and its private key: add --tls-cert and --tls-key"),
+        ("--tls-cert c --tls-key k --tls-client-ca a --tls-client-auth none", "--tls-client-auth none: asks for no"),
+        ("--tls-cert c --tls-key k --tls-client-auth require", "--tls-client-auth require: needs --tls-client-ca FILE"),
+        ("--metrics nowhere", "--metrics: 'nowhere' is not HOST:PORT"),
+        ("--admin-listen 9", "--admin-listen: '9' is not HOST:PORT"),
+        ("--brokers-from a", "--brokers-from: 'a' is not ADDRESS"),
+    ],
+)
+def test_an_error_names_the_option_that_is_wrong(words: str, text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        config(*words.split())
+    assert str(error.value).startswith(text)

@@ -53,6 +53,12 @@ def test_plain_message_sends_wait_only() -> None:
     assert Message("T", b"", keys="k1 k2").all_properties()["KEYS"] == "k1 k2"
 
 
+def test_a_blank_does_not_make_two_keys_of_one() -> None:
+    for keys in (["order 17"], ("a", "b c"), [" "]):
+        with pytest.raises(MessageIllegalError, match="a key has no blanks, which separate keys"):
+            Message("T", b"", keys=keys)
+
+
 def test_mutating_all_properties_result_keeps_message_intact() -> None:
     message = Message("T", b"", properties={"p": "q"})
     message.all_properties()["UNIQ_KEY"] = "1"
