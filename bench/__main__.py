@@ -19,6 +19,7 @@ from bench import (
     overload,
     peers,
     queues,
+    round_trips,
     spark,
     store,
     sync,
@@ -65,6 +66,11 @@ MODES: Final = {
         "start and stop of a test's broker, one by one and together", fixtures.add_arguments, fixtures.run
     ),
     "store": Mode("the store alone: append, read, flush, start, rebuild", store.add_arguments, store.run),
+    "round-trips": Mode(
+        "our client and broker over 0, 10 and 50 ms: sends, drain, end to end, recovery",
+        round_trips.add_arguments,
+        round_trips.run,
+    ),
     "queues": Mode("ten thousand queues and 10 GiB of log together", queues.add_arguments, queues.run),
     "topics": Mode("many topics: their disk space, and the start after a kill", topics.add_arguments, topics.run),
     "sync": Mode(

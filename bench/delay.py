@@ -1,12 +1,12 @@
 """A proxy that delays every byte, as a distant network does, and our broker behind it."""
 
 import multiprocessing
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -48,14 +48,22 @@ async def _pass_on(source: trio.SocketStream, target: trio.SocketStream, delay_s
             await (target.send_all(data) if data else target.send_eof())
 
 
+ServerStart: TypeAlias = Callable[[], AbstractContextManager[Server]]
+
+
 @contextmanager
-def delayed_server(folder: Path, delay_ms: float, *options: str) -> Iterator[Server]:
-    """Run our broker with its store below ``folder``; a round trip of its clients takes ``2 * delay_ms``."""
+def delayed_servers(folder: Path, delay_ms: float) -> Iterator[ServerStart]:
+    """Yield a function that runs our broker, each time at the same ports; a round trip takes ``2 * delay_ms``."""
     broker, namesrv = free_port(), free_port()
     with _proxy(delay_ms / 1000, broker, namesrv) as (mapped_broker, mapped_namesrv):
-        addresses = ("--listen", f"127.0.0.1:{broker}", "--namesrv-listen", f"127.0.0.1:{namesrv}")
-        with triomq_server(folder, *addresses, "--advertise", f"127.0.0.1:{mapped_broker}", *options) as server:
-            yield replace(server, namesrv=f"127.0.0.1:{mapped_namesrv}")
+
+        @contextmanager
+        def start() -> Iterator[Server]:
+            options = f"--listen 127.0.0.1:{broker} --namesrv-listen 127.0.0.1:{namesrv} --metrics 127.0.0.1:0"
+            with triomq_server(folder, *options.split(), "--advertise", f"127.0.0.1:{mapped_broker}") as server:
+                yield replace(server, namesrv=f"127.0.0.1:{mapped_namesrv}")
+
+        yield start
 
 
 @contextmanager

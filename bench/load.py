@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
-from bench.delay import delayed_server
+from bench.delay import delayed_servers
 from bench.processes import work_folder
 from bench.report import latencies_ms, print_table, text_of, write_json
 from triomq.cli.in_flight import Answered, InFlight
@@ -75,8 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser, mode: str) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run one mode; returns the exit code."""
     modes = {
-        "produce": _produce,
-        "consume": _consume,
+        "produce": produce,
+        "consume": consume,
         "lite-pull": _lite_pull,
         "e2e": end_to_end,
         "delayed": _delayed,
@@ -84,7 +84,8 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         if options.delay is not None:
             folder = stack.enter_context(work_folder())
-            options.namesrv = stack.enter_context(delayed_server(folder, options.delay)).namesrv
+            start = stack.enter_context(delayed_servers(folder, options.delay))
+            options.namesrv = stack.enter_context(start()).namesrv
         try:
             figures = trio.run(partial(with_topic, modes[options.mode], options))
         except TriomqError as exc:
@@ -115,7 +116,8 @@ async def with_topic(mode: Any, options: argparse.Namespace) -> dict[str, Any]:
 # --- produce ------------------------------------------------------------------------------------------------
 
 
-async def _produce(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+async def produce(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+    """Send for some time with many requests in flight."""
     latencies: list[float] = []
     counted_from = time.perf_counter() + options.warmup
     end = counted_from + options.seconds
@@ -163,7 +165,8 @@ async def _produce(options: argparse.Namespace, topic: str) -> dict[str, Any]:
 # --- consume ------------------------------------------------------------------------------------------------
 
 
-async def _consume(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+async def consume(options: argparse.Namespace, topic: str) -> dict[str, Any]:
+    """Store a backlog and drain it with a push consumer."""
     await fill(options, topic)
     done = trio.Event()
     seen = 0
