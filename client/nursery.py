@@ -1,16 +1,23 @@
-"""Lifetimes: nurseries whose tasks end with the block, objects that live as long as one, signals that end a service."""
+"""Lifetimes: nurseries whose tasks end with the block, objects that live as long as one, signals that end a service.
+
+And calls that run in parallel, because each waits for a round trip.
+"""
 
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self, TypeVar
 
 import trio
 
 from triomq.protocol.errors import ClientError
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_AT_ONCE: Final = 32
 
 
 @asynccontextmanager
@@ -47,6 +54,33 @@ def _raise_as_it_is(error: BaseException) -> None:
     finally:
         error.__context__ = context
         del error, context  # no reference cycle through this frame
+
+
+async def in_parallel(function: Callable[[_T], Awaitable[_R]], arguments: Iterable[_T]) -> list[_R]:
+    """Call a function for each argument, up to 32 at a time; return the results in the order of the arguments.
+
+    The first error cancels the other calls and leaves as itself.
+    """
+    todo = list(arguments)
+    results: dict[int, _R] = {}
+    numbers = iter(range(len(todo)))
+    error: Exception | None = None
+
+    async def work() -> None:
+        nonlocal error
+        for number in numbers:
+            try:
+                results[number] = await function(todo[number])
+            except Exception as exc:  # noqa: BLE001  # raised below
+                error = error or exc
+                nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for _ in todo[:_AT_ONCE]:
+            nursery.start_soon(work)
+    if error is not None:
+        _raise_as_it_is(error)
+    return [results[number] for number in range(len(todo))]
 
 
 @contextmanager

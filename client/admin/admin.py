@@ -144,8 +144,8 @@ class Admin(MessageAdmin):
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return minimum and maximum offset and the time of the last message of each queue, sorted by queue."""
         found: dict[MessageQueue, TopicOffset] = {}
-        for address in masters_of_route(await self.topic_route(topic)).values():
-            response = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
+        masters, header = masters_of_route(await self.topic_route(topic)).values(), TopicRequestHeader(topic)
+        for response in await self._entered().requests.ask_each(masters, RequestCode.GET_TOPIC_STATS_INFO, header):
             found.update(TopicStatsTable.decode(response.body).offset_table)
         return dict(sorted(found.items()))
 

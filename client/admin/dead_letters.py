@@ -9,12 +9,14 @@ Source: behaviour.md A.7, 0.3; wire.md 10.4.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
+from triomq.client.nursery import in_parallel
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer
 from triomq.client.producer.publish import encode_message_properties
@@ -92,8 +94,7 @@ async def count_dead_letters(instance: ClientInstance) -> list[DeadLetterCount]:
     counts, prefix = [], DEAD_LETTER_PREFIX
     groups = [topic.removeprefix(prefix) for topic in await instance.routes.topics() if topic.startswith(prefix)]
     async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
-        for group in groups:
-            spans = await _spans(pull, group)
+        for group, spans in zip(groups, await in_parallel(partial(_spans, pull), groups), strict=True):
             total, sent_back = (
                 sum(span.end - span.begin for span in spans),
                 sum(span.pending - span.begin for span in spans),
@@ -210,7 +211,6 @@ async def _note(pull: PullConsumer, span: _Span, done: int) -> int:
 
 
 async def _spans(pull: PullConsumer, group: str) -> list[_Span]:
-    spans = []
     topic = dead_letter_topic(group)
     try:
         queues = await pull.queues(topic)
@@ -218,11 +218,12 @@ async def _spans(pull: PullConsumer, group: str) -> list[_Span]:
         return []
     if not queues:
         raise ClientError(f"topic {topic!r} is not readable; to allow it: triomq topic create '{topic}' --queues 1")
-    for queue in queues:
-        begin, end = await pull.min_offset(queue), await pull.max_offset(queue)
-        pending = min(max(await pull.committed(queue) or 0, begin), end)
-        spans.append(_Span(queue, begin, pending, end))
-    return spans
+    return await in_parallel(partial(_span, pull), queues)
+
+
+async def _span(pull: PullConsumer, queue: MessageQueue) -> _Span:
+    begin, end = await pull.min_offset(queue), await pull.max_offset(queue)
+    return _Span(queue, begin, min(max(await pull.committed(queue) or 0, begin), end), end)
 
 
 async def _read(pull: PullConsumer, span: _Span, queue_offset: int) -> tuple[list[MessageExt], int]:

@@ -1,9 +1,7 @@
 """Examines a cluster: asks name servers, brokers and the members of groups, and has the answers judged."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
-
-import trio
+from typing import NamedTuple
 
 from triomq.client.admin.broker_answers import ask_brokers
 from triomq.client.admin.diagnosis import Facts, Finding, judge
@@ -11,12 +9,10 @@ from triomq.client.admin.group_state import GroupState, read_group_state
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.environment import wall_clock_ms
+from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import ClusterInfo, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.names import is_system_group
-
-#: Groups examined at a time.
-_AT_ONCE: Final = 8
 
 
 class Diagnosis(NamedTuple):
@@ -54,12 +50,15 @@ async def _ask_name_servers(instance: ClientInstance) -> tuple[dict[str, str], l
     """Return the errors of the name servers that do not answer, and the answers of the others."""
     silent: dict[str, str] = {}
     clusters = []
-    for address in instance.requests.name_servers.addresses:
+
+    async def ask(address: str) -> None:
         try:
             answer = await instance.requests.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
             clusters.append(ClusterInfo.decode(answer.body))
         except REMOTE_ERRORS as exc:
             silent[address] = str(exc)
+
+    await in_parallel(ask, instance.requests.name_servers.addresses)
     return silent, clusters
 
 
@@ -67,25 +66,23 @@ async def _read_groups(instance: ClientInstance, masters: Sequence[str]) -> tupl
     """Return the states of the users' groups, sorted, and what could not be read, with the error."""
     configs: dict[str, SubscriptionGroupConfig] = {}
     errors: dict[str, str] = {}
-    for address in masters:
+
+    async def read_configs(address: str) -> None:
         try:
             answer = await instance.requests.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            configs |= SubscriptionGroupWrapper.decode(answer.body).subscription_group_table
+            configs.update(SubscriptionGroupWrapper.decode(answer.body).subscription_group_table)
         except REMOTE_ERRORS as exc:
             errors[f"the groups of the broker at {address}"] = str(exc)
+
+    await in_parallel(read_configs, masters)
     states: dict[str, GroupState] = {}
-    limit = trio.CapacityLimiter(_AT_ONCE)
 
     async def read(name: str) -> None:
         group = instance.requests.namespace.unwrap(name)
-        async with limit:
-            try:
-                states[group] = await read_group_state(instance, masters, group, config=configs[name])
-            except REMOTE_ERRORS as exc:
-                errors[f"group {group}"] = str(exc)
+        try:
+            states[group] = await read_group_state(instance, masters, group, config=configs[name])
+        except REMOTE_ERRORS as exc:
+            errors[f"group {group}"] = str(exc)
 
-    async with trio.open_nursery() as nursery:
-        for name in configs:
-            if not is_system_group(name):
-                nursery.start_soon(read, name)
+    await in_parallel(read, (name for name in configs if not is_system_group(name)))
     return [states[group] for group in sorted(states)], dict(sorted(errors.items()))

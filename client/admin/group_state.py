@@ -9,6 +9,7 @@ Source: behaviour.md A.15, B.17; users.md 7 to 9.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Final, NamedTuple
 
 import trio
@@ -20,6 +21,7 @@ from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.consumer.requests.pull import Pull
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
 from triomq.client.environment import wall_clock_ms
+from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import (
     ConsumerIdList,
     ConsumerRunningInfo,
@@ -58,7 +60,6 @@ from triomq.protocol.units import QueueOffset, Timestamp
 
 #: Limit for the answer of a member; brokers give up after 10 s.
 _ANSWER_S: Final = 5.0
-_AT_ONCE: Final = 32
 #: Messages of a queue, the newest, in which a filter is looked for; pulls for that; messages of which tags are named.
 _FILTERED: Final = 10_000
 _FILTER_PULLS: Final = 16
@@ -222,8 +223,8 @@ async def read_group_state(
     members = await read_members(requests, brokers, group)
     if topic is None and members is not None:  # brokers return only topics with offsets
         told = {row.queue.topic for row in lags}
-        for subscribed in sorted(members.subscription_table.keys() - told):
-            lags += await read_lags(requests, brokers, group, subscribed)
+        others = sorted(members.subscription_table.keys() - told)
+        lags += chain(*await in_parallel(lambda other: read_lags(requests, brokers, group, other), others))
     is_enabled = config is None or config.consume_enable
     state = await _compare(instance, brokers, group, sorted(lags), members, is_enabled)
     subscriptions = {} if members is None else members.subscription_table
@@ -286,14 +287,16 @@ async def _compare(
     infos = await _running_infos(instance, brokers, group, set(client_ids))
     report = GroupReport(infos, wall_clock_ms(), consume_enabled=consume_enabled)
     is_shared = members is None or members.message_model is MessageModel.CLUSTERING
-    queues = []
-    for lag in lags:
+
+    async def compare(lag: GroupLag) -> QueueState:
         owners = report.owners(lag.queue)
         lock_owner = lag.lock_owner or _locked_by(report, owners)
         consumed_ms = max((held.last_consume_timestamp for _, held in owners), default=0)
         stall = await _stall(instance, group, report, lag, lock_owner) if lag.lag and is_shared else None
         progress_ms = lag.progress_timestamp or consumed_ms or None
-        queues.append(QueueState(lag, tuple(client_id for client_id, _ in owners), lock_owner, progress_ms, stall))
+        return QueueState(lag, tuple(client_id for client_id, _ in owners), lock_owner, progress_ms, stall)
+
+    queues = await in_parallel(compare, lags)
     doubled = duplicates(client_ids)
     return GroupState(group, members, tuple(queues), doubled, _differences(members, infos, doubled))
 
@@ -306,17 +309,8 @@ def _locked_by(report: GroupReport, owners: Iterable[tuple[str, ProcessQueueInfo
 async def _running_infos(
     instance: ClientInstance, brokers: Sequence[str], group: str, client_ids: Collection[str]
 ) -> dict[str, ConsumerRunningInfo | None]:
-    found: dict[str, ConsumerRunningInfo | None] = dict.fromkeys(client_ids)
-    limit = trio.CapacityLimiter(_AT_ONCE)
-
-    async def ask(client_id: str) -> None:
-        async with limit:
-            found[client_id] = await _running_info(instance, brokers, group, client_id)
-
-    async with trio.open_nursery() as nursery:
-        for client_id in client_ids:
-            nursery.start_soon(ask, client_id)
-    return found
+    infos = await in_parallel(lambda client_id: _running_info(instance, brokers, group, client_id), client_ids)
+    return dict(zip(client_ids, infos, strict=True))
 
 
 async def _running_info(
@@ -384,10 +378,12 @@ def _differences(
 
 async def read_member_ids(requests: Requests, masters: Iterable[str], group: str) -> list[str]:
     """Return the client ids of a group's members at these brokers, sorted as the members sort them."""
-    ids: set[str] = set()
-    for address in masters:
+
+    async def read(address: str) -> Collection[str]:
         command = requests.command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupRequestHeader(group))
         response = await requests.invoke(address, command)
-        if response.code == ResponseCode.SUCCESS:  # other codes: the group has none
-            ids.update(ConsumerIdList.decode(response.body).consumer_id_list)
-    return sorted(ids)
+        if response.code != ResponseCode.SUCCESS:  # the group has none
+            return ()
+        return ConsumerIdList.decode(response.body).consumer_id_list
+
+    return sorted(set(chain(*await in_parallel(read, masters))))

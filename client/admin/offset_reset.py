@@ -14,6 +14,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import Start, StartPolicy, StartPosition
 from triomq.client.consumer.offsets.first_offsets import first_stored_at
 from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.nursery import in_parallel
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConfigError, ConsumerNotOnlineError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue
@@ -57,17 +58,18 @@ async def plan_reset(
     if policy.queue_offset is not None:
         raise ConfigError(f"to: {to!r} must be 'earliest', 'latest' or a datetime")
     requests = QueueRequests(instance, group)
-    changes = []
     known: dict[str, frozenset[int]] = {}
-    for queue in await instance.routes.subscribe_queues(topic):
+
+    async def plan(queue: MessageQueue) -> OffsetChange:
         before = await requests.committed(queue)
         if before == 0:  # brokers before 5.0 also answer 0 if there is no offset
             if queue.broker_name not in known:
                 known[queue.broker_name] = await requests.stored_queue_ids(queue)
             if queue.queue_id not in known[queue.broker_name]:
                 before = None
-        changes.append(OffsetChange(queue, before, await _target(requests, queue, policy, is_online=is_online)))
-    return tuple(sorted(changes))
+        return OffsetChange(queue, before, await _target(requests, queue, policy, is_online=is_online))
+
+    return tuple(sorted(await in_parallel(plan, await instance.routes.subscribe_queues(topic))))
 
 
 async def _target(requests: QueueRequests, queue: MessageQueue, policy: StartPolicy, *, is_online: bool) -> QueueOffset:
@@ -90,15 +92,20 @@ async def carry_out(instance: ClientInstance, group: str, changes: Sequence[Offs
     for change in changes:
         by_broker.setdefault(change.queue.broker_name, []).append(change)
     requests = QueueRequests(instance, group)
+
+    async def commit(change: OffsetChange) -> None:
+        await requests.commit(change.queue, QueueOffset(change.after))
+
     for broker_name, there in by_broker.items():
-        for change in there:
-            if change.before is None:  # brokers reject the reset of a topic in which an offset is missing
-                await requests.commit(change.queue, QueueOffset(change.after))
+        # Brokers reject the reset of a topic in which an offset is missing.
+        await in_parallel(commit, (change for change in there if change.before is None))
+        is_online = True
         try:
             await _tell_members(instance, group, broker_name, there[0].queue.topic, to)
         except ConsumerNotOnlineError:
-            for change in there:
-                await requests.commit(change.queue, QueueOffset(change.after))
+            is_online = False
+        if not is_online:
+            await in_parallel(commit, there)
 
 
 async def _tell_members(instance: ClientInstance, group: str, broker_name: str, topic: str, to: Start) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from heapq import heapify, heapreplace
+from itertools import chain
 from typing import Final, NamedTuple
 
 import trio
@@ -26,6 +27,7 @@ from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.consumer.requests.pull import Pull
 from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
 from triomq.client.consumer.subscription import select
+from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, NoRouteError
 from triomq.protocol.filters.expressions import EVERYTHING
@@ -102,15 +104,16 @@ async def plan_replay(
     is_online = await _check_target(instance, brokers, into)
     filters = await _filters(instance, brokers, group, topics)
     requests = QueueRequests(instance, TOOLS_GROUP)
-    queues = []
-    for topic, message_filter in sorted(filters.items()):
-        for queue in await instance.routes.subscribe_queues(topic):
-            begin = await first_stored_at(requests, queue, begin_ms)
-            end = max(await first_stored_at(requests, queue, Timestamp(end_ms + 1)), begin)
-            first_ms = await _store_time(requests, queue, begin) if end > begin else None
-            last_ms = await _store_time(requests, queue, QueueOffset(end - 1)) if end > begin else None
-            queues.append(ReplayQueue(queue, message_filter, begin, end, first_ms, last_ms))
-    return ReplayPlan(group, into, is_online, tuple(queues))
+
+    async def plan(queue: MessageQueue) -> ReplayQueue:
+        begin = await first_stored_at(requests, queue, begin_ms)
+        end = max(await first_stored_at(requests, queue, Timestamp(end_ms + 1)), begin)
+        first_ms = await _store_time(requests, queue, begin) if end > begin else None
+        last_ms = await _store_time(requests, queue, QueueOffset(end - 1)) if end > begin else None
+        return ReplayQueue(queue, filters[queue.topic], begin, end, first_ms, last_ms)
+
+    queues = chain(*await in_parallel(instance.routes.subscribe_queues, sorted(filters)))
+    return ReplayPlan(group, into, is_online, tuple(await in_parallel(plan, queues)))
 
 
 async def _check_target(instance: ClientInstance, brokers: Sequence[str], into: str) -> bool:

@@ -5,12 +5,14 @@ Source: wire.md 7; AdminBrokerProcessor.java.
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
 
 from triomq.client.cluster.requests import Requests, raise_for_code
 from triomq.client.cluster.route import read_route
+from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import TopicConfig, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
@@ -135,13 +137,15 @@ async def change_topic(
         ConfigError: consumers would not read some messages any more, and ``force`` is not set; nothing has changed.
         BrokerResponseError, ClientError: as ``Admin``.
     """
-    changes = []
-    for name, address in masters.items():
-        config = await read_topic_config(requests, address, topic)
+
+    async def plan(name: str) -> TopicChange:
+        config = await read_topic_config(requests, masters[name], topic)
         after = settings.applied_to(config)
         unread = range(after.read_queue_nums, config.read_queue_nums)
-        hidden = sum([await _count(requests, address, topic, queue_id) for queue_id in unread])
-        changes.append(TopicChange(name, config, after, hidden))
+        hidden = sum(await in_parallel(partial(_count, requests, masters[name], topic), unread))
+        return TopicChange(name, config, after, hidden)
+
+    changes = await in_parallel(plan, masters)
     hidden = sum(change.hidden for change in changes)
     if hidden and not force and not dry_run:
         brokers = ", ".join(f"{change.broker_name} {change.hidden}" for change in changes if change.hidden)

@@ -3,11 +3,14 @@
 Source: behaviour.md A.6, store.md 5.8.
 """
 
+from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
 from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.nursery import in_parallel
 from triomq.client.producer.transaction import TransactionState
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientError, NoRouteError
@@ -48,15 +51,13 @@ async def read_transactions(instance: ClientInstance) -> list[UndecidedTransacti
     Raises:
         NoRouteError: a broker does not let its operation messages be read, as Apache's.
     """
-    found: list[UndecidedTransaction] = []
     async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
         try:
             queues = await pull.queues(HALF_TOPIC)
         except NoRouteError:  # there never was a transaction
             return []
-        for queue in queues:
-            found += await _read_broker(instance, pull, queue)
-    return sorted(found, key=lambda transaction: transaction.born_ms)
+        found = await in_parallel(partial(_read_broker, instance, pull), queues)
+    return sorted(chain(*found), key=lambda transaction: transaction.born_ms)
 
 
 async def _read_broker(

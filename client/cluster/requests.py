@@ -16,6 +16,7 @@ from triomq.client.config import ClientConfig, TlsConfig
 from triomq.client.connection.connection import Connection, RequestHandler
 from triomq.client.connection.pool import ConnectionObserver, ConnectionTable
 from triomq.client.connection.tls import client_context
+from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ClientClosedError, TriomqError
@@ -170,12 +171,14 @@ class Requests:
         *,
         without: tuple[type[TriomqError], ...] = (),
     ) -> list[RemotingCommand]:
-        """Send a request to brokers, see :meth:`ask`; return their answers, leaving out errors of some kinds."""
-        answers = []
-        for address in addresses:
+        """Send a request to brokers in parallel, see :meth:`ask`; return the answers without errors of some kinds."""
+
+        async def ask(address: str) -> RemotingCommand | None:
             with suppress(*without):
-                answers.append(await self.ask(address, code, header, body))
-        return answers
+                return await self.ask(address, code, header, body)
+            return None
+
+        return [answer for answer in await in_parallel(ask, addresses) if answer is not None]
 
     async def invoke_namesrv(self, command: RemotingCommand) -> RemotingCommand:
         """Ask the name server in use; if it fails, the others.

@@ -1,9 +1,10 @@
 import pytest
 import trio
+from trio.testing import MockClock
 
 from tests.unit.client.fake_broker import FakeBroker
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.nursery import open_service_nursery
+from triomq.client.nursery import in_parallel, open_service_nursery
 
 
 async def test_a_lone_error_of_the_block_leaves_bare(fake_broker: FakeBroker) -> None:
@@ -66,3 +67,32 @@ async def test_an_error_deep_inside_groups_leaves_bare() -> None:
 
     with pytest.raises(KeyError, match="deep"):
         await block()
+
+
+async def test_parallel_calls_keep_order_and_bound(autojump_clock: MockClock) -> None:
+    running = most = 0
+
+    async def call(number: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await trio.sleep(1 + 1 / (number + 1))  # later ones end earlier
+        running -= 1
+        return -number
+
+    assert await in_parallel(call, range(64)) == [-number for number in range(64)]
+    assert most == 32
+    assert trio.current_time() < 5
+
+
+async def test_first_error_of_parallel_calls_ends_others(autojump_clock: MockClock) -> None:
+    done = []
+
+    async def call(number: int) -> None:
+        await trio.sleep(number)
+        done.append(number)
+        raise KeyError(number)
+
+    with pytest.raises(KeyError, match="1"):
+        await in_parallel(call, [3, 1, 2])
+    assert done == [1]

@@ -22,7 +22,7 @@ from triomq.cli.session import Interrupt, client_config, run_command
 from triomq.client import MessageExt, MessageModel, MessageQueue, PullConsumer, PushConsumer
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.pull import TOOLS_GROUP
-from triomq.client.nursery import open_service_nursery
+from triomq.client.nursery import in_parallel, open_service_nursery
 from triomq.protocol.errors import BrokerResponseError, ClientError, TriomqError
 from triomq.protocol.failure_log import FailureLog
 
@@ -170,8 +170,9 @@ async def _read(options: ConsumeOptions, output: Output) -> None:
         failures = FailureLog(
             LOGGER, "pull failed, retrying broker=%s error=%s", logging.WARNING, recovery="pull works again broker=%s"
         )
-        for queue in await pull.queues(options.topic):
-            queue_offset = await _start_offset(pull, queue, options)
+        queues = await pull.queues(options.topic)
+        starts = await in_parallel(lambda queue: _start_offset(pull, queue, options), queues)
+        for queue, queue_offset in zip(queues, starts, strict=True):
             nursery.start_soon(_read_queue, pull, queue, queue_offset, options, output, failures)
         await output.done.wait()
 

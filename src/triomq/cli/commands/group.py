@@ -18,6 +18,7 @@ from triomq.cli.output import plural, write_json, write_records, write_result, w
 from triomq.cli.session import client_command, open_admin
 from triomq.client import Admin, GroupState, OffsetReset, QueueState
 from triomq.client.cluster.route import similar_names
+from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.errors import ClientError
 from triomq.protocol.names import is_system_group
@@ -26,13 +27,14 @@ from triomq.protocol.names import is_system_group
 @client_command
 async def list_groups(options: ListOptions) -> None:
     """Write the consumer groups with their number of members and their lag."""
-    records = []
     async with open_admin(options) as admin:
-        for group in await admin.groups():
-            if options.all or not is_system_group(group):
-                members = len(await admin.group_member_ids(group))
-                lag = sum(row.lag for row in await admin.group_lag(group))
-                records.append({"group": group, "members": members, "lag": lag})
+
+        async def record(group: str) -> dict[str, Any]:
+            members = len(await admin.group_member_ids(group))
+            return {"group": group, "members": members, "lag": sum(row.lag for row in await admin.group_lag(group))}
+
+        groups = [group for group in await admin.groups() if options.all or not is_system_group(group)]
+        records = await in_parallel(record, groups)
     write_records(("GROUP", "MEMBERS", "LAG"), records, as_json=options.json)
 
 

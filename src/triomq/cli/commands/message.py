@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterable
 from datetime import datetime
+from functools import partial
+from itertools import chain
 from typing import Final
 
 from triomq.cli.arguments.client_options import MessageFindOptions, MessageRecallOptions, MessageShowOptions
@@ -14,6 +16,7 @@ from triomq.cli.output import local_time, write_json, write_result, write_table,
 from triomq.cli.session import client_command, client_config, open_admin
 from triomq.client import MessageExt, Producer, PullConsumer
 from triomq.client.consumer.pull import TOOLS_GROUP
+from triomq.client.nursery import in_parallel
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
@@ -79,10 +82,9 @@ async def find(options: MessageFindOptions) -> None:
 
 async def _find_by_time(options: MessageFindOptions, begin_ms: int, end_ms: int) -> list[MessageExt]:
     """Return the first messages stored in a time range, in the order of storage time."""
-    found: list[MessageExt] = []
     async with PullConsumer(TOOLS_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull:
-        for queue in await pull.queues(options.topic):
-            found += await _read_queue(pull, queue, begin_ms, end_ms, options.count)
+        read = partial(_read_queue, pull, begin_ms=begin_ms, end_ms=end_ms, count=options.count)
+        found = chain(*await in_parallel(read, await pull.queues(options.topic)))
     return sorted(found, key=lambda message: message.store_timestamp)[: options.count]
 
 
