@@ -13,6 +13,7 @@ from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.network.listeners import check_ports
 from triomq.broker.network.tls import SESSION_BYTES, ServerTls
 from triomq.broker.server import Broker, Gate
+from triomq.broker.services.clock_watch import elapsed_ms
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import check_broker_name
 from triomq.storage.commit_log.log_scan import ProgressLog
@@ -54,14 +55,16 @@ async def open_broker(
     clock_ms: Callable[[], int] = system_clock_ms,
     gate: Gate | None = None,
     file_system: FileSystem | None = None,
+    elapsed_clock_ms: Callable[[], int] = elapsed_ms,
 ) -> AsyncGenerator[Broker]:
     """Open the store, listen, and serve until the block ends; then everything is on disk.
 
     Args:
         config: all settings.
-        clock_ms: the wall clock; :meth:`Broker.clock_moved` tells that it was set forward.
+        clock_ms: the wall clock; after it was set, :meth:`Broker.clock_moved` has the broker look at it at once.
         gate: replaces what each port serves.
         file_system: access to the files of the store; by default the real one.
+        elapsed_clock_ms: a clock that is never set, by which the broker notices that the other one was.
 
     Raises:
         ConfigError: an address cannot be bound, another broker has the name, or a file of accounts, quotas or TLS is
@@ -78,7 +81,7 @@ async def open_broker(
             check_ports(config.listeners, config.admin_listen)
             await check_broker_name(config)
             store = await _open_store(config.store, clock_ms, file_system)
-            broker = Broker(config, store, clock_ms, tls=tls, gate=gate)
+            broker = Broker(config, store, clock_ms, tls=tls, gate=gate, elapsed_clock_ms=elapsed_clock_ms)
             if monitor is not None:
                 broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)
             async with _serving(broker):

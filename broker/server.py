@@ -6,7 +6,6 @@ services, and last the store.
 Source: behaviour.md A.1, A.20.
 """
 
-import time
 from collections.abc import Callable
 from random import Random
 from typing import Final, TypeAlias
@@ -66,6 +65,7 @@ from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
 from triomq.broker.quotas.quotas import Quotas
 from triomq.broker.saved_table import SavedTable
+from triomq.broker.services.clock_watch import ClockWatch, elapsed_ms, steady_ms
 from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
 from triomq.broker.services.housekeeping import Housekeeping, tell_exposure
 from triomq.broker.services.index import Indexing
@@ -89,11 +89,6 @@ Gate: TypeAlias = Callable[[Requests], Requests]
 """Replaces what a port serves: for a broker that is to refuse requests."""
 
 
-def steady_ms() -> int:
-    """Return a clock in milliseconds that is never set."""
-    return time.monotonic_ns() // 1_000_000
-
-
 class Broker:
     """A running broker; made by :func:`open_broker`.
 
@@ -107,7 +102,7 @@ class Broker:
         statistics: counters.
         budget: counts the memory that peers make the broker hold.
         pull_hold, paged_reads, group_commit: requests that wait for messages, for the disk, for a flush (if sync).
-        stalls: queues whose messages are not consumed.
+        stalls, clock_watch: queues whose messages are not consumed; whether the wall clock was set.
         retention, table_saving, scheduled_delivery, transaction_checks, housekeeping: services.
         registration: tells name servers of the broker.
         acceptors, steps, context, connections: the connections and what they share.
@@ -124,6 +119,7 @@ class Broker:
         random: Random | None = None,
         tls: ServerTls | None = None,
         gate: Gate | None = None,
+        elapsed_clock_ms: Callable[[], int] = elapsed_ms,
     ) -> None:
         self.config: Final = config
         self.store: Final = store
@@ -134,6 +130,7 @@ class Broker:
         self.accounts: Final = None if config.acl is None else Accounts(config.acl, like_apache=config.acl_like_apache)
         self.audit: Final = None if config.audit is None else Audit(config, clock_ms)
         self._clock_ms = clock_ms
+        self.clock_watch: Final = ClockWatch(clock_ms, elapsed_clock_ms)
         self._steady_ms = steady_clock_ms
         self.quotas: Final = Quotas(config.quotas, store, steady_clock_ms, self.accounts) if config.quotas else None
         self._build_pulls()
@@ -225,7 +222,9 @@ class Broker:
         )
 
     def _build_transactions(self, random: Random) -> None:
-        self.undecided = Undecided(self.store, self.groups.offsets, self.statistics, self.config)
+        self.undecided = Undecided(
+            self.store, self.groups.offsets, self.statistics, self.config, self.clock_watch.even_ms
+        )
         self.transaction_checks = TransactionChecks(
             self.config,
             self.store,
@@ -236,7 +235,7 @@ class Broker:
             self.group_commit,
             self.steps,
             random,
-            self._clock_ms,
+            self.clock_watch.even_ms,
         )
 
     def _build_services(self) -> None:
@@ -245,8 +244,8 @@ class Broker:
         parts = self.steps, self.budget, self.refusals, self.client_requests, admission
         self.context = ConnectionContext(config, self.statistics, *parts, self._forget)
         self.stalls = StallWatch(config, store, self.topics, self.groups, self.client_requests, self._clock_ms)
-        self.housekeeping = Housekeeping(config, self.context, self.groups, self.routes, self.stalls, self._clock_ms)
-        self.retention = RetentionService(store, config.retention_delay_s)
+        self.housekeeping = Housekeeping(config, self.context, self.groups, self.routes, self.stalls, self.clock_watch)
+        self.retention = RetentionService(store, config.retention_delay_s, self.clock_watch)
         self.table_saving = TableSaving(self._saved, self._changed, config.persist_offsets_interval_s)
 
     def _build_processors(self) -> Processors:
@@ -271,7 +270,7 @@ class Broker:
             store=StoreProcessors(groups.offsets, self.schedule.offsets, self.retention),
             settings=SettingsProcessor(Settings(config, statistics.start_ms), topics, self._clock_ms),
             runtime=RuntimeProcessor(
-                store, statistics, groups, self.connections, self.stalls, self.schedule.offsets, self._clock_ms
+                store, statistics, groups, self.connections, self.stalls, self.schedule.offsets, self.clock_watch
             ),
             figures=StatisticsProcessors(config, store, topics, groups, statistics, self.stalls, self._clock_ms),
             relay=RelayProcessors(store, topics, groups, self.client_requests, self.refusals, config.broker_name),
@@ -319,6 +318,7 @@ class Broker:
             StoreLayoutError: a table and its previous generation cannot be read.
         """
         groups = self.groups
+        self.clock_watch.begin(self.store.commit_log.store_timestamp)
         for file in self._watched_files:
             file.load()
         if self.audit is not None:

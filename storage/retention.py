@@ -61,6 +61,7 @@ class Moment(NamedTuple):
         is_delete_hour: the local hour is one of ``delete_when``.
         is_requested: somebody asked for it: as in a delete hour.
         log_bytes: length of the whole commit log.
+        is_clock_trusted: it was not set forward a moment ago: else nothing is deleted for its age.
         disk: of the store; files that are deleted already, but still read, count as free.
     """
 
@@ -69,15 +70,22 @@ class Moment(NamedTuple):
     is_requested: bool
     log_bytes: int
     disk: DiskSpace
+    is_clock_trusted: bool = True
 
 
 def plan(files: Iterable[LogFile], moment: Moment, config: StoreConfig) -> list[Reason]:
-    """Return for each file to delete, from the oldest on, why; at most ``MAX_FILES_PER_RUN``."""
+    """Return for each file to delete, from the oldest on, why; at most ``MAX_FILES_PER_RUN``.
+
+    A file that a clock behind has dated counts as modified no earlier than those before it.
+    """
     reasons: list[Reason] = []
+    modified_ms = 0
     used, available = moment.disk
     log_bytes = moment.log_bytes
     for file in files:
-        reason = _reason(file, moment, config, DiskSpace(used, available).used_percent, log_bytes)
+        modified_ms = max(modified_ms, file.modified_ms)
+        used_percent = DiskSpace(used, available).used_percent
+        reason = _reason(file._replace(modified_ms=modified_ms), moment, config, used_percent, log_bytes)
         if reason is None or len(reasons) == MAX_FILES_PER_RUN:
             break
         reasons.append(reason)
@@ -92,7 +100,11 @@ def _reason(file: LogFile, moment: Moment, config: StoreConfig, used_percent: in
     if config.retention_bytes is not None and log_bytes > config.retention_bytes:
         return Reason.LENGTH
     may_delete = moment.is_delete_hour or moment.is_requested or used_percent > config.disk_max_used_ratio
-    if may_delete and file.modified_ms + config.retention_hours * _MS_PER_HOUR <= moment.now_ms:
+    if (
+        may_delete
+        and moment.is_clock_trusted
+        and file.modified_ms + config.retention_hours * _MS_PER_HOUR <= moment.now_ms
+    ):
         return Reason.AGE
     return None
 
@@ -160,27 +172,35 @@ class Retention:
         held: deletions that could not be finished, because a reader still has views, or the disk reports an error.
     """
 
-    def __init__(self, store: MessageStore, followers: Sequence[Callable[[int], object]] = ()) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        followers: Sequence[Callable[[int], object]] = (),
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Prepare for ``store``, which must be open.
 
         Args:
             store: the store whose files are deleted.
             followers: what else depends on the commit log, such as a key index: each is called with the physical offset
                 at which the log begins, whenever that has changed and the consume queues have followed.
+            clock_s: monotonic clock.
         """
         self.deleted_files = 0
         self.held: list[Deletion] = []
         self._store = store
         self._followers = followers
+        self._clock_s = clock_s
         self._followed_start = -1  # unknown: an earlier process may have been killed between log and queues
         self._refused_queues: tuple[ConsumeQueue, ...] = ()
         self._requested_runs = 0
+        self._future_s: dict[int, float] = {}  # files of the future: when they were seen first, by a steady clock
 
     def request(self) -> None:
         """Make the next twenty runs delete as in a delete hour.  Source: executeDeleteFilesManually."""
         self._requested_runs = _RUNS_PER_REQUEST
 
-    def plan(self) -> list[Reason]:
+    def plan(self, *, is_clock_trusted: bool = True) -> list[Reason]:
         """Measure disk and files, and decide for one run.
 
         Decides for nothing while the last deletion is not synced: if that file came back after a power cut, but not the
@@ -201,11 +221,21 @@ class Retention:
             is_requested=self._requested_runs > 0,
             log_bytes=log.max_offset - log.files.start,
             disk=DiskSpace(max(used - freed, 0), available + freed),
+            is_clock_trusted=is_clock_trusted,
         )
         self._requested_runs = max(self._requested_runs - 1, 0)
         closed = [file for file in log.files.files[:-1] if file.end <= log.flushed_offset]
-        files = (LogFile(file.size, file.modified_ms()) for file in closed)
+        files = (LogFile(file.size, self._modified_ms(file, now_ms)) for file in closed)
         return plan(files, moment, store.config)
+
+    def _modified_ms(self, file: MappedFile, now_ms: int) -> int:
+        """Return when a file was modified; one that a clock ahead has dated ages from when it is seen first."""
+        modified_ms = file.modified_ms()
+        if modified_ms <= now_ms:
+            self._future_s.pop(file.start, None)
+            return modified_ms
+        steady_s = self._clock_s()
+        return now_ms - round((steady_s - self._future_s.setdefault(file.start, steady_s)) * 1000)
 
     def delete_log_file(self, reason: Reason) -> Deletion:
         """Delete the oldest file of the commit log, which ``plan`` has chosen.

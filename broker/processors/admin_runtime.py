@@ -3,7 +3,7 @@
 Source: wire.md 9.8; AdminBrokerProcessor.java, prepareRuntimeInfo.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,6 +12,7 @@ import triomq
 from triomq.broker.delayed.levels import DelayOffsetTable
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
+from triomq.broker.services.clock_watch import ClockWatch
 from triomq.broker.services.stalls import StallWatch
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.bodies.route import KVTable
@@ -39,7 +40,7 @@ class RuntimeProcessor:
     connections: Collection[Connection]
     stalls: StallWatch
     delay_offsets: DelayOffsetTable
-    clock_ms: Callable[[], int]
+    clock_watch: ClockWatch
 
     def get_broker_runtime_info(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
         """Answer with version, times, rates, totals, and the state of the store."""
@@ -55,7 +56,9 @@ class RuntimeProcessor:
             "brokerVersionDesc": _VERSION_NAME,
             "triomqVersion": triomq.__version__,
             "bootTimestamp": str(start_ms),
-            "runtime": _duration(self.clock_ms() - start_ms),
+            "runtime": _duration(self.clock_watch.clock_ms() - start_ms),
+            "triomqClockJumpMs": str(self.clock_watch.jump_ms),
+            "triomqClockJumpedAt": str(self.clock_watch.jumped_at_ms),
             "startAcceptSendRequestTimeStamp": "0",  # it accepts requests at once
         }
         for pool in _THREAD_POOLS:

@@ -298,7 +298,7 @@ class PlainRequests:
             queue_id = queue.queue_id
             if queue is halves:
                 queue_id = int(fields["extFields"]["e"])
-                self._undecided.added(queue_offset, stored[2], self._store.now_ms())
+                self._undecided.added(queue_offset, stored[2])
             header = template % (host, physical_offset, queue_id, queue_offset, fields["opaque"])
             header_length = len(header)
             answers += (_pack_prefix(_HEADER_AT + header_length, header_length), header)

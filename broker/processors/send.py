@@ -181,7 +181,7 @@ class SendProcessor:
         if delay.is_half:
             self.topics.ensure(HALF_TOPIC, 1)
             self.topics.ensure(OP_HALF_TOPIC, 1)  # tools read it
-            return self.undecided.put(message, self.store.now_ms())
+            return self.undecided.put(message)
         if delay is not _AT_ONCE:
             return self.timer.put(delay.due_ms, message)
         (place,) = self.store.append([message])

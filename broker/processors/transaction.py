@@ -87,5 +87,5 @@ class TransactionProcessors:
             raise RefusedError(f"no undecided transaction has the half message {header.msg_id}")
         if live is not None and live != half.queue_offset:
             half = self.undecided.read(live) or half
-        self.undecided.copy(half, 0, self.store.now_ms())
+        self.undecided.copy(half, 0, 0)
         return answer_stored(self.group_commit, connection, command, command.reply())

@@ -1,8 +1,7 @@
-"""Periodic work: rates, idle connections, silent members and brokers, conflicting members, stalled queues."""
+"""Periodic work: rates, connections, silent members and brokers, conflicting members, stalled queues, the clock."""
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +11,7 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import ConnectionContext
+from triomq.broker.services.clock_watch import ClockWatch
 from triomq.broker.services.stalls import StallWatch
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.housekeeping")
@@ -30,7 +30,7 @@ class Housekeeping:
     groups: Groups
     routes: RouteTable
     stalls: StallWatch
-    clock_ms: Callable[[], int]
+    clock_watch: ClockWatch
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -40,11 +40,12 @@ class Housekeeping:
             await trio.sleep(_INTERVAL_S)
             now = trio.current_time()
             context.statistics.sample(now)
-            context.statistics.note_day(time.localtime(self.clock_ms() // 1000).tm_yday)
+            context.statistics.note_day(time.localtime(self.clock_watch.clock_ms() // 1000).tm_yday)
             close_idle(context, _INTERVAL_S)
             self.groups.consumers.check()
             context.client_requests.expire(now)
             self.stalls.scan(now)
+            self.clock_watch.check()
             if now >= next_scan:
                 next_scan = now + _SCAN_INTERVAL_S
                 self.remove_silent_members()

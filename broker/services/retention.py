@@ -14,6 +14,7 @@ from typing import Final
 
 import trio
 
+from triomq.broker.services.clock_watch import ClockWatch
 from triomq.broker.signals import Signal
 from triomq.protocol.errors import StoreError
 from triomq.protocol.failure_log import FailureLog
@@ -34,9 +35,10 @@ class RetentionService:
         retention: what does the work.
     """
 
-    def __init__(self, store: MessageStore, delay_s: float) -> None:
-        """The first run is ``delay_s`` after the start."""
+    def __init__(self, store: MessageStore, delay_s: float, clock_watch: ClockWatch) -> None:
+        """The first run is ``delay_s`` after the start; ``clock_watch`` knows whether to believe the clock."""
         self.retention: Final = Retention(store, (store.index.delete_expired,))
+        self._clock_watch = clock_watch
         self._store = store
         self._delay_s = delay_s
         self._log = FailureLog(LOGGER, "old files are not deleted for now: %s", logging.WARNING)
@@ -92,7 +94,7 @@ class RetentionService:
             raise refusals[0]
 
     async def _delete_log_files(self) -> None:
-        for number, reason in enumerate(self.retention.plan()):
+        for number, reason in enumerate(self.retention.plan(is_clock_trusted=self._clock_watch.is_trusted)):
             if number:
                 await trio.sleep(self._store.config.delete_files_interval_s)
             await self._finish(self.retention.delete_log_file(reason))

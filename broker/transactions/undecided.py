@@ -10,7 +10,7 @@ Source: behaviour.md A.6, store.md 5.8.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
@@ -75,10 +75,9 @@ class Undecided:
     """The undecided transactions of a broker.
 
     Args:
-        store: holds the half messages.
-        offsets: gets the offsets of ``CID_RMQ_SYS_TRANS``.
+        store, offsets: hold the half messages, and the offsets of ``CID_RMQ_SYS_TRANS``.
         statistics: counts what is stored.
-        config: says when a half message is due.
+        config, now_ms: say when a half message is due; a clock that is not set meanwhile.
 
     Attributes:
         halves: the queue of the half messages.
@@ -90,8 +89,10 @@ class Undecided:
         offsets: ConsumerOffsetTable,
         statistics: BrokerStatistics,
         config: BrokerConfig,
+        now_ms: Callable[[], int],
     ) -> None:
         self._store = store
+        self._now_ms = now_ms
         self._offsets = offsets
         self._statistics = statistics
         self._config = config
@@ -202,12 +203,11 @@ class Undecided:
                     self._forget(half, live)
         return {(queue.topic, queue.queue_id) for queue in queues}
 
-    def put(self, message: Entry, now_ms: int) -> tuple[int, int]:
+    def put(self, message: Entry) -> tuple[int, int]:
         """Store a half message.
 
         Args:
             message: with the queue that it is for, and its place in the properties.
-            now_ms: the time.
 
         Returns:
             Physical offset and queue offset.
@@ -217,12 +217,12 @@ class Undecided:
         """
         (place,) = self._store.append([(self.halves, *message[1:])])
         self._statistics.put(HALF_TOPIC, 1, len(message[1]))
-        self.added(place[1], message[2], now_ms)
+        self.added(place[1], message[2])
         return place
 
-    def added(self, queue_offset: int, properties: bytes, now_ms: int) -> None:
+    def added(self, queue_offset: int, properties: bytes) -> None:
         """Add a half message that was stored."""
-        self._add(queue_offset, now_ms + self._immunity_ms(properties))
+        self._add(queue_offset, self._now_ms() + self._immunity_ms(properties))
 
     def _add(self, queue_offset: int, due_ms: int) -> None:
         self._op_ends[queue_offset] = self._ops.next_offset
@@ -240,12 +240,12 @@ class Undecided:
 
     def _first_check_ms(self, half: MessageExt) -> int:
         """Return when a half message found in the store is due."""
-        if checks_of(half):
-            return half.store_timestamp + self._config.transaction_check_interval_ms
+        if checks_of(half):  # it may be of the future: the clock was ahead then
+            return min(half.store_timestamp, self._now_ms()) + self._config.transaction_check_interval_ms
         # The time of a copy says nothing; that of a client may be wrong.
         is_copy = get_property(half.encoded_properties, _ROOT) is not None
         since_ms = min(half.born_timestamp, half.store_timestamp) if is_copy else half.store_timestamp
-        return max(since_ms, 0) + self._immunity_ms(half.encoded_properties)
+        return min(max(since_ms, 0), self._now_ms()) + self._immunity_ms(half.encoded_properties)
 
     def find(self, half: MessageExt) -> int | None:
         """Return the last half message of the transaction of any of its half messages, ``None`` if it is settled."""

@@ -16,6 +16,7 @@ from triomq.protocol.bodies.route import ClusterInfo
 
 #: Clocks that differ by more than this are apart, beyond the error of the measurement.
 CLOCK_TOLERANCE_MS: Final = 2000
+_REPORTED_JUMP_MS: Final = 86_400_000  # how long a jump of a broker's clock is reported
 #: From this share on brokers delete files before their time, and soon after that refuse messages (90 %).
 DISK_LIMIT: Final = 0.85
 
@@ -29,6 +30,7 @@ class FindingKind(StrEnum):
     NAME_CONFLICT = "broker-name-conflict"
     ADDRESS = "address-unreachable"
     CLOCK = "clocks-apart"
+    CLOCK_JUMPED = "clock-jumped"
     REFUSED = "messages-refused"
     DISK = "disk-full"
     DUPLICATE_ID = "duplicate-client-id"
@@ -96,7 +98,7 @@ def judge(facts: Facts) -> list[Finding]:
     ]
     findings += _about_registrations(facts.clusters)
     for broker in facts.brokers:
-        findings += _about_broker(broker)
+        findings += _about_broker(broker, facts.now_ms)
     for group in facts.groups:
         findings += _about_members(group, facts.topics)
         findings += _about_lag(group, facts.now_ms)
@@ -138,7 +140,7 @@ def _about_registrations(clusters: Sequence[ClusterInfo]) -> Iterator[Finding]:
         yield Finding(FindingKind.NAME_CONFLICT, text, advice, broker=conflict.broker_name)
 
 
-def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:
+def _about_broker(broker: BrokerAnswer, now_ms: int) -> Iterator[Finding]:
     name = broker.name if broker.is_master else f"{broker.name} (id {broker.broker_id})"
     if broker.reached_at is None:
         text = f"broker {name} does not answer at {broker.address}, the address it advertises: {_short(broker.error)}"
@@ -161,6 +163,15 @@ def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:
         text = f"broker {name} takes no messages: {broker.refusal}"
         advice = "remove the cause; for a disk: make room, or move the store to a larger disk"
         yield Finding(FindingKind.REFUSED, text, advice, broker=broker.name)
+    if (jump_s := _number(broker.runtime.get("triomqClockJumpMs", "")) / 1000) and now_ms - _REPORTED_JUMP_MS < _number(
+        broker.runtime.get("triomqClockJumpedAt", "")
+    ):
+        side = "forward" if jump_s > 0 else "back"
+        text = f"the clock of broker {name} was set {side} by {abs(jump_s):.0f} s"
+        advice = (
+            "look for the cause (NTP, the virtual machine); messages stored while it was wrong have wrong store times"
+        )
+        yield Finding(FindingKind.CLOCK_JUMPED, text, advice, broker=broker.name)
     share = _number(broker.runtime.get("commitLogDiskRatio", ""))
     if share >= DISK_LIMIT:
         text = f"the disk of broker {name} is {share:.0%} full: it deletes messages before their time, or takes no more"

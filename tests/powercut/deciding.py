@@ -66,7 +66,9 @@ class Deciding(Delivering):
         self._settled.restrict(self.store.reader.max_offset_in_queue)
         for half in self._halves():  # a start may settle any of them, or store it again
             self.intents += [_operation(half.queue_offset), Intent(HALF_TOPIC, 0, half.stored_body, 0)]
-        self.undecided = Undecided(self.store, self._settled, BrokerStatistics(self.now_ms), config)
+        self.undecided = Undecided(
+            self.store, self._settled, BrokerStatistics(self.now_ms), config, lambda: self.now_ms
+        )
         begin = self.store.commit_log.max_offset
         self.undecided.load()
         if self.store.commit_log.max_offset > begin:
@@ -84,7 +86,7 @@ class Deciding(Delivering):
             queue, body, encode_properties(properties), born_timestamp=self.now_ms, born_host=HOST, store_host=HOST
         )
         begin = self.store.commit_log.max_offset
-        self.undecided.put(message, self.now_ms)
+        self.undecided.put(message)
         self.remember_since(begin)
 
     def decide(self) -> None:

@@ -69,7 +69,7 @@ class Transactions(RuleBasedStateMachine):
             transaction_check_interval_s=INTERVAL_S,
             transaction_check_max=MAX_CHECKS,
         )
-        self._broker = Broker(settings, self._store, self._clock, self._clock)
+        self._broker = Broker(settings, self._store, self._clock, self._clock, elapsed_clock_ms=self._clock)
         self._broker.load()
         self._peer = Peer(self._broker)
         if self._is_online:

@@ -15,6 +15,7 @@ import trio.testing
 from triomq.broker import Broker, BrokerConfig, open_broker
 from triomq.broker.network.connection import Connection, Processor, Requests, next_command
 from triomq.broker.network.refusal import RefusedError
+from triomq.broker.services.clock_watch import elapsed_ms
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.names import is_system_group
 from triomq.protocol.record.message import MessageExt
@@ -49,11 +50,12 @@ class Group(NamedTuple):
 class BrokerHost:
     """A broker in a thread of this process."""
 
-    def __init__(self, config: BrokerConfig, sync_delay_s: float) -> None:
-        """Prepare it; each sync of its disk takes ``sync_delay_s`` longer."""
+    def __init__(self, config: BrokerConfig, sync_delay_s: float, ahead_ms: int) -> None:
+        """Prepare it; each sync of its disk takes ``sync_delay_s`` longer, and its clock is ``ahead_ms`` ahead."""
         self._config: Final = config
         self._disk: Final = SlowDisk(sync_delay_s)
-        self._ahead_ms = 0
+        self._ahead_ms = ahead_ms
+        self._passed_ms = 0
         self._refused: tuple[int, Collection[int]] = 0, ()  # the code of the answer, and those of requests
         self._refusals_left = 0
         self._broker: Broker
@@ -86,7 +88,11 @@ class BrokerHost:
 
     async def _serve(self) -> None:
         async with open_broker(
-            self._config, clock_ms=self._now_ms, gate=self._gate, file_system=self._disk
+            self._config,
+            clock_ms=self._now_ms,
+            gate=self._gate,
+            file_system=self._disk,
+            elapsed_clock_ms=lambda: elapsed_ms() + self._passed_ms,
         ) as self._broker:
             async with trio.open_nursery() as self._nursery:
                 self._token = trio.lowlevel.current_trio_token()
@@ -211,9 +217,10 @@ class BrokerHost:
         self._broker.steps.end()
         return group
 
-    async def advance(self, milliseconds: int) -> None:
-        """Set the clock forward, and return when what is due then has been done."""
+    async def advance(self, milliseconds: int, passed_ms: int) -> None:
+        """Set the clock, and return when what is due then has been done; ``passed_ms`` seem to have passed."""
         self._ahead_ms += milliseconds
+        self._passed_ms += passed_ms
         self._broker.clock_moved()
         with trio.move_on_after(_SETTLE_S):  # under load there may be no such moment
             await trio.testing.wait_all_tasks_blocked()

@@ -21,8 +21,8 @@ _STOP_S: Final = 10.0
 class ProcessHost:
     """Starts, asks and ends the process; it ends by itself with this one."""
 
-    def __init__(self, config: BrokerConfig, sync_delay_s: float) -> None:
-        self._arguments: Final = (config, sync_delay_s)
+    def __init__(self, config: BrokerConfig, sync_delay_s: float, ahead_ms: int) -> None:
+        self._arguments: Final = (config, sync_delay_s, ahead_ms)
         self._lock: Final = threading.Lock()
         self._process: subprocess.Popen[bytes]
 

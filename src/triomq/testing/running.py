@@ -54,14 +54,29 @@ class Clock:
 
     def __init__(self, broker: "RunningBroker") -> None:
         self._broker = broker
+        self.ahead_ms = 0
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Set the clock forward; return when messages, retries and checks of transactions that are due then are sent.
+        """Let time pass; return when messages, retries and checks of transactions that are due then are sent.
 
         Clients and connections notice nothing: their time is another one.
+
+        Raises:
+            ValueError: the time is negative.
         """
-        passed = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-        self._broker.host.call(BrokerHost.advance, passed // timedelta(milliseconds=1))
+        milliseconds = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) // timedelta(milliseconds=1)
+        if milliseconds < 0:
+            raise ValueError("time does not go back: to set the broker's clock to a wrong time, call clock.jump")
+        self._set(milliseconds, milliseconds)
+
+    def jump(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
+        """Set the clock forward or, with negative numbers, back, while no time passes; also for later restarts."""
+        jump = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        self._set(jump // timedelta(milliseconds=1), 0)
+
+    def _set(self, milliseconds: int, passed_ms: int) -> None:
+        self.ahead_ms += milliseconds
+        self._broker.host.call(BrokerHost.advance, milliseconds, passed_ms)
 
 
 class Faults:
@@ -133,7 +148,9 @@ class RunningBroker:
         listener = Listener(broker=Address.parse(self.address), namesrv=Address.parse(self.namesrv))
         store = _store(Path(self._folder.name) / "store", self._durability)
         self.host = self._make_host(
-            BrokerConfig(store=store, listeners=(listener,), **self._settings), self.faults.sync_delay_s
+            BrokerConfig(store=store, listeners=(listener,), **self._settings),
+            self.faults.sync_delay_s,
+            self.clock.ahead_ms,
         )
         self.address, self.namesrv = self.host.start()
 

@@ -36,7 +36,7 @@ def make_broker(tmp_path: Path, clock: Clock) -> Iterator[MakeBroker]:
         store = MessageStore(config, clock_ms=clock)
         store.open()
         stores.append(store)
-        broker = Broker(BrokerConfig(store=config, **settings), store, clock, clock)
+        broker = Broker(BrokerConfig(store=config, **settings), store, clock, clock, elapsed_clock_ms=clock)
         broker.steps.clock = lambda: 0.0  # no step is too long
         broker.load()
         return broker

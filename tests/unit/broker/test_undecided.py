@@ -31,13 +31,15 @@ class Opened:
         self.store.open()
         self.offsets = ConsumerOffsetTable(JsonTable(root / "config" / "consumerOffset.json"), clock_ms=lambda: 0)
         self.offsets.load()
-        self.undecided = Undecided(self.store, self.offsets, BrokerStatistics(0), BrokerConfig(store=self.config))
+        self.undecided = Undecided(
+            self.store, self.offsets, BrokerStatistics(0), BrokerConfig(store=self.config), lambda: 0
+        )
         self.undecided.load()
 
     def put(self) -> MessageExt:
         properties = b"TRAN_MSG\x01true\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02UNIQ_KEY\x01id"
         message = entry(self.store.queue("T", 0), b"body", properties, born_host=HOST, store_host=HOST)
-        return self.read(self.undecided.put(message, 0)[1])
+        return self.read(self.undecided.put(message)[1])
 
     def read(self, queue_offset: int) -> MessageExt:
         half = self.undecided.read(queue_offset)

@@ -64,6 +64,30 @@ def test_a_request_counts_as_a_delete_hour() -> None:
     assert plan(files(80, 1), moment(is_requested=True), config()) == [Reason.AGE]
 
 
+def test_nothing_goes_for_its_age_after_a_jump_forward() -> None:
+    assert plan(files(80), moment(is_delete_hour=True, is_clock_trusted=False), config()) == []
+
+
+def test_a_file_dated_by_a_clock_behind_is_as_young_as_those_before() -> None:
+    assert plan(files(80, 71, 90), moment(is_delete_hour=True), config()) == [Reason.AGE]
+    assert plan(files(71, 90), moment(is_delete_hour=True), config()) == []
+
+
+def test_a_file_of_the_future_ages_from_when_it_is_seen(maker: StoreMaker) -> None:
+    steady_s = [0.0]
+    store = maker(delete_when=range(24), retention_hours=72)
+    retention = Retention(store, clock_s=lambda: steady_s[0])
+    while len(store.commit_log.files.files) < 2:
+        put(store, body=bytes(3000))
+    store.flush()
+    os.utime(log_file(store.config.root, 0), (maker.clock.now_ms // 1000 + 10**9,) * 2)
+    assert retention.plan() == []
+    steady_s[0] += 72 * 3600 - 1
+    assert retention.plan() == []
+    steady_s[0] += 1
+    assert retention.plan() == [Reason.AGE]
+
+
 def test_no_more_than_ten_files_go_in_one_run() -> None:
     assert len(plan(files(*[80] * 30), moment(is_delete_hour=True), config())) == MAX_FILES_PER_RUN == 10
 

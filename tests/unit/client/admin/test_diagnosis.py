@@ -82,6 +82,12 @@ def test_a_healthy_cluster_has_no_fault() -> None:
             "the clock of broker broker-a is 62 s ahead of this machine's",
             "NTP",
         ),
+        (
+            broker(runtime={"triomqClockJumpMs": "-86400000", "triomqClockJumpedAt": str(HEALTHY.now_ms - 86_399_999)}),
+            "clock-jumped",
+            "the clock of broker broker-a was set back by 86400 s",
+            "NTP",
+        ),
         (broker(clock_ahead_ms=-2501), "clocks-apart", "is 3 s behind this machine's", "NTP"),
         (
             broker(runtime={"commitLogDiskRatio": "0.85"}),
