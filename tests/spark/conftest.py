@@ -72,6 +72,7 @@ def spark(ended_sessions: None) -> Iterator["SparkSession"]:
         .config("spark.driver.memory", "1g")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.authenticate.socketTimeout", "240s")  # on a busy machine workers start late
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
