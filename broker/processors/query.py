@@ -13,7 +13,9 @@ from triomq.broker.processors.send import answer_stored
 from triomq.broker.services.flush import GroupCommit
 from triomq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import ProtocolError
 from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.record.record import decode_record
 from triomq.protocol.requests.messages import (
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
@@ -22,12 +24,15 @@ from triomq.protocol.requests.messages import (
 from triomq.protocol.requests.offsets import QueryConsumeQueueRequestHeader
 from triomq.protocol.units import PhysicalOffset
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.index.index_file import NO_OFFSET
+from triomq.storage.index.message_index import MAX_MATCHES
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PagedRead
 
 _UNIQUE_KEY_MATCHES: Final = 32  # defaultQueryMaxNum
 _HEAD_BYTES: Final = 64 * 1024  # of the largest frame, for its header
 _MAX_UNITS: Final = 10_000
+_MAX_SEARCHES: Final = 100  # of 64 messages each
 
 
 class QueryProcessors:
@@ -42,34 +47,46 @@ class QueryProcessors:
         self._max_body_bytes = max_frame_bytes - _HEAD_BYTES
 
     def query_message(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
-        """Answer with the newest messages of a topic whose key has the wanted hash; clients compare the keys.
+        """Answer with the newest messages of a topic that have a key.
 
-        Unlike in RocketMQ, those of a deleted topic of the same name are left out.
+        Unlike in RocketMQ, those of a deleted topic of the same name are left out, and those whose keys only have the
+        same hash: too many of them would displace the wanted messages.
         """
         header = QueryMessageRequestHeader.decode(command.ext_fields)
-        limit = _UNIQUE_KEY_MATCHES if header.unique_key_query else header.max_num
-        matches = yield from self._store.index.search(
-            header.topic, header.key, limit, header.begin_timestamp, header.end_timestamp
-        )
-        begin = self._store.deleted.end_of(header.topic)
-        body = yield from self._records([offset for offset in matches.offsets if offset >= begin])
-        fields = QueryMessageResponseHeader(matches.last_update_timestamp, PhysicalOffset(matches.last_update_offset))
+        limit = min(_UNIQUE_KEY_MATCHES if header.unique_key_query else header.max_num, MAX_MATCHES)
+        times = header.begin_timestamp, header.end_timestamp
+        records: list[memoryview] = []
+        before, indexed_to = NO_OFFSET, (0, PhysicalOffset(0))
+        for _ in range(_MAX_SEARCHES):
+            matches = yield from self._store.index.search(header.topic, header.key, limit, *times, before)
+            if before == NO_OFFSET:
+                indexed_to = matches.last_update_timestamp, PhysicalOffset(matches.last_update_offset)
+            records = [*(yield from self._with_key(matches.offsets, header)), *records]
+            if len(matches.offsets) < limit or len(records) >= limit:
+                break
+            before = matches.offsets[0]
+        body = self._join(records[-limit:])
+        fields = QueryMessageResponseHeader(*indexed_to)
         if not body:
             remark = "can not find message, maybe time range not correct"
             return command.reply(ResponseCode.QUERY_NOT_FOUND, fields.encode(), remark=remark)
         return command.reply(ext_fields=fields.encode(), body=body)
 
-    def _records(self, physical_offsets: Sequence[int]) -> PagedRead[bytes]:
-        """Join the records that still exist, or the newest of them if a frame cannot hold all."""
+    def _with_key(self, offsets: Sequence[int], header: QueryMessageRequestHeader) -> PagedRead[list[memoryview]]:
+        """Return the records of messages with the wanted key, of those that still exist."""
+        begin = self._store.deleted.end_of(header.topic)
+        records = yield from self._store.reader.look_up([offset for offset in offsets if offset >= begin])
+        return [record for record in records if record is not None and _has_key(record, header)]
+
+    def _join(self, records: Sequence[memoryview]) -> bytes:
+        """Join records, or the newest of them if a frame cannot hold all."""
         found: list[memoryview] = []
         size = 0
-        records = yield from self._store.reader.look_up(physical_offsets)
         for record in reversed(records):
-            if record is not None:
-                size += len(record)
-                if size > self._max_body_bytes:
-                    break
-                found.append(record)
+            size += len(record)
+            if size > self._max_body_bytes:
+                break
+            found.append(record)
         return b"".join(reversed(found))
 
     def view_message_by_id(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
@@ -117,3 +134,11 @@ class QueryProcessors:
             for unit in self._store.reader.queue_units(topic, queue_id, index, count)
         ]
         return command.reply(body=answer.encode())
+
+
+def _has_key(record: memoryview, header: QueryMessageRequestHeader) -> bool:
+    try:
+        message = decode_record(record)
+    except ProtocolError:  # clients report it
+        return True
+    return message.topic == header.topic and (header.key in message.keys or header.key == message.unique_id)

@@ -5,6 +5,7 @@ Brokers compare only hashes of keys, and each knows only its own messages, so th
 Source: MQAdminImpl.java; wire.md 5.3, 5.7.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -21,8 +22,12 @@ from triomq.protocol.requests.messages import QueryMessageRequestHeader, ViewMes
 END_OF_TIME_MS: Final = 2**63 - 1
 """The latest time of the protocol."""
 
+LOGGER: Final = logging.getLogger("triomq.client.admin.find_messages")
+
 _TIME_STEP_MS: Final = 1000
 _MAX_OF_A_BROKER: Final = 64  # maxMsgsNumBatch
+_MAX_UNIQUE_OF_A_BROKER: Final = 32  # defaultQueryMaxNum
+_MAX_ROUNDS: Final = 100
 
 
 async def find_by_key(
@@ -46,20 +51,56 @@ async def find_by_key(
     if not header.key or " " in header.key:
         raise ConfigError(f"key {header.key!r}: must be neither empty nor contain a space, which separates keys")
     found: list[MessageExt] = []
-    # Brokers round times to seconds and compare hashes: unwanted results must not displace wanted ones.
-    begin_ms = max(header.begin_timestamp - _TIME_STEP_MS, 0)
-    wider = replace(header, begin_timestamp=begin_ms, max_num=max(header.max_num, _MAX_OF_A_BROKER))
     for name, address in brokers.items():
-        response = await instance.requests.invoke(address, instance.requests.command(RequestCode.QUERY_MESSAGE, wider))
-        if response.code == ResponseCode.QUERY_NOT_FOUND:
-            continue
-        messages = decode_records(raise_for_code(response, address).body)
-        instance.requests.namespace.unwrap_messages(messages)
-        for message in messages:
+        of_broker = await _find_at(instance, address, header)
+        for message in of_broker:
             message.broker_name = name
-        found += filter(lambda message: _is_meant(message, header), messages)
+        found += of_broker
     found.sort(key=_by_time)
     return found[-header.max_num :]
+
+
+async def _find_at(instance: ClientInstance, address: str, header: QueryMessageRequestHeader) -> list[MessageExt]:
+    """Return the newest messages with the key at one broker, and perhaps more.
+
+    A broker returns its newest 64 messages whose keys have the hash, so while that many come and too few have the key,
+    it is asked for earlier ones.  Its times are rounded down to seconds, so of a second only 64 messages can be read.
+    Triomq brokers compare the keys themselves.
+    """
+    most = _MAX_UNIQUE_OF_A_BROKER if header.unique_key_query else _MAX_OF_A_BROKER
+    wanted = replace(header, begin_timestamp=max(header.begin_timestamp - _TIME_STEP_MS, 0), max_num=most)
+    found: dict[int, MessageExt] = {}
+    is_complete = True
+    for _ in range(_MAX_ROUNDS):
+        messages = await _query(instance, address, wanted)
+        found |= {message.physical_offset: message for message in messages if _is_meant(message, header)}
+        if len(messages) < most or len(found) >= header.max_num:
+            break
+        earlier_ms = min(message.store_timestamp for message in messages)
+        if earlier_ms >= wanted.end_timestamp:
+            earlier_ms, is_complete = wanted.end_timestamp - _TIME_STEP_MS, False
+        if earlier_ms < wanted.begin_timestamp:
+            break
+        wanted = replace(wanted, end_timestamp=earlier_ms)
+    else:
+        is_complete = False
+    if not is_complete and len(found) < header.max_num:
+        LOGGER.warning(
+            "search is incomplete broker=%s topic=%s key=%s: too many messages have keys with the same hash; "
+            "narrow the time range",
+            *(address, header.topic, header.key),
+        )
+    return list(found.values())
+
+
+async def _query(instance: ClientInstance, address: str, header: QueryMessageRequestHeader) -> list[MessageExt]:
+    command = instance.requests.command(RequestCode.QUERY_MESSAGE, header)
+    response = await instance.requests.invoke(address, command)
+    if response.code == ResponseCode.QUERY_NOT_FOUND:
+        return []
+    messages = decode_records(raise_for_code(response, address).body)
+    instance.requests.namespace.unwrap_messages(messages)
+    return messages
 
 
 def _is_meant(message: MessageExt, header: QueryMessageRequestHeader) -> bool:

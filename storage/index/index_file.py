@@ -23,6 +23,9 @@ NO_UNITS: Final = IndexHeader(0, 0, PhysicalOffset(0), PhysicalOffset(0), 0, 1)
 """Header of the first file of a store."""
 
 MAX_DIFF_S: Final = 2**31 - 1
+NO_OFFSET: Final = 2**63 - 1
+"""Physical offset above those of all records."""
+
 _WORDS: Final = UNIT_SIZE // 4  # of a unit: hash, offset (two of them), time, previous unit
 _RESERVE_STEP_BYTES: Final = 1024**2
 _WINDOW_BYTES: Final = 16 * 1024  # read together: the units of one key are usually far apart
@@ -199,8 +202,11 @@ class IndexFile:
         max_found: int,
         found: list[int],
         time_of: Callable[[int], PagedRead[int]] | None = None,
+        before: int = NO_OFFSET,
     ) -> PagedRead[None]:
-        """Append physical offsets of units with a hash and a time, from the newest on, up to ``max_found`` in all.
+        """Append physical offsets below ``before`` of units with a hash and a time, from the newest on.
+
+        There are up to ``max_found`` in all.
 
         ``time_of`` returns the store time of a record, for a file whose own times do not ascend.
 
@@ -232,7 +238,7 @@ class IndexFile:
                 time = (yield from time_of(offset)) if hashed == key_hash else end_timestamp
             elif time < begin_timestamp:
                 number = 0
-            if hashed == key_hash and begin_timestamp <= time <= end_timestamp:
+            if hashed == key_hash and offset < before and begin_timestamp <= time <= end_timestamp:
                 found.append(offset)
             steps += 1
             if steps % _CHAIN_STEPS_AT_ONCE == 0:

@@ -23,7 +23,7 @@ from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.files.checkpoint import Checkpoint
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.flush import FlushPlan
-from triomq.storage.index.index_file import NO_UNITS, IndexFile
+from triomq.storage.index.index_file import NO_OFFSET, NO_UNITS, IndexFile
 from triomq.storage.index.index_files import IndexFiles
 from triomq.storage.index.index_keys import IndexBatch, KeyReader
 from triomq.storage.reading.cold_read import ColdReads, PagedRead
@@ -188,9 +188,11 @@ class MessageIndex:
                 return
 
     def search(
-        self, topic: str, key: str, max_matches: int, begin_timestamp: int, end_timestamp: int
+        self, topic: str, key: str, max_matches: int, begin_timestamp: int, end_timestamp: int, before: int = NO_OFFSET
     ) -> PagedRead[IndexMatches]:
         """Find the newest messages with a key that were stored in a time range (ms), both ends included.
+
+        Only those with a physical offset below ``before`` count.
 
         Each step takes about a millisecond.  Store times count as whole seconds after the start of an index file,
         so a message may count as stored up to a second before it was.  In a file whose store times go back, where
@@ -213,15 +215,15 @@ class MessageIndex:
             header = file.header
             goes_back = any(header.begin_physical_offset < at <= header.end_physical_offset for at, _ in steps)
             if file not in self.files.all:  # expired or deleted since the last step
-                return (yield from self.search(topic, key, max_matches, begin_timestamp, end_timestamp))
+                return (yield from self.search(topic, key, max_matches, begin_timestamp, end_timestamp, before))
             if goes_back or (begin_timestamp <= header.end_timestamp and end_timestamp >= header.begin_timestamp):
                 self.files.keep_mapped(file)
                 time_of = self._time_of if goes_back else None
                 try:
-                    yield from file.select(hashed, begin_timestamp, end_timestamp, max_matches, found, time_of)
+                    yield from file.select(hashed, begin_timestamp, end_timestamp, max_matches, found, time_of, before)
                 except IndexDamagedError as exc:
                     self._rebuild(file, exc)
-                    return (yield from self.search(topic, key, max_matches, begin_timestamp, end_timestamp))
+                    return (yield from self.search(topic, key, max_matches, begin_timestamp, end_timestamp, before))
             if (header.begin_timestamp < begin_timestamp and is_older_enough) or len(found) >= max_matches:
                 break
         if not found:

@@ -48,6 +48,17 @@ def bodies(messages: list[MessageExt]) -> list[bytes]:
     return [message.stored_body for message in messages]
 
 
+def test_key_is_found_behind_newer_keys_of_its_hash(peer: Peer) -> None:
+    """All of one millisecond, which no client can search in parts."""
+    for number in range(70):
+        put(peer, b"%d" % number, KEYS="Aa")
+        put(peer, b"other", KEYS="BB")
+    for _ in range(200):
+        put(peer, b"other", KEYS="BB")
+    assert query(peer, "Aa") == [b"%d" % number for number in range(38, 70)]
+    assert query(peer, "Aa", maxNum=64) == [b"%d" % number for number in range(6, 70)]
+
+
 def test_messages_are_found_by_any_of_their_keys_oldest_first(peer: Peer) -> None:
     """C.2 scenario 63."""
     put(peer, b"one", KEYS="a b", UNIQ_KEY="U1")

@@ -85,6 +85,42 @@ async def test_extra_broker_matches_do_not_displace_results(
     assert [message.body for message in found] == [b"meant"]
 
 
+@pytest.mark.parametrize(
+    ("times", "is_found", "is_complete"),
+    [
+        ([5000 + 100 * number for number in range(200)], True, True),
+        ([5000 + number for number in range(80)], True, False),  # of one second only the newest 64 come
+        ([5000] * 200, True, False),
+        ([1000] * 200, False, False),
+    ],
+    ids=["many seconds", "newer second", "newer millisecond", "same millisecond"],
+)
+async def test_key_is_found_behind_newer_keys_of_its_hash(
+    brokers: tuple[FakeBroker, FakeBroker],
+    admin: Admin,
+    caplog: pytest.LogCaptureFixture,
+    times: list[int],
+    is_found: bool,
+    is_complete: bool,
+) -> None:
+    broker = brokers[0]
+    stored = [(1000, "Aa"), *((time, "BB") for time in times)]
+
+    def newest(command: RemotingCommand) -> RemotingCommand:
+        asked = QueryMessageRequestHeader.decode(command.ext_fields)
+        hits = [
+            record(broker.address, b"", time, KEYS=key)
+            for time, key in stored
+            if asked.begin_timestamp <= time // 1000 * 1000 <= asked.end_timestamp
+        ]
+        return command.reply(body=b"".join(hits[-min(asked.max_num, 64) :]))
+
+    broker.on(RequestCode.QUERY_MESSAGE, newest)
+    found = await admin.find_messages("Topic", "Aa")
+    assert [message.keys for message in found] == [("Aa",)] * is_found
+    assert ("search is incomplete" in caplog.text) is not is_complete
+
+
 async def test_what_only_has_the_keys_hash_is_left_out(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     broker = brokers[0]
     answer(
