@@ -315,7 +315,7 @@ class TransactionBlock:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if (state := decision(error)) is not None:
-            await self._decide(self._transaction, state)
+            await self._decide(self._transaction, state)  # noqa: ASYNC102  # a decision has a time limit, and a cancelled one is checked for later
 
     def _take(self) -> Callable[[], Any]:
         begin, self._begin = self._begin, None
