@@ -26,7 +26,7 @@ from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
 _PAGE: Final = 4096
 _QUEUES_AT_ONCE: Final = 256  # some 1 ms
-_MANY: Final = 1000  # files and directories: one by one they would take the disk a second or more
+_MANY: Final = 50  # files and directories: one by one they would take a usual disk a second or more
 
 
 class FlushPlan:

@@ -350,6 +350,16 @@ def test_async_durability_shows_each_message_at_once(store: MessageStore) -> Non
     assert arrived == [1, 2]
 
 
+def test_a_store_of_many_queues_is_closed_with_few_syncs(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    """One for each queue would take a usual disk longer than container engines wait for a broker to stop."""
+    store = maker(file_system=faulty)
+    for number in range(200):
+        put(store, f"T{number}")
+    faulty.calls.clear()
+    store.close()
+    assert sum(name in {"sync_file", "sync_directory"} for name, _ in faulty.calls) < 60
+
+
 def test_many_queues_are_synced_together_but_not_the_log(
     maker: StoreMaker, faulty: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
