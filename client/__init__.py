@@ -55,6 +55,7 @@ from triomq.protocol.errors import (
     IllegalNameError,
     MessageIllegalError,
     MessageRefusedError,
+    MessageTypeError,
     NameServerError,
     NoPermissionError,
     NoRouteError,
@@ -71,6 +72,7 @@ from triomq.protocol.errors import (
     TopicNotExistError,
     TriomqError,
     UnsupportedCompressionError,
+    WrongTypeError,
 )
 from triomq.protocol.filters.expressions import Sql, Tags
 from triomq.protocol.message_queue import MessageQueue
@@ -115,6 +117,7 @@ __all__ = [
     "MessageModel",
     "MessageQueue",
     "MessageRefusedError",
+    "MessageTypeError",
     "NameServerError",
     "NoPermissionError",
     "NoRouteError",
@@ -156,6 +159,7 @@ __all__ = [
     "TransactionState",
     "TriomqError",
     "UnsupportedCompressionError",
+    "WrongTypeError",
     "allocate_averagely",
     "allocate_by_circle",
     "allocate_by_config",

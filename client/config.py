@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
+from triomq.protocol.typed import check_fields
 from triomq.protocol.wire.frame import MAX_FRAME_BYTES
 from triomq.protocol.wire.signing import Credentials
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 DEFAULT_NAMESRV_PORT: Final = 9876
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
 _MAX_PORT: Final = 0xFFFF
-_C = TypeVar("_C")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,7 @@ class TlsConfig:
     verify: Literal["host", "ca", "none"] = "host"  # tls.client.authServer; "ca": whatever name it contains
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.verify not in ("host", "ca", "none"):
             raise ConfigError(f"tls: verify is {self.verify!r}, must be 'host', 'ca' or 'none'")
         if (self.cert is None) != (self.key is None):
@@ -85,16 +86,13 @@ class ClientConfig:
     open_telemetry: bool | OpenTelemetry = False  # spans and metrics; True: as OpenTelemetry(); needs triomq[otel]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} must be above 0")
         Namespace(self.namespace)  # raises
         if self.advertise not in ("as-advertised", "as-dialled"):
             raise ConfigError(f"advertise: {self.advertise!r} must be 'as-advertised' or 'as-dialled'")
-        if not isinstance(self.header_format, SerializeType):
-            raise ConfigError(f"header_format: {self.header_format!r} must be a SerializeType")
-        if not isinstance(self.tls, bool | TlsConfig):
-            raise ConfigError(f"tls: {self.tls!r} must be True, False or a TlsConfig")
         if self.open_telemetry:
             try:
                 import_module("opentelemetry.trace")
@@ -114,21 +112,6 @@ _POSITIVE: Final = (
     "max_body_bytes",
     "send_buffer_limit_bytes",
 )
-
-
-def given_or_default(given: _C | None, kind: type[_C], argument: str) -> _C:
-    """Return the settings given for an argument, or the default ones.
-
-    Raises:
-        ConfigError: they are another client's, or the connections' instead of the client's.
-    """
-    if given is None:
-        return kind()
-    if not isinstance(given, kind):
-        raise ConfigError(
-            f"{argument}: takes a {kind.__name__}, not {given!r:.80}; ClientConfig is for config=, others for settings="
-        )
-    return given
 
 
 def parse_namesrv(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -8,6 +8,7 @@
     |  `- SubscriptionParseError      a filter expression that cannot be read
     |- IllegalNameError               a topic or group name that RocketMQ rejects
     |- MessageIllegalError            a message above a size limit, rejected before it is sent or stored
+    |  `- MessageTypeError            a field of a message has a value of the wrong type, also a TypeError
     |- LimitReachedError              a request for more than a limit allows; nothing was done
     |- AccessDeniedError              an account has no right to what it asked for
     |- UnsupportedCompressionError    the package for this compression is not installed
@@ -30,6 +31,7 @@
     |  |- IndexDamagedError           an index file contradicts itself
     |  `- StoreClosedError            used after it was closed
     `- ConfigError                    an invalid setting, found at startup
+       `- WrongTypeError              a setting or argument has a value of the wrong type, also a TypeError
 """
 
 from collections.abc import Mapping
@@ -64,6 +66,10 @@ class IllegalNameError(TriomqError):
 
 class MessageIllegalError(TriomqError):
     """A message is above a size limit or has fields that exclude each other."""
+
+
+class MessageTypeError(MessageIllegalError, TypeError):
+    """A field of a message has a value of the wrong type; the text names it and says what to pass."""
 
 
 class LimitReachedError(TriomqError):
@@ -276,3 +282,7 @@ class StoreClosedError(StoreError):
 
 class ConfigError(TriomqError):
     """A setting has an invalid value."""
+
+
+class WrongTypeError(ConfigError, TypeError):
+    """A setting or argument has a value of the wrong type; the text names it and says what to pass."""

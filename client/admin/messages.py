@@ -32,6 +32,7 @@ from triomq.protocol.errors import (
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.requests.messages import QueryMessageRequestHeader
+from triomq.protocol.typed import checked
 from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.headers import Header
@@ -40,6 +41,7 @@ from triomq.protocol.wire.headers import Header
 class MessageAdmin(OpenOnce):
     """Requests about messages, and what all of administration needs."""
 
+    @checked
     def __init__(
         self,
         *,

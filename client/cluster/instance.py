@@ -17,7 +17,7 @@ from triomq.client.cluster.replies import Replies
 from triomq.client.cluster.requests import Requests
 from triomq.client.cluster.route import MASTER_ID, BrokerTable
 from triomq.client.cluster.routes import Routes
-from triomq.client.config import ClientConfig, given_or_default, parse_namesrv
+from triomq.client.config import ClientConfig, parse_namesrv
 from triomq.client.connection.broker_requests import RequestServer
 from triomq.client.environment import RANDOM
 from triomq.client.nursery import OpenOnce, open_service_nursery
@@ -25,6 +25,7 @@ from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.bodies.route import ClusterInfo
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ClientError, ConfigError, SystemBusyError
+from triomq.protocol.typed import checked
 
 if TYPE_CHECKING:
     from triomq.client.telemetry import Telemetry
@@ -47,13 +48,14 @@ class ClientInstance(OpenOnce):
         telemetry: makes spans and metrics; ``None``: ``config.open_telemetry`` is off, or this is not entered.
     """
 
+    @checked
     def __init__(self, namesrv: str | Sequence[str] | None = None, config: ClientConfig | None = None) -> None:
         """Take the name servers, as ``"host:port;host:port"`` or a sequence; default: ``$TRIOMQ_NAMESRV``.
 
         Raises:
             ConfigError: an address is malformed, or none is given, or a file of TLS cannot be used.
         """
-        self.config = given_or_default(config, ClientConfig, "config")
+        self.config = config or ClientConfig()
         self.client_id = ""
         self.client_ip = ""
         self.brokers = BrokerTable()

@@ -14,6 +14,7 @@ from typing import Final, Literal, Self, TypeAlias, TypeVar
 from triomq.protocol.bodies.client import ConsumeFromWhere
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.typed import check_fields
 from triomq.protocol.units import QueueOffset, Timestamp
 
 #: Delay level of a message sent back whose handler gave none: the broker decides by the number of failures.
@@ -167,6 +168,7 @@ class PullConfig:
     retry_interval_s: float = _within(1.0, 0.01, 600.0)  # delay before an incomplete rebalance is retried
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for field_ in fields(self):
             value = getattr(self, field_.name)
             if value is not None and "range" in field_.metadata:

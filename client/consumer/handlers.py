@@ -12,6 +12,7 @@ from triomq.client.consumer.config import ConsumeContext, ConsumeStatus, Orderly
 from triomq.client.functions import is_async
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.record.message import MessageExt
+from triomq.protocol.typed import check_callable
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
@@ -60,13 +61,13 @@ class Handler(NamedTuple):
         """Return the handler that is given.
 
         Raises:
-            ConfigError: both, none, or something that cannot be called.
+            ConfigError: both or none, or as WrongTypeError something that cannot be called or takes other arguments.
         """
         if (on_message is None) == (on_messages is None):
             raise ConfigError("handler: give either on_message or on_messages")
-        function = on_message if on_messages is None else on_messages
-        if not callable(function):
-            raise ConfigError(f"handler: {function!r} cannot be called")
+        function: Any = on_message if on_messages is None else on_messages
+        wanted = ("message",) if on_messages is None else ("messages", "context")
+        check_callable("on_message" if on_messages is None else "on_messages", function, *wanted)
         return cls(function, on_messages is not None, is_async(function), group, after_failure)
 
     def failure(self, messages: Sequence[MessageExt]) -> tuple[object, ...]:

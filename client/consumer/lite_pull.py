@@ -11,7 +11,7 @@ from typing import TypeAlias
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig, given_or_default
+from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartOffset, StartPolicy
 from triomq.client.consumer.engine import Engine, Plan, open_group
@@ -35,6 +35,7 @@ from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group, validate_topic
 from triomq.protocol.record.message import MessageExt
+from triomq.protocol.typed import checked
 from triomq.protocol.units import QueueOffset
 
 ToCommit: TypeAlias = Mapping[MessageQueue, int] | Iterable[MessageQueue] | None
@@ -69,6 +70,7 @@ class LitePullConsumer(QueueQueries):
     There is no retry topic: the user decides about messages that cannot be handled.
     """
 
+    @checked
     def __init__(  # noqa: PLR0913  # all keywords, all with defaults
         self,
         group: str,
@@ -100,13 +102,12 @@ class LitePullConsumer(QueueQueries):
             trace: record what is polled, in ``RMQ_SYS_TRACE_TOPIC`` or the topic named here.
 
         Raises:
-            IllegalNameError: the group's name.
-            ConfigError: an impossible value.
+            IllegalNameError, ConfigError: the group's name, or an impossible value.
         """
         validate_group(group)
         self.group = group
         self.auto_commit = auto_commit
-        self._settings = given_or_default(settings, LitePullConfig, "settings")
+        self._settings = settings or LitePullConfig()
         subscriptions = Subscriptions(group, {}, wall_clock_ms, with_retry_topic=False, may_be_empty=True)
         self._plan = Plan(group, subscriptions, StartPolicy.parse(start), model, allocate, self._settings)
         self._open_group = partial(open_group, self._plan, namesrv, config, instance)

@@ -26,6 +26,7 @@ from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group
 from triomq.protocol.record.message import MessageExt
+from triomq.protocol.typed import checked
 from triomq.protocol.units import QueueOffset
 
 #: Every broker of RocketMQ has this group for its tools.
@@ -45,6 +46,7 @@ class PullConsumer(QueueQueries):
     ``BrokerResponseError`` if it answers with an error.
     """
 
+    @checked
     def __init__(
         self,
         group: str,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig, given_or_default
+from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import MAX_CONCURRENCY, ConsumerConfig, StartOffset, StartPolicy
@@ -39,6 +39,7 @@ from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientClosedError, ConfigError
 from triomq.protocol.filters.expressions import FilterExpression
 from triomq.protocol.names import validate_group
+from triomq.protocol.typed import checked
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer")
 
@@ -76,6 +77,7 @@ class PushConsumer(OpenOnce):
     the same; a second cancellation, or Ctrl-C meanwhile, cancels the handlers.
     """
 
+    @checked
     def __init__(  # noqa: PLR0913  # all keywords, most with defaults
         self,
         group: str,
@@ -132,7 +134,7 @@ class PushConsumer(OpenOnce):
             ConfigError: an impossible value.
         """
         own: dict[str, Any] = {"max_concurrency": max_concurrency, "batch_max_size": batch_max_size, "grace_s": grace_s}
-        settings = given_or_default(settings, ConsumerConfig, "settings")
+        settings = settings or ConsumerConfig()
         settings = replace(settings, **{name: n for name, n in own.items() if n is not None})
         with_retry_topic = model is not MessageModel.BROADCASTING
         validate_group(group, with_retry_topic=with_retry_topic)
@@ -154,8 +156,7 @@ class PushConsumer(OpenOnce):
         A second signal has its usual effect: it ends the process without waiting for handlers.
 
         Raises:
-            ClientError: this is not the main thread, or the consumer cannot be opened.
-            BrokerResponseError: a broker refused.
+            ClientError, BrokerResponseError: the consumer cannot be opened, or this is not the main thread.
         """
         stop, token = trio.Event(), trio.lowlevel.current_trio_token()
         with ExitStack() as signals:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from triomq.protocol.errors import ConfigError
+from triomq.protocol.typed import check_fields
 
 DEFAULT_MAX_MESSAGE_BYTES: Final = 4 * 1024**2
 DEFAULT_COMPRESS_OVER_BYTES: Final = 4096
@@ -27,6 +28,7 @@ class ProducerConfig:
     auto_batch: bool = False  # autoBatch of RocketMQ 5: what tasks send at the same time shares requests
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.on_busy not in ("wait", "raise"):
             raise ConfigError(f"producer: on_busy is {self.on_busy!r}, must be 'wait' or 'raise'")
         if not (self.send_timeout_s > 0 and self.max_message_size_bytes > 0):

@@ -16,7 +16,7 @@ from triomq.client.cluster.groups import LEAVE_S
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.cluster.requests import raise_for_code
 from triomq.client.cluster.route import Queues
-from triomq.client.config import ClientConfig, given_or_default
+from triomq.client.config import ClientConfig
 from triomq.client.environment import RANDOM, wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.producer.auto_batch import AutoBatch
@@ -39,6 +39,7 @@ from triomq.protocol.errors import (
     NoRouteError,
     RequestTimeoutError,
     TriomqError,
+    WrongTypeError,
 )
 from triomq.protocol.host import pack_ip
 from triomq.protocol.message_queue import MessageQueue
@@ -48,6 +49,7 @@ from triomq.protocol.record.compression import compress
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.message_id import UniqueIdGenerator
 from triomq.protocol.requests.messages import RecallMessageRequestHeader
+from triomq.protocol.typed import checked
 
 LOGGER: Final = logging.getLogger("triomq.client.producer.producer")
 
@@ -64,6 +66,7 @@ class Producer(OpenOnce):
             result = await producer.send(Message("Topic", b"body", tags="TagA"))
     """
 
+    @checked
     def __init__(
         self,
         group: str,
@@ -92,7 +95,7 @@ class Producer(OpenOnce):
         self._namesrv = namesrv
         self._given_instance = instance
         self._config = config
-        self._settings = given_or_default(settings, ProducerConfig, "settings")
+        self._settings = settings or ProducerConfig()
         self._trace_topic = trace_topic(trace)
         self.tracer: Tracer | None = None
         self._delivery: Delivery | None = None
@@ -297,6 +300,8 @@ class Producer(OpenOnce):
         return self._delivery
 
     def _check_size(self, message: Message) -> None:
+        if not isinstance(message, Message):
+            raise WrongTypeError(f"message: a {type(message).__name__} is given; pass a Message(topic, body, ...)")
         size, limit = len(message.body), self._settings.max_message_size_bytes
         if not 0 < size <= limit:
             raise MessageIllegalError(f"body of {size} bytes: must be 1 to {limit} (max_message_size_bytes)")

@@ -28,6 +28,7 @@ from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
+from triomq.protocol.typed import check_callable, checked
 from triomq.protocol.units import PhysicalOffset, QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.producer.transaction")
@@ -98,6 +99,7 @@ class TransactionProducer(OpenOnce):
     check each other's messages.
     """
 
+    @checked
     def __init__(
         self,
         group: str,
@@ -127,6 +129,7 @@ class TransactionProducer(OpenOnce):
             IllegalNameError: the name of the group is not valid.
         """
         self.group = group
+        check_callable("check", check, "message")
         self._check = check
         self._topics = tuple(topics)
         self._namesrv = namesrv
@@ -184,6 +187,7 @@ class TransactionProducer(OpenOnce):
             MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: the message is not
                 stored, as ``Producer.send``; ``execute`` has not run.
         """
+        check_callable("execute", execute, "transaction")
         transaction = await self.begin(message)
         state, remark = await _ask(execute, transaction, f"message_id={transaction.id}")
         await self.decide(transaction, state, remark)

@@ -10,13 +10,14 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from triomq.protocol.errors import ClientError, MessageIllegalError
+from triomq.protocol.errors import ClientError, MessageIllegalError, MessageTypeError
 from triomq.protocol.host import format_host
 from triomq.protocol.java import BLANKS
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES, decompress
 from triomq.protocol.record.layout import Head
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import PropertyName, decode_properties, get_property
+from triomq.protocol.typed import check_fields
 from triomq.protocol.units import PhysicalOffset, QueueOffset
 
 _COMPRESSED: Final = 1
@@ -51,8 +52,7 @@ class Message:
         sharding_key: messages with equal keys belong together (5.x brokers read it).
 
     Raises:
-        MessageIllegalError: an invalid value or combination.
-        TypeError: the body is not bytes.
+        MessageIllegalError: an invalid value or combination; as MessageTypeError a value of the wrong type.
     """
 
     topic: str
@@ -68,22 +68,40 @@ class Message:
     wait_store_ok: bool = True
     sharding_key: str | None = None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.body, bytes):
-            raise TypeError(f"body is {type(self.body).__name__}: encode it to bytes first")
-        if self.tags and not is_selectable(self.tags):
-            raise MessageIllegalError(f"tags {self.tags[:80]!r}: no consumer can select a blank tag or one with ||")
-        if self.keys and not isinstance(self.keys, str) and " " in "".join(self.keys):
-            raise MessageIllegalError(f"keys {list(self.keys)!r:.80}: a key has no blanks, which separate keys")
+    def __post_init__(self) -> None:  # per message: what is not given is not looked at
+        try:
+            if not (isinstance(self.body, bytes) and isinstance(self.topic, str)):  # type: ignore[redundant-expr]
+                check_fields(self, MessageTypeError)  # type: ignore[unreachable]  # callers without a type checker
+            if self.tags and not is_selectable(self.tags):
+                raise MessageIllegalError(f"tags {self.tags[:80]!r}: no consumer can select a blank tag or one with ||")
+            if self.keys and " " in "".join(self.keys) and not isinstance(self.keys, str):
+                raise MessageIllegalError(f"keys {list(self.keys)!r:.80}: a key has no blanks, which separate keys")
+            if self.delay_level or self.delay_s or self.deliver_at is not None:
+                self._check_delay()
+            if self.properties or self.flag or self.sharding_key:
+                self._check_others()
+        except (TypeError, AttributeError):  # Python's text is about this code
+            check_fields(self, MessageTypeError)
+            raise
+
+    def _check_delay(self) -> None:
+        if self.deliver_at is not None and not isinstance(self.deliver_at, datetime):
+            check_fields(self, MessageTypeError)  # type: ignore[unreachable]
         if self.delay_level < 0:
             raise MessageIllegalError(f"delay level {self.delay_level}: must be 0 (at once) or above")
         if not 0 <= self.delay_s < math.inf:
             raise MessageIllegalError(f"delay of {self.delay_s} s: must be 0 (at once) or above")
         if (self.delay_level > 0) + (self.delay_s > 0) + (self.deliver_at is not None) > 1:
             raise MessageIllegalError("give one of delay_level, delay_s and deliver_at")
+
+    def _check_others(self) -> None:
         if not -(2**31) <= self.flag < 2**31:
             raise MessageIllegalError(f"flag {self.flag}: must be a signed 32 bit number")
-        if self.properties and not RESERVED_PROPERTY_NAMES.isdisjoint(self.properties):
+        if self.properties:
+            "".join(self.properties.values())
+        if self.sharding_key:
+            "".join(self.sharding_key)
+        if not RESERVED_PROPERTY_NAMES.isdisjoint(self.properties):
             names = sorted(RESERVED_PROPERTY_NAMES.intersection(self.properties))
             raise MessageIllegalError(f"properties {', '.join(names)}: RocketMQ's own names; use the fields of Message")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from triomq.protocol.errors import ConfigError, ProtocolError
+from triomq.protocol.typed import check_fields
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  # the field's name
@@ -42,6 +43,7 @@ class Credentials:
     security_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.access_key or not self.secret_key:
             raise ConfigError("credentials: access key and secret key must not be empty")
 

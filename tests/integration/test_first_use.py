@@ -1,5 +1,6 @@
 """Mistakes of a first use, in all APIs, against our broker."""
 
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -25,11 +26,14 @@ from tests.process_handlers import succeed
 from triomq.client import (
     BrokerResponseError,
     ClientConfig,
+    ConfigError,
     ConsumerConfig,
     Credentials,
     Message,
     MessageExt,
+    MessageIllegalError,
     NameServerError,
+    ProducerConfig,
     TransactionState,
 )
 from triomq.testing import RunningBroker, open_broker
@@ -40,6 +44,14 @@ async def check(_message: MessageExt) -> TransactionState:
 
 
 Make = Callable[..., AbstractAsyncContextManager[Any]]
+KINDS: Final[dict[str, Any]] = {
+    "Producer": Producer,
+    "TransactionProducer": TransactionProducer,
+    "PushConsumer": PushConsumer,
+    "LitePullConsumer": LitePullConsumer,
+    "PullConsumer": PullConsumer,
+    "Admin": Admin,
+}
 CLIENTS: Final[dict[str, Make]] = {
     "Producer": lambda **of: Producer("P", **of),
     "TransactionProducer": lambda **of: TransactionProducer("P", check=check, topics=["T"], **of),
@@ -167,3 +179,78 @@ def test_transaction_without_block_warns(api: Any) -> None:
     producer = api.TransactionProducer("P", namesrv="127.0.0.1:1", check=check)
     with pytest.warns(RuntimeWarning, match=r"was not entered and sent nothing: use it as (async )?with"):
         producer.transaction(Message("T", b"x"))
+
+
+# --- values of wrong types ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"body": "x"}, "body: a str is given; pass bytes"),
+        ({"body": bytearray(b"x")}, "body: a bytearray is given; pass bytes"),
+        ({"topic": None}, "topic: None is given; pass a text"),
+        ({"tags": ["a"]}, "tags: a list of str is given; pass a text or None"),
+        ({"keys": 17}, "keys: an int is given; pass a list, each a text or a text"),
+        ({"keys": [17]}, "keys: a list of int is given"),
+        ({"properties": {"a": 1}}, "properties: a dict of int is given; pass a dict from a text to a text"),
+        ({"delay_s": "10"}, "delay_s: a str is given; pass a number"),
+        ({"delay_level": "3"}, "delay_level: a str is given; pass a whole number"),
+        ({"deliver_at": "2026-01-01"}, "deliver_at: a str is given; pass a datetime or None"),
+        ({"flag": "1"}, "flag: a str is given"),
+        ({"sharding_key": 7}, "sharding_key: an int is given"),
+    ],
+)
+def test_message_of_wrong_type_is_named(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(MessageIllegalError, match=f"^{re.escape(text)}") as caught:
+        Message(**{"topic": "T", "body": b"x", **fields})
+    assert isinstance(caught.value, TypeError)
+
+
+PUSH: Final[dict[str, Any]] = {"on_message": succeed_async, "subscriptions": {"T": "*"}}
+
+
+@each_facade
+@pytest.mark.parametrize(
+    ("kind", "arguments", "text"),
+    [
+        ("PushConsumer", {**PUSH, "group": 5}, "group: an int is given; pass a text"),
+        ("PushConsumer", {**PUSH, "subscriptions": ["T"]}, "subscriptions: a list of str is given; pass a dict"),
+        ("PushConsumer", {**PUSH, "subscriptions": {"T": ["a"]}}, "subscriptions: a dict of list is given"),
+        ("PushConsumer", {**PUSH, "model": "broadcast"}, "model: a str is given; pass MessageModel."),
+        (
+            "PushConsumer",
+            {**PUSH, "config": ConsumerConfig()},
+            "config: a ConsumerConfig is given; pass a ClientConfig",
+        ),
+        ("PushConsumer", {**PUSH, "on_message": lambda: None}, "on_message: <function <lambda>"),
+        ("PushConsumer", {"subscriptions": {"T": "*"}, "on_messages": len}, "on_messages: <built-in function len> is"),
+        ("LitePullConsumer", {"auto_commit": "no"}, "auto_commit: a str is given; pass True or False"),
+        ("Producer", {"settings": ClientConfig()}, "settings: a ClientConfig is given; pass a ProducerConfig or None"),
+        ("PullConsumer", {"namesrv": 9876}, "namesrv: an int is given; pass a text or a list, each a text or None"),
+        ("Admin", {"config": {}}, "config: a dict is given"),
+        ("TransactionProducer", {"check": "x"}, "check: a str is given; pass a function"),
+        ("TransactionProducer", {"check": lambda: None}, "check: <function <lambda>"),
+    ],
+)
+async def test_argument_of_wrong_type_is_named(facade: str, kind: str, arguments: dict[str, Any], text: str) -> None:
+    group = {} if kind == "Admin" else {"group": "G"}
+    with use_facade(facade), pytest.raises(ConfigError, match=f"^{re.escape(text)}"):
+        KINDS[kind](**{"namesrv": "127.0.0.1:1", **group, **arguments})
+
+
+def test_setting_of_wrong_type_is_named_without_value() -> None:
+    with pytest.raises(ConfigError, match="credentials: a tuple of str is given; pass a Credentials or None"):
+        ClientConfig(credentials=("me", "secret"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="retries: a str is given; pass a whole number"):
+        ProducerConfig(retries="2")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="grace_s: a str is given; pass a number"):
+        ConsumerConfig(grace_s="2")  # type: ignore[arg-type]
+
+
+@each_facade
+async def test_sent_value_of_wrong_type_is_named(rocketmq: RunningBroker, facade: str) -> None:
+    with use_facade(facade):
+        async with Producer("P", namesrv=rocketmq.namesrv) as producer:
+            with pytest.raises(ConfigError, match=r"^message: a str is given; pass a Message\(topic, body"):
+                await producer.send("orders")  # type: ignore[arg-type]

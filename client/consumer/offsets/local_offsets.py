@@ -22,7 +22,7 @@ import trio
 from trio.to_thread import run_sync as run_in_thread
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig, given_or_default
+from triomq.client.config import ClientConfig
 from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
@@ -251,5 +251,5 @@ async def open_offsets(
 
 def with_stable_name(config: ClientConfig | None) -> ClientConfig:
     """Name the instance as Java does in broadcasting: the file of offsets is found by the client id."""
-    config = given_or_default(config, ClientConfig, "config")
+    config = config or ClientConfig()
     return config if config.instance_name else replace(config, instance_name=_BROADCASTING_INSTANCE)

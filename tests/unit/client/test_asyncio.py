@@ -20,7 +20,6 @@ from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import Message, MessageExt
-from triomq.protocol.wire.command import RemotingCommand
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left_behind")
 
@@ -230,24 +229,6 @@ def test_failed_or_cancelled_handler_gets_redelivery(queues: Queues) -> None:
             await asyncio.wait_for(done.wait(), 10)
 
     queues.send(2)
-    asyncio.run(main())
-
-
-def test_uncallable_handler_gets_redelivery(queues: Queues) -> None:
-    async def main() -> None:
-        done, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        async def on_message() -> None: ...
-
-        def note_send_back(command: RemotingCommand) -> RemotingCommand:
-            loop.call_soon_threadsafe(done.set)
-            return command.reply()
-
-        queues.broker.on(RequestCode.CONSUMER_SEND_MSG_BACK, note_send_back)
-        async with push(queues, on_message, grace_s=0.1):  # type: ignore[arg-type]  # that is the point
-            await asyncio.wait_for(done.wait(), 5)
-
-    queues.send(1)
     asyncio.run(main())
 
 

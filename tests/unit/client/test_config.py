@@ -44,6 +44,6 @@ def test_impossible_settings_are_refused(setting: dict[str, Any]) -> None:
 async def test_settings_of_another_kind_are_refused_by_name(argument: str, other: Any) -> None:
     def on_message(message: MessageExt) -> None: ...
 
-    with pytest.raises(ConfigError, match=f"^{argument}: takes a C.*Config, not {type(other).__name__}"):
+    with pytest.raises(ConfigError, match=f"^{argument}: a {type(other).__name__} is given; pass a C.*Config or None"):
         async with PushConsumer("G", subscriptions={"T": "*"}, namesrv="a", on_message=on_message, **{argument: other}):
             pass

@@ -170,9 +170,9 @@ def test_impossible_settings_are_refused(authority: Authority, identity: Identit
         {"verify": "none", "ca": authority.ca},
     ]
     for settings in wrong:
-        with pytest.raises(ConfigError, match="tls: "):
+        with pytest.raises(ConfigError, match=r"tls: |verify: a bool is given"):
             TlsConfig(**settings)
-    with pytest.raises(ConfigError, match="tls: 'yes' must be True, False or a TlsConfig"):
+    with pytest.raises(ConfigError, match="tls: a str is given; pass True or False or a TlsConfig"):
         ClientConfig(tls="yes")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"TLS: cannot read the certificate .*absent\.pem"):
         ClientInstance("a:1", config(TlsConfig(ca=authority.ca.with_name("absent.pem"))))

@@ -297,6 +297,8 @@ class FakeBrokers:
 class FakeInstance:
     """The parts of a client instance that consumers use; all but the brokers are one object."""
 
+    __class__ = ClientInstance  # type: ignore[assignment]  # it passes for one
+
     def __init__(
         self, cluster: FakeCluster, client_id: str = "127.0.0.1@1", config: ClientConfig | None = None
     ) -> None:
