@@ -58,7 +58,7 @@ class RuntimeProcessor:
             "bootTimestamp": str(start_ms),
             "runtime": _duration(self.clock_watch.clock_ms() - start_ms),
             "triomqClockJumpMs": str(self.clock_watch.jump_ms),
-            "triomqClockJumpedAt": str(self.clock_watch.jumped_at_ms),
+            "triomqClockJumpAgeMs": str(self.clock_watch.jump_age_ms),
             "startAcceptSendRequestTimeStamp": "0",  # it accepts requests at once
         }
         for pool in _THREAD_POOLS:

@@ -178,7 +178,7 @@ class StatisticsProcessors:
             min_time_stamp=earliest,
             max_time_stamp=newest,
             consume_time_stamp=consumed,
-            delay_time=self.clock_ms() - following if offset < end else 0,
+            delay_time=max(self.clock_ms() - following, 0) if offset < end else 0,
             min_time_stamp_str=_time_text(earliest),
             max_time_stamp_str=_time_text(newest),
             consume_time_stamp_str=_time_text(consumed),

@@ -26,26 +26,29 @@ class ClockWatch:
 
     Attributes:
         clock_ms: the wall clock.
-        jump_ms: how far the wall clock was set last, backwards if negative; 0: it was not set.
-        jumped_at_ms: what it showed when that was noticed.
+        jump_ms: how far it was set last, backwards if negative; 0: it was not set.
     """
 
     def __init__(self, clock_ms: Callable[[], int], elapsed_clock_ms: Callable[[], int] = elapsed_ms) -> None:
         self.clock_ms = clock_ms
         self._elapsed_ms = elapsed_clock_ms
-        self._difference_ms = self._start_ms = clock_ms() - elapsed_clock_ms()
-        self._set_forward_at: int | None = None
-        self.jump_ms = self.jumped_at_ms = 0
+        self._jumped_at = elapsed_clock_ms()
+        self._difference_ms = self._start_ms = clock_ms() - self._jumped_at
+        self.jump_ms = 0
 
     def even_ms(self) -> int:
         """Return the wall clock as it would be if it were not set since the start: for durations."""
         return self._start_ms + self._elapsed_ms()
 
     @property
+    def jump_age_ms(self) -> int:
+        """How long ago the wall clock was set last; the age of this object if it was not."""
+        return self._elapsed_ms() - self._jumped_at
+
+    @property
     def is_trusted(self) -> bool:
         """Whether the clock was not set forward within the last hour: what is deleted by age waits so long."""
-        since = self._set_forward_at
-        return since is None or self._elapsed_ms() - since >= _TRUSTED_AFTER_MS
+        return self.jump_ms <= 0 or self.jump_age_ms >= _TRUSTED_AFTER_MS
 
     def begin(self, newest_ms: int) -> None:
         """Compare the clock with the store time of the newest message, when the broker starts."""
@@ -54,13 +57,11 @@ class ClockWatch:
 
     def check(self) -> None:
         """Compare the clocks; call it once a second."""
-        now_ms, elapsed = self.clock_ms(), self._elapsed_ms()
-        jump_ms = now_ms - elapsed - self._difference_ms
+        jump_ms = self.clock_ms() - self._elapsed_ms() - self._difference_ms
         self._difference_ms += jump_ms
         if abs(jump_ms) >= _LEAST_JUMP_MS:
-            self._set_forward_at = elapsed if jump_ms > 0 else None
             self._note(jump_ms, "it was set")
 
     def _note(self, jump_ms: int, reason: str) -> None:
-        self.jump_ms, self.jumped_at_ms = jump_ms, self.clock_ms()
+        self.jump_ms, self._jumped_at = jump_ms, self._elapsed_ms()
         LOGGER.warning("wall clock jumped seconds=%+.1f reason=%s", jump_ms / 1000, reason)

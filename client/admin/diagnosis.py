@@ -98,7 +98,7 @@ def judge(facts: Facts) -> list[Finding]:
     ]
     findings += _about_registrations(facts.clusters)
     for broker in facts.brokers:
-        findings += _about_broker(broker, facts.now_ms)
+        findings += _about_broker(broker)
     for group in facts.groups:
         findings += _about_members(group, facts.topics)
         findings += _about_lag(group, facts.now_ms)
@@ -140,7 +140,7 @@ def _about_registrations(clusters: Sequence[ClusterInfo]) -> Iterator[Finding]:
         yield Finding(FindingKind.NAME_CONFLICT, text, advice, broker=conflict.broker_name)
 
 
-def _about_broker(broker: BrokerAnswer, now_ms: int) -> Iterator[Finding]:
+def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:
     name = broker.name if broker.is_master else f"{broker.name} (id {broker.broker_id})"
     if broker.reached_at is None:
         text = f"broker {name} does not answer at {broker.address}, the address it advertises: {_short(broker.error)}"
@@ -163,9 +163,8 @@ def _about_broker(broker: BrokerAnswer, now_ms: int) -> Iterator[Finding]:
         text = f"broker {name} takes no messages: {broker.refusal}"
         advice = "remove the cause; for a disk: make room, or move the store to a larger disk"
         yield Finding(FindingKind.REFUSED, text, advice, broker=broker.name)
-    if (jump_s := _number(broker.runtime.get("triomqClockJumpMs", "")) / 1000) and now_ms - _REPORTED_JUMP_MS < _number(
-        broker.runtime.get("triomqClockJumpedAt", "")
-    ):
+    jump_s = _number(broker.runtime.get("triomqClockJumpMs", "")) / 1000
+    if jump_s and _number(broker.runtime.get("triomqClockJumpAgeMs", "")) < _REPORTED_JUMP_MS:
         side = "forward" if jump_s > 0 else "back"
         text = f"the clock of broker {name} was set {side} by {abs(jump_s):.0f} s"
         advice = (

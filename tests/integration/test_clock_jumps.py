@@ -1,11 +1,15 @@
 """A broker whose clock is wrong for a while: times of messages, delays, transactions, searches and what is reported."""
 
+import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 import trio
 
+from tests.integration.cli_tools import ok
 from triomq.client import (
     Admin,
     FindingKind,
@@ -122,6 +126,18 @@ async def test_a_jump_is_logged_and_found_by_the_doctor(
         findings = (await admin.diagnose()).findings
     text = next(finding.text for finding in findings if finding.kind is FindingKind.CLOCK_JUMPED)
     assert text.endswith("was set back by 86400 s")
+
+
+async def test_find_by_time_reads_on_after_messages_of_the_future(broker: RunningBroker) -> None:
+    broker.create_topic("T", queues=1)
+    broker.clock.jump(days=1)
+    await send(broker, *(Message("T", b"wrong") for _ in range(70)))
+    broker.clock.jump(days=-1)
+    await send(broker, Message("T", b"right"))
+    times = ("--from", "-1h", "--to", datetime.fromtimestamp(time.time() + 3600, UTC).isoformat())
+    words = ("message", "find", "--topic", "T", "--json", *times)
+    text = await trio.to_thread.run_sync(partial(ok, *words, namesrv=broker.namesrv))
+    assert [json.loads(line)["body"] for line in text.splitlines()] == ["right"]
 
 
 def test_time_does_not_go_back_by_advance(broker: RunningBroker) -> None:

@@ -13,6 +13,8 @@ from triomq.storage.append import HELD_STEP_MS, entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import finish
+from triomq.storage.tools.stopped_store import StoppedStore
+from triomq.storage.tools.store_check import check
 
 HOST: Final = encode_host("127.0.0.1", 10911)
 DAY_MS: Final = 86_400_000
@@ -87,11 +89,15 @@ def test_searches_find_what_was_stored_while_clock_was_wrong(moves: list[tuple[i
     with tempfile.TemporaryDirectory(prefix="triomq-clock-") as parent:
         life = Life(Path(parent))
         try:
+            life.put(1)
             for step_ms, count, event in moves:
                 life.now_ms += step_ms
                 life.put(count)
                 if event:
                     getattr(life, event)()
             life.check()
+            life.store.close()
+            with StoppedStore(life.root) as stopped:
+                assert check(stopped).problems == []
         finally:
             life.store.close()

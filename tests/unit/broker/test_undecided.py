@@ -106,3 +106,11 @@ def test_a_resumed_transaction_stays_undecided_and_is_found_by_all_its_half_mess
     place = opened.undecided.copy(opened.read(place[1]), 1)
     opened = opened.restart()
     assert opened.undecided.find(half) == place[1]
+
+
+def test_half_message_of_the_future_is_checked_no_later_than_one_of_now(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)  # its messages are of 2027, its time is that of 1970
+    opened.put()
+    again = opened.restart()
+    assert again.undecided.next_due_ms() == BrokerConfig(store=again.config).transaction_timeout_ms
+    again.store.close()
