@@ -137,13 +137,12 @@ class BrokerMetrics:
                 continue
             topic, group = found
             pair += f',is_retry="{_BOOLS[topic.startswith(RETRY_PREFIX)]}"'
-            counts, ages = [], []
-            for starts in self._behind(group, topic):
-                counts.append(sum(queue.max_offset - start for queue, start in starts))
-                may_read = trio.current_time() < reads_until
-                ages.append((yield from self._age(starts)) if may_read or not starts else None)
-            lag, ready = counts
-            for name, value in zip(_LAG, (lag, ages[0], lag - ready, ready, ages[1]), strict=True):
+            unconsumed, unpulled = self._behind(group, topic)
+            lag, ready = (sum(queue.max_offset - at for queue, at in starts) for starts in (unconsumed, unpulled))
+            age = waited = yield from self._age(unconsumed, reads_until)
+            if lag != ready:
+                waited = yield from self._age(unpulled, reads_until)
+            for name, value in zip(_LAG, (lag, age, lag - ready, ready, waited), strict=True):
                 if value is not None:
                     rows[name].append((pair, value))
         for name, found_rows in rows.items():
@@ -179,8 +178,10 @@ class BrokerMetrics:
                     starts.append((queue, at))
         return unconsumed, unpulled
 
-    def _age(self, starts: _Starts) -> PagedRead[int | None]:
+    def _age(self, starts: _Starts, reads_until: float) -> PagedRead[int | None]:
         """Return the age of the oldest message at these places, 0 without any, in ms; ``None``: it cannot be read."""
+        if starts and trio.current_time() >= reads_until:
+            return None
         store, places = self._broker.store, []
         try:
             for queue, start in starts:
