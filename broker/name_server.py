@@ -19,6 +19,7 @@ from triomq.broker.network.acceptors import Acceptors, Endpoint
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Requests
+from triomq.broker.network.listeners import check_ports
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.sockets import listen
@@ -166,6 +167,7 @@ async def open_name_server(config: NameServerConfig) -> AsyncGenerator[NameServe
         StoreError: the folder or its table cannot be used.
     """
     tls = ServerTls(config.tls, config.memory_budget_bytes // SESSION_BYTES) if config.tls else None
+    check_ports((config.listen, config.admin_listen))
     folder = StoreDirectory(config.root, FileSystem())
     folder.acquire()
     server = NameServer(config, tls)

@@ -5,6 +5,7 @@ Source: behaviour.md A.1.
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from itertools import chain
 
 import trio
 
@@ -78,7 +79,8 @@ async def open_broker(
         async with trio.open_nursery() as monitoring:
             if monitor is not None:
                 monitoring.start_soon(monitor.run)
-            check_ports(config.listeners, config.admin_listen)
+            pairs = ((listener.broker, listener.namesrv) for listener in config.listeners)
+            check_ports((*chain.from_iterable(pairs), config.admin_listen))
             await check_broker_name(config)
             store = await _open_store(config.store, clock_ms, file_system)
             broker = Broker(config, store, clock_ms, tls=tls, gate=gate, elapsed_clock_ms=elapsed_clock_ms)

@@ -17,15 +17,14 @@ from triomq.protocol.host import encode_host
 LOGGER: Final = logging.getLogger("triomq.broker.network.listeners")
 
 
-def check_ports(listeners: Iterable[Listener], admin: Address | None) -> None:
-    """Check that all addresses can be bound, before a store is created or read for them.
+def check_ports(addresses: Iterable[Address | None]) -> None:
+    """Check that addresses can be bound, before a folder is created or read for them.
 
     Raises:
         ConfigError: one cannot.
     """
-    for listener in listeners:
-        for address in filter(None, (listener.broker, listener.namesrv, admin)):
-            listen(address).close()
+    for address in filter(None, addresses):
+        listen(address).close()
 
 
 class Ports(NamedTuple):
