@@ -63,7 +63,11 @@ def test_a_second_broker_on_the_same_store_is_told_who_has_it(tmp_path: Path) ->
 def test_a_port_in_use_leaves_no_new_store(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         at = f"127.0.0.1:{taken.getsockname()[1]}"
-        for words in ((*ON_FREE_PORTS, "--namesrv-listen"), (*ON_FREE_PORTS, "--admin-listen"), ("namesrv", "--listen")):
+        for words in (
+            (*ON_FREE_PORTS, "--namesrv-listen"),
+            (*ON_FREE_PORTS, "--admin-listen"),
+            ("namesrv", "--listen"),
+        ):
             line = complaint(2, *words, at, "--store", str(tmp_path / "store"), "--log-level", "error")
             assert "is in use" in line
     assert not (tmp_path / "store").exists()

@@ -1,8 +1,11 @@
 """The client suite against clusters of two brokers with Apache's among them."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.interop.clusters import CLUSTERS
+from tests.integration.cli_tools import complaint
+from tests.interop.clusters import CLUSTERS, NAMES
 from tests.interop.our_client import (
     namesrv,
     place,
@@ -15,3 +18,10 @@ __all__ = ["namesrv", "place", "test_our_client", "test_triomq_honours_large_pul
 pytestmark = pytest.mark.jvm
 
 PLACES = tuple(pytest.param((kind, "trio"), id=kind) for kind in CLUSTERS if kind != "two-triomq")
+
+
+def test_no_broker_starts_under_the_name_of_another(namesrv: str, tmp_path: Path) -> None:
+    for name in NAMES:
+        words = ("broker", "--listen", "127.0.0.1:0", "--broker-name", name, "--store", str(tmp_path / "store"))
+        line = complaint(2, *words, "--register", namesrv, "--metrics", "off", "--log-level", "error")
+        assert f"broker name {name} is in use: name server {namesrv} " in line
