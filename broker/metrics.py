@@ -191,7 +191,7 @@ class BrokerMetrics:
                 return 0
             yield from store.cold_reads.load_records((min(places),))
             first_ms = store.commit_log.store_time(min(places))
-        except StoreError:  # it is told to who pulls
+        except StoreError:  # consumers get this error when they pull
             return None
         return max(store.now_ms() - first_ms, 0) if first_ms >= 0 else None
 

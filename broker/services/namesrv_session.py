@@ -119,7 +119,7 @@ class Session:
             await self._ask(RequestCode.UNREGISTER_BROKER, BrokerRequestHeader(*self._broker).encode())
 
     def announce(self, make_body: Callable[[], Awaitable[bytes]]) -> trio.Event:
-        """Register as soon as possible; return what is set when the name server answered or cannot answer."""
+        """Register as soon as possible; the event is set by the answer, or by the end of the connection."""
         done = trio.Event()
 
         async def register() -> None:

@@ -1,7 +1,7 @@
 """Registers the broker with name servers: every 30 s, and soon after its topics change.
 
-A topic that a tool changes is registered alone and at once, and the tool gets its answer afterwards: then clients find
-the topic.
+A topic that a request changes is registered alone and at once, and the request is answered afterwards, so that clients
+find the topic from then on.
 
 The connection to each stays open, because a name server forgets a broker whose connection ends.
 
