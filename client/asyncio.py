@@ -7,17 +7,14 @@
     async with Producer("group", namesrv="127.0.0.1:9876") as producer:
         await producer.send(Message("Topic", b"body"))
 
-The clients run on trio in the same background thread as those of ``triomq.client.sync``; calls and results cross over
-(``portal.py``).  Coroutine handlers run as tasks of the loop in which the consumer was entered, plain functions in
-worker threads.
-
+They run on trio in the background thread of ``triomq.client.sync``; calls and results cross over (``portal.py``).
+Coroutine handlers run as tasks of the loop in which the consumer was entered, plain functions in worker threads.
 A thread is used instead of trio's guest mode in the caller's loop, because a coroutine that blocks the loop for
 minutes would stop heartbeats, offset commits and lock renewals, and the group would give its queues to others.
 Several loops may share the thread and its connections.  The price is two thread switches per call, and per message of
 an ``on_message`` coroutine, about 0.1 ms: use ``send_batch``, ``on_messages`` and ``poll``.
-
-A task that is cancelled during a call cancels the call in trio and continues once that has ended, so nothing is left
-behind.  If a member stops while a coroutine handler runs, the handler's task is cancelled.
+A task that is cancelled during a call cancels the call in trio and continues once that has ended.  If a member stops
+while a coroutine handler runs, the handler's task is cancelled.
 """
 
 import asyncio
@@ -42,7 +39,7 @@ from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
 from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
 from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
-from triomq.client.facades.portal import Call, acquire_portal, release_portal
+from triomq.client.facades.portal import Call, HeldContext, acquire_portal, release_portal
 from triomq.client.functions import is_async
 from triomq.client.nursery import stop_signals
 from triomq.client.producer.producer import Producer as TrioProducer
@@ -74,6 +71,8 @@ async def _result_of(call: Call[T]) -> T:
 
 class _Awaiting(Facade[A]):
     """Holds a trio client open in the background thread."""
+
+    _library = "asyncio"
 
     async def __aenter__(self) -> Self:
         await self._open()
@@ -234,9 +233,10 @@ class _Homed(_Awaiting[A]):
     def _homed(self, function: Any) -> Any:
         return self._home.wrap(function) if callable(function) and is_async(function) else function
 
-    async def _open(self) -> None:
+    def _hold(self) -> HeldContext[object]:
+        held = super()._hold()
         self._home.bind()
-        await super()._open()
+        return held
 
 
 class TransactionProducer(_Homed[TrioTransactionProducer]):

@@ -151,6 +151,8 @@ def join_address(host: str, port: int) -> str:
 
 
 def _normalise(text: str) -> str:
+    if "," in text:
+        raise ConfigError(f"namesrv: {text!r} has commas; separate name servers by semicolons, or give a list")
     if "://" in text:
         raise ConfigError(f"namesrv: {text!r} must be host:port without a scheme")
     if ":" not in text or text.endswith("]"):

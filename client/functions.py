@@ -49,6 +49,11 @@ def call_anywhere(token: trio.lowlevel.TrioToken, function: Callable[[], Awaitab
     return awaitable
 
 
+def is_in_asyncio() -> bool:
+    """Whether this thread runs a loop of asyncio."""
+    return _asyncio() is not None
+
+
 def _asyncio() -> Any:
     """Return asyncio if this thread runs a loop of it; not imported here, as that takes longer than all clients."""
     module: Any = sys.modules.get("asyncio")

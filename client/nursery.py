@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import trio
 
@@ -83,6 +83,17 @@ async def in_parallel(function: Callable[[_T], Awaitable[_R]], arguments: Iterab
     return [results[number] for number in range(len(todo))]
 
 
+def wrong_block(client: object, library: str) -> str:
+    """Return the text for a client of one API that is entered as those of another."""
+    how = "blocks: use it as with" if not library else f"runs on {library}: use it as async with"
+    return f"this {type(client).__name__} {how}; {_APIS}"
+
+
+_APIS: Final = (
+    "triomq.client is for trio, triomq.client.asyncio for asyncio, triomq.client.sync for threads and scripts"
+)
+
+
 @contextmanager
 def stop_signals(notify: Callable[[], object]) -> Generator[None, None, None]:
     """Call ``notify`` at SIGTERM and SIGINT instead of their handlers, which return after the block.
@@ -112,12 +123,14 @@ class OpenOnce(ABC):
     def _run(self) -> AbstractAsyncContextManager[None]:
         """Do what comes before the block, and after it: an ``asynccontextmanager`` method."""
 
+    def __enter__(self) -> NoReturn:
+        raise ClientError(wrong_block(self, "trio"))
+
+    __exit__ = __enter__  # else Python's error comes first
+
     async def __aenter__(self) -> Self:
         if not trio.lowlevel.in_trio_task():
-            raise ClientError(
-                f"this {type(self).__name__} runs on trio; under asyncio use the one of triomq.client.asyncio, "
-                "and without an event loop the one of triomq.client.sync"
-            )
+            raise ClientError(wrong_block(self, "trio"))
         if self._context is not None:
             raise ClientError(f"a {type(self).__name__} can be entered once only: make a new one")
         self._context = self._run()

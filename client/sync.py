@@ -18,6 +18,7 @@ from functools import partial, wraps
 from queue import SimpleQueue
 from types import TracebackType
 from typing import ClassVar, Concatenate, Self
+from warnings import warn
 
 from triomq.client.admin.admin import Admin as TrioAdmin
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
@@ -28,6 +29,7 @@ from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
 from triomq.client.consumer.range_reader import RangeReader as TrioRangeReader
 from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
 from triomq.client.facades.portal import acquire_portal, release_portal
+from triomq.client.functions import is_in_asyncio
 from triomq.client.nursery import stop_signals
 from triomq.client.producer.producer import Producer as TrioProducer
 from triomq.client.producer.transaction import Transaction, TransactionBlock, decision
@@ -56,6 +58,8 @@ class _Blocking(Facade[A]):
 
     def _open(self) -> None:
         held = self._hold()
+        if is_in_asyncio():
+            warn(f"this {type(self).__name__} blocks the event loop; use triomq.client.asyncio", RuntimeWarning, 3)
         portal = acquire_portal()
         try:
             portal.call(portal.open, held)

@@ -8,7 +8,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+import trio
+
 from triomq.client.facades.portal import HeldContext, Portal
+from triomq.client.nursery import wrong_block
 from triomq.protocol.errors import ClientClosedError, ClientError
 
 P = ParamSpec("P")
@@ -22,12 +25,25 @@ class Facade(Generic[A]):
     _target: A
     _held: HeldContext[object] | None = None
     _portal: Portal | None = None
+    _library = ""
 
     def _make(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make the trio client."""
         self._target = make(*args, **kwargs)
 
+    def __enter__(self) -> Any:
+        raise ClientError(wrong_block(self, self._library))
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...  # else Python's error comes first
+
+    async def __aenter__(self) -> Any:
+        raise ClientError(wrong_block(self, self._library))
+
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
+
     def _hold(self) -> HeldContext[object]:
+        if trio.lowlevel.in_trio_task():
+            raise ClientError(wrong_block(self, self._library))
         if self._held is not None:
             raise ClientError(f"a {type(self).__name__} can be entered once only: make a new one")
         return HeldContext[object](self._target)

@@ -23,7 +23,7 @@ from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer, send_half
 from triomq.client.producer.send_result import SendResult, SendStatus
 from triomq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from triomq.protocol.errors import BrokerResponseError, ClientError, MessageIllegalError, ProtocolError
+from triomq.protocol.errors import BrokerResponseError, ClientError, MessageIllegalError, ProtocolError, WrongTypeError
 from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
@@ -35,6 +35,7 @@ LOGGER: Final = logging.getLogger("triomq.client.producer.transaction")
 
 _DECIDE_S: Final = 3.0
 _TRIES: Final = 3
+_NO_STATE: Final = ", which is no TransactionState"
 _PAUSE_S: Final = 0.2
 _FIND_AGAIN_S: Final = 1.0
 #: Concurrent checks; a broker repeats those that are refused.
@@ -184,6 +185,7 @@ class TransactionProducer(OpenOnce):
             The transaction with its state.
 
         Raises:
+            WrongTypeError: ``execute`` returned no ``TransactionState``; the message is stored and undecided.
             MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: the message is not
                 stored, as ``Producer.send``; ``execute`` has not run.
         """
@@ -191,6 +193,8 @@ class TransactionProducer(OpenOnce):
         transaction = await self.begin(message)
         state, remark = await _ask(execute, transaction, f"message_id={transaction.id}")
         await self.decide(transaction, state, remark)
+        if remark is not None and remark.endswith(_NO_STATE):
+            raise WrongTypeError(f"execute returned {remark}; its transaction stays undecided until check decides it")
         return transaction
 
     def transaction(self, message: Message) -> "TransactionBlock":
@@ -348,5 +352,5 @@ async def _ask(function: Callable[[_Asked], Any], argument: _Asked, place: str) 
         return TransactionState.UNKNOWN, repr(exc)
     if not isinstance(state, TransactionState):
         LOGGER.error("local transaction or its check returned %r, which is no TransactionState %s", state, place)
-        return TransactionState.UNKNOWN, f"{state!r} is no TransactionState"
+        return TransactionState.UNKNOWN, f"{state!r:.80}{_NO_STATE}"
     return state, None

@@ -1,5 +1,6 @@
 """Mistakes of a first use, in all APIs, against our broker."""
 
+import asyncio
 import re
 import socket
 from collections.abc import Callable, Iterator
@@ -10,8 +11,9 @@ from typing import Any, Final
 import pytest
 import trio
 
-import triomq.client.asyncio
-import triomq.client.sync
+import triomq.client
+import triomq.client.asyncio as aio
+import triomq.client.sync as blocking
 from tests.facades import (
     FACADES,
     Admin,
@@ -26,6 +28,8 @@ from tests.process_handlers import succeed
 from triomq.client import (
     BrokerResponseError,
     ClientConfig,
+    ClientError,
+    ClientInstance,
     ConfigError,
     ConsumerConfig,
     Credentials,
@@ -35,6 +39,7 @@ from triomq.client import (
     NameServerError,
     ProducerConfig,
     TransactionState,
+    WrongTypeError,
 )
 from triomq.testing import RunningBroker, open_broker
 
@@ -174,7 +179,7 @@ async def test_entering_needs_no_right(guarded: RunningBroker, facade: str, kind
 # --- transactions ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("api", [triomq.client, triomq.client.sync, triomq.client.asyncio])
+@pytest.mark.parametrize("api", [triomq.client, blocking, aio])
 def test_transaction_without_block_warns(api: Any) -> None:
     producer = api.TransactionProducer("P", namesrv="127.0.0.1:1", check=check)
     with pytest.warns(RuntimeWarning, match=r"was not entered and sent nothing: use it as (async )?with"):
@@ -254,3 +259,61 @@ async def test_sent_value_of_wrong_type_is_named(rocketmq: RunningBroker, facade
         async with Producer("P", namesrv=rocketmq.namesrv) as producer:
             with pytest.raises(ConfigError, match=r"^message: a str is given; pass a Message\(topic, body"):
                 await producer.send("orders")  # type: ignore[arg-type]
+
+
+# --- the wrong API ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Producer", "PushConsumer"])
+def test_client_in_wrong_block_names_right_one(kind: str) -> None:
+    arguments = PUSH if kind == "PushConsumer" else {}
+
+    def make(api: Any) -> Any:
+        return getattr(api, kind)("G", namesrv="127.0.0.1:1", **arguments)
+
+    async def enter(api: Any) -> None:
+        async with make(api):
+            pass
+
+    for api, text in ((triomq.client, "runs on trio: use it as async with"), (aio, "runs on asyncio: use it as async")):
+        with pytest.raises(ClientError, match=text), make(api):
+            pass
+    for run, api, text in (
+        (asyncio.run, triomq.client, "runs on trio: .*triomq.client.asyncio for asyncio"),
+        (asyncio.run, blocking, "blocks: use it as with; "),
+    ):
+        with pytest.raises(ClientError, match=text):
+            run(enter(api))
+    for api, text in ((aio, "runs on asyncio: .*triomq.client is for trio"), (blocking, "blocks: use it as with; ")):
+        with pytest.raises(ClientError, match=text):
+            trio.run(enter, api)
+
+
+def test_blocking_client_in_coroutine_warns(rocketmq: RunningBroker) -> None:
+    async def block() -> None:
+        with blocking.Producer("P", namesrv=rocketmq.namesrv):
+            pass
+
+    with pytest.warns(RuntimeWarning, match="this Producer blocks the event loop; use triomq.client.asyncio"):
+        asyncio.run(block())
+
+
+def test_commas_between_name_servers_are_named() -> None:
+    with pytest.raises(ConfigError, match="has commas; separate name servers by semicolons, or give a list"):
+        ClientInstance("127.0.0.1:9876,127.0.0.1:9877")
+
+
+@each_facade
+@pytest.mark.parametrize("returned", [None, True])
+async def test_executed_transaction_needs_state(rocketmq: RunningBroker, facade: str, returned: Any) -> None:
+    with use_facade(facade):
+        async with TransactionProducer("P", namesrv=rocketmq.namesrv, check=check) as producer:
+            with pytest.raises(WrongTypeError, match=f"execute returned {returned}, which is no TransactionState; its"):
+                await producer.send(Message(rocketmq.new_topic(), b"x"), lambda _transaction: returned)
+
+
+def test_testing_refuses_unknown_codes_and_topics(rocketmq: RunningBroker) -> None:
+    with pytest.raises(TypeError, match="'SYSTEM_BUSY' is no code; pass a number"):
+        rocketmq.faults.refuse(code="SYSTEM_BUSY")  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="there is no topic 'typo'"):
+        rocketmq.messages("typo")

@@ -17,7 +17,7 @@ from triomq.broker.network.connection import Connection, Processor, Requests, ne
 from triomq.broker.network.refusal import RefusedError
 from triomq.broker.services.clock_watch import elapsed_ms
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.names import is_system_group
+from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_records
 from triomq.protocol.wire.command import RemotingCommand
@@ -170,6 +170,8 @@ class BrokerHost:
     async def messages(self, topic: str) -> list[MessageExt]:
         """Return all messages of a topic in the order in which they were stored."""
         reader, config = self._broker.store.reader, self._broker.topics.get(topic)
+        if config is None and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+            raise AssertionError(f"there is no topic {topic!r}")
         found: list[MessageExt] = []
         for queue_id in range(config.read_queue_nums if config else 0):
             at = reader.min_offset_in_queue(topic, queue_id)

@@ -100,7 +100,14 @@ class Faults:
         self._broker.host.call(BrokerHost.slow_disk, seconds)
 
     def refuse(self, *, code: int, next: int = 1, requests: Collection[int] = SENDS) -> None:  # noqa: A002  # reads well
-        """Answer the next sends, or requests with other codes, with a ``ResponseCode``; replaces an earlier call."""
+        """Answer the next sends, or requests with other codes, with a ``ResponseCode``; replaces an earlier call.
+
+        Raises:
+            TypeError: a code is no number.
+        """
+        for number in (code, *requests):
+            if not isinstance(number, int):
+                raise TypeError(f"refuse: {number!r} is no code; pass a number, as ResponseCode.SYSTEM_BUSY")
         self._broker.host.call(BrokerHost.refuse, code, next, requests)
 
     def clear(self) -> None:
@@ -189,7 +196,11 @@ class RunningBroker:
         return self.create_topic(f"{prefix}-{next(self._numbers)}", queues)
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Return all messages of a topic in the order in which they were stored; none if there is no such topic."""
+        """Return all messages of a topic in the order in which they were stored.
+
+        Raises:
+            AssertionError: there is no such topic.
+        """
         return self.host.call(BrokerHost.messages, topic)
 
     @property
