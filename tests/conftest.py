@@ -81,7 +81,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(params=[0, 20, pytest.param(200, marks=pytest.mark.slow)], ids=lambda delay_ms: f"{delay_ms} ms")
 def disk_delay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow down each sync of the broker processes that the test starts."""
+    """Slow down each sync of the brokers that the test starts."""
     monkeypatch.setenv(SLOW_DISK, f"{request.param / 1000}")
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
+from triomq.testing.slow_disk import SlowDisk
+
 READY_TIMEOUT_S: Final = 30
 STOP_TIMEOUT_S: Final = 30
 _FREE_PORT: Final = ("--listen", "127.0.0.1:0")
@@ -20,6 +22,11 @@ ANY_DISK: Final = ("--disk-full-ratio", "100", "--disk-clean-ratio", "100")  # w
 
 #: Environment variable: by how much each sync of our brokers is slowed down, in seconds.
 SLOW_DISK: Final = "TRIOMQ_TESTS_SLOW_DISK"
+
+
+def tests_disk() -> SlowDisk:
+    """Return the disk of a broker in this process."""
+    return SlowDisk(float(os.environ.get(SLOW_DISK, "0")))
 
 
 @dataclass(kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import trio
 
 from tests.commands import make_command
+from tests.processes import tests_disk
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig, Listener
 from triomq.broker.network.sockets import VIP_PORT_DISTANCE
@@ -37,7 +38,7 @@ def broker_config(root: Path, store: Mapping[str, Any] | None = None, **settings
 @asynccontextmanager
 async def running(root: Path, store: Mapping[str, Any] | None = None, **settings: Any) -> AsyncGenerator[Broker]:
     """Serve until the block is left; a slow machine makes no peer wait where a test's clock stands still."""
-    async with open_broker(broker_config(root, store, **settings)) as broker:
+    async with open_broker(broker_config(root, store, **settings), file_system=tests_disk()) as broker:
         broker.steps.clock = trio.current_time
         yield broker
 

@@ -20,13 +20,13 @@ class SlowDisk(FileSystem):
         self.delay_s = delay_s
 
 
-def _slowed(method: Callable[..., None]) -> Callable[..., None]:
+def _slowed(name: str) -> Callable[..., None]:
     def sync(disk: SlowDisk, *args: Any) -> None:
         time.sleep(disk.delay_s)
-        method(disk, *args)
+        getattr(super(SlowDisk, disk), name)(*args)
 
     return sync
 
 
 for _name in _SYNCS:
-    setattr(SlowDisk, _name, _slowed(getattr(FileSystem, _name)))
+    setattr(SlowDisk, _name, _slowed(_name))

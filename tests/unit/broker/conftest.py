@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import tests_disk
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.config import BrokerConfig
 from triomq.broker.server import Broker
@@ -33,7 +34,7 @@ def make_broker(tmp_path: Path, clock: Clock) -> Iterator[MakeBroker]:
             "index_units": 1000,
         }
         config = StoreConfig(root=tmp_path / "store", **{**sizes, **(store_settings or {})})
-        store = MessageStore(config, clock_ms=clock)
+        store = MessageStore(config, clock_ms=clock, file_system=tests_disk())
         store.open()
         stores.append(store)
         broker = Broker(BrokerConfig(store=config, **settings), store, clock, clock, elapsed_clock_ms=clock)
