@@ -128,7 +128,7 @@ def _about_registrations(clusters: Sequence[ClusterInfo]) -> Iterator[Finding]:
     for key, broker in sorted(missing.items()):
         if key not in present:
             advice = (
-                "start it again: until then nobody consumes the messages that it has; if it is gone for good, the name "
+                "start it again: until then its messages reach no consumer; if it is gone for good, the name "
                 "server forgets it 12 hours after it left"
             )
             yield Finding(FindingKind.MISSING_BROKER, describe_missing(broker), advice, broker=broker.broker_name)

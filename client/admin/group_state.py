@@ -128,7 +128,7 @@ class IdleFilter(NamedTuple):
     similar: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return what was found, for people."""
+        """Return the finding as text."""
         similar = f"; similar: {', '.join(self.similar)}" if self.similar else ""
         return (
             f"the filter {self.expression!r} selected 0 of the newest {self.messages} messages of topic {self.topic}; "

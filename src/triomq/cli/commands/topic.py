@@ -187,7 +187,7 @@ async def show(options: TopicShowOptions) -> None:
         found = {"topic": options.topic, "messages": messages}
         write_json({**found, "brokers": brokers, "queues": rows, "missing": missing})
         return
-    notes = [f"; what a missing broker has of it is not shown: {text}" for text in missing]
+    notes = [f"; queues on a missing broker are not shown: {text}" for text in missing]
     text = f"topic {options.topic}: {plural(messages, 'message')} in the queues{''.join(notes)}"
     write_text(escape_controls(text) + "\n")
     write_records(("BROKER", "CLUSTER", "ADDRESS", "PERMISSION", "READ", "WRITE"), brokers, as_json=False)
