@@ -10,7 +10,6 @@ Answered: TypeAlias = Callable[[float], None]
 _LEAST: Final = 32
 _MOST: Final = 2048
 _MOST_BYTES: Final = 64 * 1024**2
-_WEIGHT: Final = 1 / 16  # of an answer in the moving average
 _QUEUED: Final = 1.5  # times the quickest answer: requests wait for each other
 
 
@@ -18,8 +17,8 @@ class InFlight:
     """Starts tasks that each send one request after another.
 
     While the usual answer takes less than 1.5 times as long as the quickest one, requests do not wait for each other,
-    and every second answer starts another task.  So the number grows by half in each round trip until the broker, the
-    network or this process is busy.
+    and every fourth answer starts another task.  So the number grows by a quarter in each round trip until the broker,
+    the network or this process is busy.
 
     Attributes:
         tasks: the number of tasks so far.
@@ -48,8 +47,8 @@ class InFlight:
         if self._answers <= _LEAST:  # these have waited for the connection, too
             self._usual_s = took_s
             return
-        self._usual_s += (took_s - self._usual_s) * _WEIGHT
-        if self._answers % 2 and self.tasks < self._most and self._usual_s < _QUEUED * self._quickest_s:
+        self._usual_s += (took_s - self._usual_s) / self.tasks  # the average of a round trip
+        if self._answers % 4 == 0 and self.tasks < self._most and self._usual_s < _QUEUED * self._quickest_s:
             self._add()
 
     def _add(self) -> None:

@@ -12,11 +12,11 @@ REQUESTS = 20_000
 @pytest.mark.parametrize(
     ("round_trip_s", "service_s", "limits", "tasks", "least_rate"),
     [
-        (0.05, 0.0001, {}, (500, 1500), 8000),  # 500 keep the server busy
+        (0.05, 0.0001, {}, (500, 1500), 7500),  # 500 keep the server busy
         (0.0, 0.0001, {}, (32, 32), 9900),
         (0.05, 0.0001, {"fixed": 10}, (10, 10), 190),
         (0.05, 0.0001, {"request_bytes": 1024**2}, (64, 64), 1200),
-        (2.0, 0.00001, {}, (2048, 2048), 450),
+        (2.0, 0.00001, {}, (700, 2048), 250),
     ],
 )
 async def test_tasks_grow_until_server_is_busy(
