@@ -48,12 +48,14 @@ class Life(Deciding):
         cuts: how often the power was cut.
         acknowledged: records that had to be there after a cut, over all cuts.
         boundaries: places at which it could have been cut.
+        disk_delay: how probable it is that something more is done while the disk syncs.
     """
 
     def __init__(self, seed: int, base: Path, *, first_cut: int | None = None) -> None:
         """``first_cut`` is the boundary of the first cut; without it the seed decides."""
         self.random = Random(seed)
         self._first_cut = first_cut
+        self.disk_delay = self.random.choice((0.3, 0.3, 0.8))
         self.cuts = self.acknowledged = self.boundaries = 0
         self.was_cut = False
         self.root = base / "store"
@@ -101,12 +103,12 @@ class Life(Deciding):
     # Operations
 
     def flush(self) -> None:
-        """Flush the log as group commit does: more messages may come before the disk has answered."""
+        """Flush the log as group commit does: other work may be done before the disk has answered."""
         plan = self.store.flush_plan()
         if plan is None:
             return
-        while self.random.random() < 0.3:
-            self.put()
+        while self.random.random() < self.disk_delay:
+            self.random.choice(DURING_FLUSHES)(self)
         plan.run()
         self.store.flush_done(plan)
         self.store.dispatch_flushed()
@@ -115,8 +117,8 @@ class Life(Deciding):
     def flush_queues(self) -> None:
         plan = self.store.flush_consume_queues_plan(self.random.choice((0, 1)))
         if plan is not None:
-            while self.random.random() < 0.3:
-                self.put()
+            while self.random.random() < self.disk_delay:
+                self.random.choice(DURING_FLUSHES)(self)
             plan.run()
             self.store.flush_done(plan)
 
@@ -353,6 +355,14 @@ class Life(Deciding):
             )
 
 
+DURING_FLUSHES: Final[tuple[Callable[[Life], None], ...]] = (
+    *[Life.put] * 3,
+    Life.put_delayed,
+    Life.put_half,
+    Life.decide,
+    Life.check_due,
+    Life.deliver_due,
+)
 OPERATIONS: Final[tuple[Callable[[Life], None], ...]] = (
     *[Life.put] * 8,
     *[Life.put_delayed] * 2,
