@@ -25,18 +25,30 @@ class FailureLog:
     independently have keys, of which it remembers a thousand: a peer may choose them.
     """
 
-    __slots__ = ("_failures", "_level", "_logger", "_message", "_recovery")
+    __slots__ = ("_failures", "_level", "_logger", "_message", "_recovery", "_traceback")
 
-    def __init__(self, logger: logging.Logger, message: str, level: int = logging.ERROR, *, recovery: str = "") -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        message: str,
+        level: int = logging.ERROR,
+        *,
+        recovery: str = "",
+        traceback: bool = False,
+    ) -> None:
         """Take the message of a failure, and optionally that of the first success after it."""
         self._logger = logger
         self._message = message
         self._level = level
         self._recovery = recovery
+        self._traceback = traceback
         self._failures: dict[Hashable, _Failure] = {}
 
     def failed(self, *args: object, key: Hashable = None, cause: str = "", level: int | None = None) -> None:
-        """Log the message with its arguments, unless this failure was logged within the last minute."""
+        """Log the message with its arguments, unless this failure was logged within the last minute.
+
+        If the log was made with ``traceback``, that of the exception being handled follows.
+        """
         if key not in self._failures and len(self._failures) >= _MAX_KEYS:
             del self._failures[next(iter(self._failures))]
         failure, now = self._failures.setdefault(key, _Failure()), monotonic()
@@ -50,7 +62,7 @@ class FailureLog:
             message += " (and %d more like this)"
             args, failure.suppressed = (*args, failure.suppressed), 0
         failure.silent_until = now + _INTERVAL_S
-        self._logger.log(self._level if level is None else level, message, *args)
+        self._logger.log(self._level if level is None else level, message, *args, exc_info=self._traceback)
 
     def worked(self, *args: object, key: Hashable = None) -> None:
         """Log the recovery message with its arguments, if the operation had failed and there is such a message."""

@@ -159,7 +159,7 @@ class Timer:
             raise MessageIllegalError(
                 "timer message illegal, the delay time should not be bigger than the max delay"
                 f" {self._config.timer_max_delay_ms}ms; or if set del msg, the delay time should be bigger than the"
-                " current time"
+                " current time (triomq broker: --timer-max-delay SECONDS)"
             )
 
     def put(self, due_ms: int, message: Entry) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from triomq.client.cluster.route import (
     publish_queues,
     read_route,
     same_route,
+    similar_names,
     subscribe_queues,
 )
 from triomq.client.environment import RANDOM
@@ -182,6 +183,15 @@ class Routes:
         """Return the names of all topics the name server knows, sorted."""
         response = await self._requests.ask_namesrv(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(TopicList.decode(response.body).topic_list)
+
+    async def similar_topics(self, topic: str) -> str:
+        """Return a text that names similar topics, or says why it does not."""
+        try:
+            topics = [name for name in await self.topics() if not name.startswith("%")]
+        except (ClientError, BrokerResponseError, ProtocolError) as exc:
+            return f"similar topics are unknown: {exc}"
+        else:
+            return similar_names("topic", topic, topics)
 
     async def cluster(self) -> ClusterInfo:
         """Return all brokers the name server knows, by cluster and name."""

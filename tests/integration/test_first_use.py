@@ -317,3 +317,39 @@ def test_testing_refuses_unknown_codes_and_topics(rocketmq: RunningBroker) -> No
         rocketmq.faults.refuse(code="SYSTEM_BUSY")  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="there is no topic 'typo'"):
         rocketmq.messages("typo")
+
+
+# --- what is logged -----------------------------------------------------------------------------------------------
+
+
+async def test_missing_topic_is_logged_with_similar_names(
+    rocketmq: RunningBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    rocketmq.create_topic("orders")
+    async with PushConsumer(
+        "G", namesrv=rocketmq.namesrv, on_message=succeed_async, subscriptions={"ordesr": "*"}
+    ) as c:
+        await c.wait_assigned()
+    assert "topic=ordesr hint=similar topics: orders" in caplog.text
+
+
+@pytest.mark.parametrize("argument", ["on_message", "on_messages"])
+@each_facade
+async def test_failing_orderly_handler_is_logged_once(
+    rocketmq: RunningBroker, caplog: pytest.LogCaptureFixture, facade: str, argument: str
+) -> None:
+    topic, calls = rocketmq.new_topic(), trio.Semaphore(0)
+
+    async def fail(*_arguments: object) -> None:
+        calls.release()
+        raise ValueError("no such order")
+
+    settings = ConsumerConfig(suspend_queue_s=0.01)
+    with use_facade(facade):
+        async with Producer("P", namesrv=rocketmq.namesrv) as producer:
+            await producer.send(Message(topic, b"x"))
+        consumer: Any = {"subscriptions": {topic: "*"}, "start": "earliest", "orderly": True, argument: fail}
+        async with PushConsumer(topic, namesrv=rocketmq.namesrv, settings=settings, **consumer):
+            for _ in range(5):
+                await calls.acquire()
+    assert caplog.text.count("handler raised") == caplog.text.count("Traceback") == 1

@@ -28,7 +28,9 @@ from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.strategies")
 
-_MISSING: Final = "topic does not exist: create it; it is consumed from its first message as soon as it exists topic=%s"
+_MISSING: Final = (
+    "topic does not exist: create it; it is consumed from its first message as soon as it exists topic=%s hint=%s"
+)
 _GIVE_UP_LIMIT_S: Final = 1.0
 _EARLY_COMMIT_LIMIT_S: Final = 0.2
 
@@ -310,7 +312,7 @@ class Rebalancer:
             if await instance.routes.find(topic, refresh=True) is None and topic not in self._missing:
                 self._missing.add(topic)
                 if topic != self._subscriptions.retry_topic:
-                    LOGGER.warning(_MISSING, topic)
+                    LOGGER.warning(_MISSING, topic, await instance.routes.similar_topics(topic))
             queues = instance.routes.known_subscribe_queues(topic)
         self._known_at_start.setdefault(topic, frozenset(queues))
         if queues:

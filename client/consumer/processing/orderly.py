@@ -25,6 +25,7 @@ from triomq.client.consumer.handlers import BLOCK_THEIR_QUEUE, RAISED, Handler, 
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.processing.worker_pool import BLOCKED_S, Slot, WorkerPool
 from triomq.protocol.bodies.client import ConsumeResult
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -73,6 +74,7 @@ class OrderlyService(WorkerPool):
     def __init__(self, handler: Handler, sender: DeadLetterSender, config: ConsumerConfig) -> None:
         super().__init__(handler._replace(after_failure=BLOCK_THEIR_QUEUE), config)
         self._sender = sender
+        self._failures = FailureLog(LOGGER, RAISED, logging.WARNING, traceback=True)
         self._ready: deque[ProcessQueue] = deque()
         self._busy: set[MessageQueue] = set()
         self._timers: trio.Nursery | None = None
@@ -100,6 +102,11 @@ class OrderlyService(WorkerPool):
         self.stopped = True
         self._ready.clear()
         self.parked.unpark_all()
+
+    def _log_failure(self, messages: Sequence[MessageExt], error: Exception) -> None:
+        """Log a call that raised: of one message, which comes again after a pause, at once and then once a minute."""
+        place = messages[0].topic, messages[0].queue_id, messages[0].queue_offset
+        self._failures.failed(*self.handler.failure(messages), key=place, cause=type(error).__name__)
 
     def direct_result(self, status: object) -> ConsumeResult:
         """Return what a result means for a direct call."""
@@ -187,8 +194,8 @@ class OrderlyService(WorkerPool):
             try:
                 result = await function(message)
                 status = ConsumeStatus.SUCCESS if result is None else orderly_status(result)
-            except Exception:  # boundary: foreign code may raise anything; Cancelled passes
-                LOGGER.warning(RAISED, *self.handler.failure(slot.messages), exc_info=True)
+            except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything; Cancelled passes
+                self._log_failure(slot.messages, exc)
                 status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
             started, at = at, now()
             process_queue.last_consumed_at = at
@@ -207,8 +214,8 @@ class OrderlyService(WorkerPool):
         try:
             # the handler may change its list
             status = orderly_status(await self.call(list(messages), context))
-        except Exception:  # boundary: foreign code may raise anything; Cancelled passes
-            LOGGER.warning(RAISED, *self.handler.failure(messages), exc_info=True)
+        except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything; Cancelled passes
+            self._log_failure(messages, exc)
             status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
         self._note_end(process_queue, started)
         return await self._settle(process_queue, messages, status, context)
@@ -249,8 +256,8 @@ class OrderlyService(WorkerPool):
                 break
             try:
                 status = orderly_status(function(message))
-            except Exception:  # boundary: foreign code may raise anything
-                LOGGER.warning(RAISED, *self.handler.failure((message,)), exc_info=True)
+            except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything
+                self._log_failure((message,), exc)
                 status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
             if status is not ConsumeStatus.SUCCESS:
                 return status

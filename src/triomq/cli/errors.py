@@ -37,7 +37,6 @@ _HINTS: Final[Mapping[type[BaseException], str]] = {
 
 
 _REMARK_HINTS: Final = {
-    "bigger than the max delay": "the limit is set by triomq broker --timer-max-delay",
     "message is forbidden": "see the permissions with triomq topic show TOPIC",
 }
 """Parts of brokers' texts, and hints."""

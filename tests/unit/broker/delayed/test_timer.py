@@ -98,7 +98,7 @@ def test_excessive_delay_is_rejected_like_in_rocketmq(make_broker: MakeBroker) -
     assert (response.code, response.remark) == (
         ResponseCode.MESSAGE_ILLEGAL,
         "timer message illegal, the delay time should not be bigger than the max delay 60000ms; or if set del msg,"
-        " the delay time should be bigger than the current time",
+        " the delay time should be bigger than the current time (triomq broker: --timer-max-delay SECONDS)",
     )
     assert len(peer.broker.timer) == 1
 

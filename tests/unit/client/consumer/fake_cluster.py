@@ -372,6 +372,9 @@ class FakeInstance:
     def known(self, topic: str) -> TopicRouteData | None:
         return self._known.get(topic)
 
+    async def similar_topics(self, topic: str) -> str:
+        return f"none like {topic}"
+
     def known_subscribe_queues(self, topic: str) -> Queues:
         route = self._known.get(topic)
         return () if route is None else subscribe_queues(topic, route)
