@@ -12,6 +12,7 @@ from typing import Final
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.requests import raise_for_code
+from triomq.client.nursery import in_parallel
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, ProtocolError, QueryNotFoundError
 from triomq.protocol.record.message import MessageExt
@@ -51,8 +52,8 @@ async def find_by_key(
     if not header.key or " " in header.key:
         raise ConfigError(f"key {header.key!r}: must be neither empty nor contain a space, which separates keys")
     found: list[MessageExt] = []
-    for name, address in brokers.items():
-        of_broker = await _find_at(instance, address, header)
+    all_found = await in_parallel(lambda address: _find_at(instance, address, header), brokers.values())
+    for name, of_broker in zip(brokers, all_found, strict=True):
         for message in of_broker:
             message.broker_name = name
         found += of_broker
