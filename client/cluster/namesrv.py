@@ -7,10 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from triomq.protocol.errors import ClientClosedError, ClientError, NameServerError
+from triomq.protocol.errors import ClientClosedError, ClientError, ConnectError, NameServerError
 from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.client.cluster.namesrv")
+
+_NO_NAME_SERVER: Final = " (is it a name server of RocketMQ?)"
 
 
 class NameServers:
@@ -42,7 +44,7 @@ class NameServers:
             except ClientClosedError:
                 raise
             except ClientError as exc:
-                reasons.append(str(exc))
+                reasons.append(f"{exc}{'' if isinstance(exc, ConnectError) else _NO_NAME_SERVER}")
                 if asked == self._current:  # else another task has moved on already
                     self._current = (asked + 1) % len(self.addresses)
                     if len(reasons) < len(self.addresses):  # else the error below says it

@@ -129,6 +129,22 @@ async def test_entering_fails_at_wrong_port(closed_port: str, facade: str, make:
             pass
 
 
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+async def test_entering_other_server_asks_for_name_server(answer: bytes, nursery: trio.Nursery) -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        if answer:
+            await stream.send_all(answer)
+        await stream.aclose()
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    nursery.start_soon(trio.serve_listeners, serve, [listener])
+    with pytest.raises(NameServerError, match="is it a name server of RocketMQ"):
+        async with Admin(namesrv=f"127.0.0.1:{listener.socket.getsockname()[1]}"):
+            pass
+    nursery.cancel_scope.cancel()
+
+
 @each_facade
 async def test_entering_needs_one_of_several_name_servers(
     rocketmq: RunningBroker, closed_port: str, facade: str
