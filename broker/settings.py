@@ -62,7 +62,7 @@ def _delays(levels: DelayLevels) -> str:
 
 
 class FixedSettingError(ConfigError):
-    """A setting that may not be changed while the server runs."""
+    """A setting that does not exist, or may not be changed while the server runs."""
 
 
 class _Kind(NamedTuple):
@@ -179,8 +179,8 @@ class Settings:
         Those that are as wanted already are no changes, so that a tool may send back all it was told.
 
         Raises:
-            FixedSettingError: a setting is fixed.
-            ConfigError: a setting is unknown, or a value is impossible.
+            FixedSettingError: a setting is unknown or fixed.
+            ConfigError: a value is impossible.
         """
         texts = self.texts(advertised)
         changes = {name: text for name, text in wanted.items() if texts.get(name) != text}
@@ -205,12 +205,11 @@ class Settings:
         """Return a setting that may change, and what it is a field of.
 
         Raises:
-            FixedSettingError: it may not.
-            ConfigError: it does not exist.
+            FixedSettingError: it may not, or does not exist.
         """
         found = self._settings.get(name)
         if found is not None and found[0].is_live:
             return found
         if name not in self.texts(""):
-            raise ConfigError(f"setting {name[:_LONGEST_TOLD]!r} does not exist in triomq")
+            raise FixedSettingError(f"setting {name[:_LONGEST_TOLD]!r} does not exist in triomq")
         raise FixedSettingError(f"setting {name} cannot be changed while the broker runs: start it with other options")

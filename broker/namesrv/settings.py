@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from triomq.broker.settings import FixedSettingError
 from triomq.protocol.errors import ConfigError
 
 LOGGER: Final = logging.getLogger("triomq.broker.namesrv.settings")
@@ -37,13 +38,14 @@ class NameServerSettings:
         """Change settings at once, all or none, until the next start; those that are as wanted are no changes.
 
         Raises:
-            ConfigError: a setting is unknown or fixed, or a value is impossible.
+            FixedSettingError: a setting is unknown or fixed.
+            ConfigError: a value is impossible.
         """
         texts = self.texts()
         changes = {name: text for name, text in wanted.items() if texts.get(name) != text}
         for name, text in changes.items():
             if name != _ORDER_MESSAGES:
-                raise ConfigError(f"setting {name[:_LONGEST_TOLD]!r} of the name server cannot be changed")
+                raise FixedSettingError(f"setting {name[:_LONGEST_TOLD]!r} of the name server cannot be changed")
             if text not in _FLAGS:
                 raise ConfigError(f"setting {name}: {text[:_LONGEST_TOLD]!r} is not true or false")
         for name, text in changes.items():

@@ -16,8 +16,9 @@ from triomq.broker.processors.route import (
     is_unit,
 )
 from triomq.broker.pulls.paged_reads import PagedReads
+from triomq.broker.settings import FixedSettingError
 from triomq.protocol.bodies.properties_text import properties_text, read_properties
-from triomq.protocol.codes import RequestCode
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -66,6 +67,8 @@ class _SettingsProcessor:
     def update(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         try:
             self.settings.change(read_properties(bytes(command.body).decode()), connection.peer)
+        except FixedSettingError as exc:
+            raise RefusedError(str(exc), ResponseCode.NO_PERMISSION) from None
         except (ConfigError, UnicodeDecodeError) as exc:
             raise RefusedError(str(exc)) from None
         return command.reply()

@@ -108,7 +108,7 @@ def test_python_examples_print_what_the_text_says(broker: Broker, document: str,
         )
         assert re.fullmatch(printed, written), written
     if document == "docs/tutorial.md":
-        assert "\n1 dead letters of group shipping sent back, 0 left\n" in shell(document, "dlq redrive", broker)
+        assert "\n1 dead letter of group shipping sent back, 0 left\n" in shell(document, "dlq redrive", broker)
 
 
 def shell(document: str, word: str, broker: Broker) -> str:
