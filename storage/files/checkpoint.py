@@ -35,7 +35,8 @@ class Checkpoint(NamedTuple):
         indexes: in the index files that are full (indexMsgTimestamp).
         log_end: physical offset up to which the commit log is on the disk; 0 if RocketMQ wrote the file.
         queues_end: up to which the records have units there.
-        index_end: of the last record in the index files that are full; -1 if RocketMQ wrote the file.
+        index_end: the records that begin before it are in index files that are full; 0 without such files, and -1 if
+            RocketMQ wrote the file.
     """
 
     physic: int = 0

@@ -127,7 +127,8 @@ class MessageIndex:
         """Return a checkpoint that vouches for those of its full index files that are there."""
         headers = [file.header for file in self.files.all if _is_vouched(file, checkpoint)]
         newest = headers[-1] if headers else NO_UNITS
-        return checkpoint._replace(indexes=newest.end_timestamp, index_end=newest.end_physical_offset)
+        end = newest.end_physical_offset + 1 if headers else 0
+        return checkpoint._replace(indexes=newest.end_timestamp, index_end=end)
 
     @property
     def lag_bytes(self) -> int:
@@ -262,11 +263,11 @@ class MessageIndex:
         passed, vouched = min(checkpoint.log_end, self.files.newest_header.end_physical_offset), checkpoint.index_end
         for file in self.files.all:
             _, end_timestamp, _, end, *_ = file.header
-            is_certain = not file.room and vouched < end < passed
-            if is_certain or (before_close and (end > vouched or file is self.files.all[-1])):
+            is_certain = not file.room and vouched <= end < passed
+            if is_certain or (before_close and (end >= vouched or file is self.files.all[-1])):
                 plan.add_file(file.to_flush, (self.files.directory, self.files.directory.parent))
             if is_certain:
-                checkpoint = checkpoint._replace(indexes=end_timestamp, index_end=end)
+                checkpoint = checkpoint._replace(indexes=end_timestamp, index_end=end + 1)
         return checkpoint
 
     def _check(self, file: IndexFile, crash_checkpoint: Checkpoint | None) -> None:
@@ -349,7 +350,7 @@ class MessageIndex:
     def _cut(self, first: IndexFile, reason: IndexDamagedError) -> list[str]:
         """Delete ``first`` and all after it; return their names."""
         removed = self.files.delete_from(first, reason)
-        kept = self.files.newest_header.end_physical_offset
+        kept = self.files.newest_header.end_physical_offset + 1 if self.files.all else 0
         self._kept_end = kept if self._kept_end is None else min(self._kept_end, kept)
         return removed
 
@@ -358,4 +359,4 @@ def _is_vouched(file: IndexFile, checkpoint: Checkpoint) -> bool:
     """Whether a file is full and, by the checkpoint, on the disk; RocketMQ's says so by a time."""
     if checkpoint.index_end < 0:
         return not file.room and file.header.end_timestamp <= checkpoint.indexes
-    return not file.room and file.header.end_physical_offset <= checkpoint.index_end
+    return not file.room and file.header.end_physical_offset < checkpoint.index_end

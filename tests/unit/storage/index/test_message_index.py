@@ -269,6 +269,20 @@ def test_full_files_of_one_millisecond_survive_a_crash(maker: StoreMaker) -> Non
     assert len(report(again).removed_index_files) == 1  # no later key is on the disk
 
 
+def test_file_filled_by_first_record_needs_flush(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    """It ends at physical offset 0, which a checkpoint without index files must not cover."""
+    store = maker(file_system=faulty)
+    put_keys(store, *(f"k{number}" for number in range(149)))
+    put_keys(store, "later")
+    index_all(store)
+    first, newest = names(store.config.root)
+    assert report(maker(maker.killed_copy(store))).removed_index_files == (first, newest)
+    faulty.calls.clear()
+    store.flush()
+    assert ("sync_file", store.config.root / "index" / first) in faulty.calls
+    assert report(maker(maker.killed_copy(store))).removed_index_files == (newest,)
+
+
 def test_a_file_that_power_loss_left_empty_is_made_again(maker: StoreMaker) -> None:
     store = filled(maker)
     index_all(store)
