@@ -19,7 +19,7 @@ from triomq.storage.retention import Deletion, Retention
 SEEDS = range(100_000, 100_400)
 EXHAUSTIVE_SEEDS = 4
 #: Of a planted fault that only one life in hundreds can tell: a little before such a life.
-FIRST_SEEDS = {"flush_delivered": 2800}
+FIRST_SEEDS = {"flush_delivered": 300}
 
 
 def test_power_cuts_lose_no_acked_and_invent_no_messages(tmp_path: Path) -> None:
