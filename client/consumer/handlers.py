@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus, OrderlyContext
 from triomq.client.functions import is_async
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.errors import ConfigError, ProtocolError, UnsupportedCompressionError
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.typed import check_callable
 
@@ -39,6 +39,10 @@ RAISED: Final = (
 COME_LATER: Final = "they come again after a delay, too often failed ones become dead letters"
 BLOCK_THEIR_QUEUE: Final = "their queue pauses, then they come again"
 ARE_GONE: Final = "they do not come again"
+
+
+#: The error about messages that no handler can read here.
+HELD: Final = "messages are held until a package is installed: %s group=%s topic=%s queue_id=%d offset=%d messages=%d"
 
 
 class Handler(NamedTuple):
@@ -76,6 +80,11 @@ class Handler(NamedTuple):
         place = self.group, first.topic, first.queue_id, first.queue_offset
         return *place, first.message_id, first.reconsume_times, len(messages), self.after_failure
 
+    def held(self, messages: Sequence[MessageExt], error: UnsupportedCompressionError) -> tuple[object, ...]:
+        """Return the arguments of :data:`HELD` for messages whose call failed, one of which has this error."""
+        first = messages[0]
+        return error, self.group, first.topic, first.queue_id, first.queue_offset, len(messages)
+
     def log_blocked_loop(self, blocked_s: float, messages: Sequence[MessageExt]) -> None:
         """Log that the handler kept the event loop from running anything else."""
         LOGGER.warning(
@@ -84,6 +93,18 @@ class Handler(NamedTuple):
             "message_id=%s",
             *(blocked_s, self.group, messages[0].topic, messages[0].message_id),
         )
+
+
+def missing_package(messages: Sequence[MessageExt]) -> UnsupportedCompressionError | None:
+    """Return the error of a body whose compression needs a package that is not installed; ``None``: all can be read."""
+    for message in messages:
+        try:
+            _ = message.body
+        except UnsupportedCompressionError as exc:
+            return exc
+        except ProtocolError:
+            continue
+    return None
 
 
 def status_of(result: object) -> ConsumeStatus:

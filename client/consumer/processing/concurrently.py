@@ -132,15 +132,16 @@ class ConcurrentService(WorkerPool):
     async def settle(
         self, process_queue: ProcessQueue, messages: Sequence[MessageExt], delay_level: int = BROKER_DECIDES
     ) -> None:
-        """Send failed messages back; those for which that fails are resubmitted later and hold the offset."""
+        """Send failed messages back; those that are not are resubmitted later and hold the offset."""
+        held = self.holds(messages)
         for message in messages:
             if process_queue.dropped:
                 return
-            if await self._sender.send(message, delay_level):
+            if not held and await self._sender.send(message, delay_level):
                 if not process_queue.dropped:
                     process_queue.remove(message)
             else:
-                message.reconsume_times += 1
+                message.reconsume_times += not held
                 due = trio.current_time() + self.config.resubmit_delay_s
                 self._later.append(_Later(due, message, process_queue))
                 self._later_added.set()

@@ -103,7 +103,7 @@ class OrderlyService(WorkerPool):
         self._ready.clear()
         self.parked.unpark_all()
 
-    def _log_failure(self, messages: Sequence[MessageExt], error: Exception) -> None:
+    def _log_raised(self, messages: Sequence[MessageExt], error: Exception) -> None:
         """Log a call that raised: of one message, which comes again after a pause, at once and then once a minute."""
         place = messages[0].topic, messages[0].queue_id, messages[0].queue_offset
         self._failures.failed(*self.handler.failure(messages), key=place, cause=type(error).__name__)
@@ -195,7 +195,7 @@ class OrderlyService(WorkerPool):
                 result = await function(message)
                 status = ConsumeStatus.SUCCESS if result is None else orderly_status(result)
             except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything; Cancelled passes
-                self._log_failure(slot.messages, exc)
+                self.log_raised(slot.messages, exc)
                 status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
             started, at = at, now()
             process_queue.last_consumed_at = at
@@ -215,7 +215,7 @@ class OrderlyService(WorkerPool):
             # the handler may change its list
             status = orderly_status(await self.call(list(messages), context))
         except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything; Cancelled passes
-            self._log_failure(messages, exc)
+            self.log_raised(messages, exc)
             status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
         self._note_end(process_queue, started)
         return await self._settle(process_queue, messages, status, context)
@@ -257,7 +257,7 @@ class OrderlyService(WorkerPool):
             try:
                 status = orderly_status(function(message))
             except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything
-                self._log_failure((message,), exc)
+                self.log_raised((message,), exc)
                 status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
             if status is not ConsumeStatus.SUCCESS:
                 return status
@@ -297,6 +297,8 @@ class OrderlyService(WorkerPool):
         Return those to redeliver.  The others are consumed: Java redelivers a batch with one such message as a
         whole, so its dead letters become dead letters once more.
         """
+        if self.holds(messages):
+            return messages
         again: list[MessageExt] = []
         for message in messages:
             if message.reconsume_times >= self.config.orderly_max_reconsume_times and (

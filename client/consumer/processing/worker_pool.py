@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Final, TypeAlias
 import trio
 
 from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, OrderlyContext
-from triomq.client.consumer.handlers import ARE_GONE, RAISED, Handler
+from triomq.client.consumer.handlers import ARE_GONE, HELD, RAISED, Handler, missing_package
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.bodies.client import ConsumeResult
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import REPLIER, MessageExt
 
@@ -135,6 +136,7 @@ class WorkerPool(CooperativeBudget, ABC):
         self.parked = trio.lowlevel.ParkingLot()
         self.replier: Callable[[MessageExt, bytes], Any] | None = None
         self._nursery: trio.Nursery | None = None
+        self._held = FailureLog(LOGGER, HELD)
 
     @abstractmethod
     async def work(self, slot: Slot) -> None:
@@ -173,6 +175,21 @@ class WorkerPool(CooperativeBudget, ABC):
         return sum(
             len(slot.messages) for slot in self.slots if process_queue is None or slot.process_queue is process_queue
         )
+
+    def log_raised(self, messages: Sequence[MessageExt], error: Exception) -> None:
+        """Log the call that has just raised; may be called in any thread."""
+        if missing_package(messages) is None:
+            self._log_raised(messages, error)
+
+    def _log_raised(self, messages: Sequence[MessageExt], _error: Exception) -> None:
+        LOGGER.warning(RAISED, *self.handler.failure(messages), exc_info=True)  # noqa: LOG014  # its callers handle one
+
+    def holds(self, messages: Sequence[MessageExt]) -> bool:
+        """Whether failed messages wait for a package that their bodies need: no failure is counted, others go on."""
+        if (error := missing_package(messages)) is None:
+            return False
+        self._held.failed(*self.handler.held(messages, error), key=messages[0].topic, cause=str(error))
+        return True
 
     def report_block(self, began: float, messages: Sequence[MessageExt]) -> None:
         """Warn, once, if a call of a coroutine function that began at a time has blocked the loop."""

@@ -10,17 +10,14 @@ Results of a queue that was given up meanwhile are ignored: its new owner receiv
 Source: behaviour.md B.12.
 """
 
-import logging
 from typing import Final, NamedTuple
 
 from triomq.client.consumer.config import ConsumeContext, ConsumerConfig
-from triomq.client.consumer.handlers import RAISED, Handler, is_success
+from triomq.client.consumer.handlers import Handler, is_success
 from triomq.client.consumer.processing.concurrently import ConcurrentService, MessageSender
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.processing.worker_pool import BLOCKED_S, Slot
 from triomq.protocol.record.message import MessageExt
-
-LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
 #: Maximum messages passed to a thread at once, and how long it works on them: a hop costs about 100 us.
 _MAX_SHARE: Final = 64
@@ -48,8 +45,8 @@ async def _work_each(service: ConcurrentService, slot: Slot) -> None:
             try:
                 status = await call(message)
                 succeeded = status is None or is_success(status)
-            except Exception:  # boundary: foreign code may raise anything; Cancelled passes
-                LOGGER.warning(RAISED, *service.handler.failure((message,)), exc_info=True)
+            except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything; Cancelled passes
+                service.log_raised((message,), exc)
                 succeeded = False
             ended = now()
             # it may have been dropped during the call
@@ -78,7 +75,6 @@ async def _work_each(service: ConcurrentService, slot: Slot) -> None:
 
 async def _work_batches(service: ConcurrentService, slot: Slot) -> None:
     """Call a function for batches of consecutive messages of one queue."""
-    handler = service.handler
     while await service.wait_for_work(slot):
         while service.pending:
             process_queue, batch = _take_batch(service)
@@ -89,8 +85,8 @@ async def _work_batches(service: ConcurrentService, slot: Slot) -> None:
             try:
                 # the handler may change its list
                 succeeded = is_success(await service.call(list(batch), context))
-            except Exception:  # boundary: foreign code may raise anything; Cancelled passes
-                LOGGER.warning(RAISED, *handler.failure(batch), exc_info=True)
+            except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything; Cancelled passes
+                service.log_raised(batch, exc)
                 succeeded = False
             ended = service.now()
             if ended - slot.started_at > BLOCKED_S:
@@ -190,8 +186,8 @@ def _call_each(service: ConcurrentService, slot: Slot, outcomes: list[_Outcome])
         started = ended
         try:
             succeeded = is_success(call(message))
-        except Exception:  # boundary: foreign code may raise anything
-            LOGGER.warning(RAISED, *service.handler.failure((message,)), exc_info=True)
+        except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything
+            service.log_raised((message,), exc)
             succeeded = False
         ended = now()
         outcomes.append(_Outcome(message, process_queue, succeeded, ended - started))

@@ -1,7 +1,9 @@
 """How many handlers run at once, and how that is changed while they do."""
 
+import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import trio
@@ -11,7 +13,9 @@ from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.consumer.orderly_bench import OrderlyBench
 from tests.unit.client.consumer.service_bench import Bench
 from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.compression import LZ4, compress
 from triomq.protocol.record.message import MessageExt
 
 
@@ -150,3 +154,48 @@ async def test_handler_that_blocks_the_loop_is_reported_once(
     (record,) = caplog.records
     assert record.getMessage().startswith("handler blocked the event loop: nothing else could run for about 1.")
     assert "to_thread.run_sync" in record.getMessage()
+
+
+@pytest.mark.parametrize("kind", ["on_message", "plain", "on_messages"])
+@pytest.mark.parametrize("make", [Bench, OrderlyBench])
+async def test_body_whose_package_is_missing_is_no_failure(
+    make: Callable[..., Any],
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: MockClock,
+) -> None:
+    bodies: list[bytes] = []
+    calls = 0
+
+    def plain(message: MessageExt) -> None:
+        nonlocal calls
+        calls += 1
+        bodies.append(message.body)
+
+    async def on_message(message: MessageExt) -> None:
+        await trio.lowlevel.checkpoint()
+        plain(message)
+
+    async def on_messages(messages: list[MessageExt], _context: object) -> None:
+        await on_message(messages[0])
+
+    handler = {"on_message": on_message, "plain": plain, "on_messages": on_messages}[kind]
+    bench = make(**{"on_message" if kind == "plain" else kind: handler}, orderly_max_reconsume_times=2)
+    message = make_message(7, compress(b"hello", LZ4))
+    message.sys_flag |= MessageSysFlag.COMPRESSED | LZ4
+    bench.queue.put([message])
+    async with bench.running():
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "lz4.frame", None)
+            bench.service.submit(bench.queue, [message])
+            with trio.fail_after(1_000):
+                while calls < 5:  # noqa: ASYNC110  # the clock jumps
+                    await trio.sleep(1)
+        assert not bench.sender.sent
+        assert message.reconsume_times == 0
+        assert bench.queue.consumed_offset() == 7
+        await bench.consumed(8)
+    assert bodies == [b"hello"]
+    (text,) = {record.message for record in caplog.records if record.levelname in ("WARNING", "ERROR")}
+    assert text.startswith("messages are held until a package is installed: LZ4 bodies need a package: pip install")
