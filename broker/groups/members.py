@@ -78,6 +78,15 @@ class ConsumerGroup:
         """Return the ids of all members, each once."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
+    def shared_ids(self) -> str | None:
+        """Name the client ids that several clients use, with their addresses; ``None`` without any."""
+        return "; ".join(f"{client_id} at {self.peers_of(client_id)}" for client_id in self.duplicate_ids) or None
+
+    def peers_of(self, client_id: str) -> str:
+        """Return the addresses of a client id, at most :data:`_MAX_PEERS`."""
+        peers = [connection.peer for connection, member in self.members.items() if member.client_id == client_id]
+        return ", ".join(peers[:_MAX_PEERS])
+
 
 class ConsumerGroups:
     """All consumer groups with live members.
@@ -263,10 +272,9 @@ def _check(group: ConsumerGroup) -> bool:
     ]
     for client_id in duplicate_ids:
         if client_id not in group.duplicate_ids:
-            peers = [connection.peer for connection, _ in repeated[client_id]]
             LOGGER.warning(
                 "two connections with one client id group=%s client_id=%s peers=%s: queues are assigned wrongly",
-                group.name, client_id, ", ".join(peers[:_MAX_PEERS]),
+                group.name, client_id, group.peers_of(client_id),
             )  # fmt: skip
     for client_id in set(group.duplicate_ids).difference(duplicate_ids):
         LOGGER.info("client id is unique again group=%s client_id=%s", group.name, client_id)

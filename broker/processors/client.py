@@ -70,12 +70,15 @@ class ClientProcessors:
         return command.reply()
 
     def get_consumer_list_by_group(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Answer with the client ids of a group's members, by which they share its queues."""
+        """Answer with the client ids of a group's members, by which they share its queues.
+
+        The remark names ids that several clients use: triomq's clients warn about their own.
+        """
         header = ConsumerGroupRequestHeader.decode(command.ext_fields)
         group = self._groups.consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(f"no consumer for this group, {header.consumer_group}")
-        return command.reply(body=ConsumerIdList(group.client_ids()).encode())
+        return command.reply(body=ConsumerIdList(group.client_ids()).encode(), remark=group.shared_ids())
 
     def check_client_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Check before a consumer starts that its filter can be used."""

@@ -1,5 +1,6 @@
 """Our consumers on our broker, over sockets: who has which queue as members come, go and die, and wrong offsets."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from triomq.broker.server import Broker
 from triomq.client import (
     Admin,
     ClientConfig,
+    ClientError,
     ConsumerConfig,
     Message,
     MessageExt,
@@ -35,7 +37,14 @@ MEMBER = Path(__file__).parents[1] / "interop" / "group_member.py"
 SOON_S = 10.0  # behaviour.md says 2 s; a busy machine may be slower, but the timer of 20 s must not be what brings it
 
 
-def member(namesrv: str, seen: list[bytes] | None = None, *, orderly: bool = False, **settings: Any) -> PushConsumer:
+def member(
+    namesrv: str,
+    seen: list[bytes] | None = None,
+    *,
+    orderly: bool = False,
+    config: ClientConfig | None = None,
+    **settings: Any,
+) -> PushConsumer:
     async def on_message(message: MessageExt) -> None:
         await trio.lowlevel.checkpoint()
         if seen is not None:
@@ -44,6 +53,7 @@ def member(namesrv: str, seen: list[bytes] | None = None, *, orderly: bool = Fal
     return PushConsumer(
         GROUP,
         namesrv=namesrv,
+        config=config,
         on_message=on_message,
         subscriptions={"T": "*"},
         start="earliest",
@@ -76,6 +86,24 @@ async def test_members_share_eight_queues_soon_after_each_change(namesrv: str) -
             thirds = [[0, 1, 2], [3, 4, 5], [6, 7]]
             await wait_for(lambda: shares(first, second, third) == thirds, SOON_S)
         await wait_for(lambda: shares(first, second) == [[0, 1, 2, 3], [4, 5, 6, 7]], SOON_S)
+
+
+async def test_second_consumer_of_a_client_id_is_refused_or_named(
+    broker: Broker, namesrv: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def is_warned() -> bool:
+        broker.groups.consumers.check()
+        return "client id is used by several consumers of the group" in caplog.text
+
+    await make_topic(namesrv, 2)
+    config = ClientConfig(instance_name="same", heartbeat_interval_s=0.1, rebalance_interval_s=0.1)
+    async with member(namesrv, config=config):
+        with pytest.raises(ClientError, match=r"has a consumer with client id '.*@same' in this process already"):
+            async with member(namesrv, config=config):
+                raise AssertionError("entered")
+        async with member(namesrv.replace("127.0.0.1", "localhost"), config=config):  # as from another process
+            await wait_for(is_warned, 30)
+    assert re.search(r"clients=\S+@same at 127.0.0.1:\d+, 127.0.0.1:\d+", caplog.text)
 
 
 async def test_no_queue_moves_when_all_members_reconnect_to_broker(

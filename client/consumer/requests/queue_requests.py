@@ -6,6 +6,7 @@ list of all brokers.
 Source: wire.md 5.2 (pull), 5.4 to 5.6 (offsets), 5.12 (members), 5.13 (locks).
 """
 
+import logging
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ from triomq.protocol.errors import (
     ProtocolError,
     QueryNotFoundError,
 )
+from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.filters.filter_types import TAG
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
@@ -50,10 +52,16 @@ from triomq.protocol.requests.topics import TopicRequestHeader
 from triomq.protocol.units import QueueOffset, Timestamp
 from triomq.protocol.wire.command import RemotingCommand
 
+LOGGER: Final = logging.getLogger("triomq.client.consumer.requests.queue_requests")
+
 #: Errors of requests that are caused by the network or the broker.
 REMOTE_ERRORS: Final = (ClientError, BrokerResponseError, ProtocolError)
 #: Margin of the client's timeout over the broker's hold of a pull: brokers check held pulls every 5 s.
 HOLD_MARGIN_S: Final = 10.0
+_SHARED_ID: Final = (
+    "client id is used by several consumers of the group, which take the same queues: give each its own instance_name, "
+    "or none group=%s clients=%s"
+)
 _VERSION_5_0_0: Final = 413  # wire.md 2.5
 _OFFSET_ENTRY: Final = re.compile(rb'(?<!\d)(\d{1,10}+)"?\s*+:\s*+-?\d')
 
@@ -78,6 +86,7 @@ class QueueRequests:
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
+        self._shared_id = FailureLog(LOGGER, _SHARED_ID, logging.WARNING)
 
     async def pull(self, queue: MessageQueue, pull: Pull) -> PullResult:
         """Pull messages and decode them."""
@@ -248,6 +257,8 @@ class QueueRequests:
             except (ClientError, BrokerResponseError) as exc:
                 error = exc
             else:
+                if f"{instance.client_id} at " in (response.remark or ""):  # only triomq's brokers name such ids
+                    self._shared_id.failed(self._group, response.remark)
                 return Members(name, ConsumerIdList.decode(response.body).consumer_id_list)
         raise error
 
