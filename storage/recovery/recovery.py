@@ -112,6 +112,7 @@ class Recovery:
             self._deleted.restrict(0, 0)
             self._changed.update(self._queues)
             self._sync(0, clean=clean)
+            self.checkpoint = Checkpoint()
             return RecoveryReport(clean=clean, seconds=self._clock_s() - started)
         scan = self._scan(progress, clean=clean)
         self._heal(scan)
@@ -365,12 +366,11 @@ class Recovery:
         self._heal(scan)
 
     def _vouch(self) -> None:
-        """Set the checkpoint to what is on the disk now."""
-        newest, end = self._log.store_timestamp, self._log.max_offset
-        checkpoint = self.checkpoint._replace(physic=newest, log_end=end)
-        if not any(map(_is_ahead, self._queues)):
-            checkpoint = checkpoint._replace(logics=newest, queues_end=end)
-        self.checkpoint = checkpoint
+        """Set the checkpoint to what is on the disk now; units of records that are lost do not count."""
+        newest, end, known = self._log.store_timestamp, self._log.max_offset, self.checkpoint
+        is_ahead = any(map(_is_ahead, self._queues))
+        logics, queues_end = (min(newest, known.logics), min(end, known.queues_end)) if is_ahead else (newest, end)
+        self.checkpoint = known._replace(physic=newest, logics=logics, log_end=end, queues_end=queues_end)
 
     def _sync(self, scan_start: int, *, clean: bool) -> None:
         """Wait for the disk, except for queues that this start only found, or continued, after a crash.

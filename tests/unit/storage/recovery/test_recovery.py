@@ -1,6 +1,7 @@
 """Where the commit log ends after a kill, a power loss or damage.  ``maker.killed_copy`` is what a kill leaves."""
 
 import random
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -139,6 +140,32 @@ def test_walk_starts_at_last_file_covered_by_checkpoint(maker: StoreMaker) -> No
     later = maker.killed_copy(store)
     Checkpoint(maker.clock.now_ms, maker.clock.now_ms).save(FileSystem(), later / "checkpoint")
     assert report(maker(later)).scan_start == 131072
+
+
+@pytest.mark.parametrize("is_all_lost", [False, True])
+def test_units_of_lost_records_vouch_for_no_others(maker: StoreMaker, is_all_lost: bool) -> None:
+    """Units reached the disk and their records did not; units of later records at the same offsets are lost, too."""
+    store = maker()
+    if not is_all_lost:
+        put(store, "V")
+        store.flush()
+    lost_from = store.commit_log.max_offset
+    put(store, body=bytes(3000))
+    plan = store.flush_consume_queues_plan()
+    assert plan is not None
+    plan.run()
+    store.flush_done(plan)
+    after_loss = maker.killed_copy(store)
+    if is_all_lost:
+        log_file(after_loss, 0).unlink()
+    else:
+        overwrite(log_file(after_loss, 0), lost_from, bytes(3000))
+    store = maker(after_loss)
+    put(store, "U")
+    put(store, "T")
+    power_cut = maker.killed_copy(maker(maker.killed_copy(store)))
+    shutil.rmtree(power_cut / "consumequeue" / "U")
+    assert len(bodies(maker(power_cut), "U")) == 1
 
 
 @pytest.mark.parametrize("ahead_ms", [1, 10**9, 2**62])
