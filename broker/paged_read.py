@@ -8,6 +8,7 @@ import trio
 
 from triomq.protocol.bodies.json_body import json_pieces
 from triomq.protocol.errors import StoreError
+from triomq.storage.files.file_system import DiskWork
 from triomq.storage.reading.cold_read import ColdRange, PagedRead, read_ranges
 
 Found = TypeVar("Found")
@@ -39,7 +40,9 @@ async def run_paged_read(read: PagedRead[Found]) -> Found:
         return found
 
 
-async def load(ranges: Sequence[ColdRange], limiter: trio.CapacityLimiter | None = None) -> StoreError | None:
+async def load(
+    ranges: Sequence[ColdRange | DiskWork], limiter: trio.CapacityLimiter | None = None
+) -> StoreError | None:
     """Read what a paged read needs in memory, in a worker thread; return the error that is to be thrown into it."""
     if ranges:
         try:

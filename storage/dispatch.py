@@ -5,6 +5,7 @@ Source: DefaultMessageStore.java, doDispatch; store.md 3.3.
 """
 
 from collections import deque
+from collections.abc import Collection
 from typing import Final
 
 from triomq.protocol.codes import MessageSysFlag
@@ -44,6 +45,6 @@ class Dispatcher:
             if queue.on_arrival is not None:
                 queue.on_arrival(queue)
 
-    def forget(self, topic: str) -> None:
+    def forget(self, queues: Collection[ConsumeQueue]) -> None:
         """Drop what waits in queues that were deleted."""
-        self._pending = deque(entry for entry in self._pending if entry[1].topic != topic)
+        self._pending = deque(entry for entry in self._pending if entry[1] not in queues)

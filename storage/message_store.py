@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -24,10 +25,10 @@ from triomq.storage.delays import TagsCodeOf, stored_tags_code
 from triomq.storage.dispatch import Dispatcher
 from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
-from triomq.storage.files.file_system import DiskSpace, FileSystem, translated
+from triomq.storage.files.file_system import DiskSpace, DiskWork, FileSystem, translated
 from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
 from triomq.storage.index.message_index import MessageIndex
-from triomq.storage.reading.cold_read import ColdReads, PagedRead, finish
+from triomq.storage.reading.cold_read import ColdReads, PagedRead, PagedWork, finish
 from triomq.storage.reading.store_reader import StoreReader
 from triomq.storage.recovery.recovery import Recovery
 from triomq.storage.recovery.report import RecoveryReport
@@ -278,7 +279,7 @@ class MessageStore:
         """
         return finish(self.deletion(topic))
 
-    def deletion(self, topic: str, *, exists: bool = False) -> PagedRead[int]:
+    def deletion(self, topic: str, *, exists: bool = False) -> PagedWork[int]:
         """Delete the queues of ``topic`` and return how many had messages.  New queues of the topic start at 0.
 
         With ``exists`` it is remembered that the topic was deleted even if it has no queues: messages may wait for it.
@@ -287,14 +288,14 @@ class MessageStore:
         messages until all is deleted.
 
         Raises:
-            StoreError: a file cannot be deleted.  If the queues are already empty, the topic takes no messages until
-                a later call succeeds.
+            StoreError: the topic is being deleted, or a file cannot be.  If the queues are already empty, the topic
+                takes no messages until a later call succeeds.
         """
         self._require_open()
+        record = None
         if exists or any(queue.files.files for queue in self.queues.of_topic(topic)):
-            self.deleted.add(topic, self.commit_log.max_offset)
-        self._dispatcher.forget(topic)
-        return (yield from self.queues.destroy_topic(topic))
+            record = DiskWork(partial(self.deleted.add, topic, self.commit_log.max_offset))
+        return (yield from self.queues.destroy_topic(topic, record, self._dispatcher.forget))
 
     def destroy(self) -> None:
         """Close the store and delete log, queues, index and checkpoint; tables in ``config/`` stay.

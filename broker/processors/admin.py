@@ -29,7 +29,7 @@ from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import PagedRead, PagedWork
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.admin")
 
@@ -78,7 +78,7 @@ class TopicProcessors:
         )  # fmt: skip
         return self.registration.answer_later(connection, command, header.topic)
 
-    def delete_topic(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
+    def delete_topic(self, connection: Connection, command: RemotingCommand) -> PagedWork[RemotingCommand | None]:
         """Delete a topic with its queues and offsets; pulls that wait for its messages are answered.
 
         Unlike in RocketMQ the offsets are deleted too: in a new topic of this name they would hide the first messages.

@@ -18,7 +18,8 @@ from triomq.broker.paged_read import load
 from triomq.protocol.codes import CommandFlag, ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.reading.cold_read import ColdRange, PagedRead
+from triomq.storage.files.file_system import DiskWork
+from triomq.storage.reading.cold_read import ColdRange, PagedWork
 
 LOGGER: Final = logging.getLogger("triomq.broker.pulls.paged_reads")
 
@@ -28,7 +29,7 @@ _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 Answer = RemotingCommand | None
 Found = TypeVar("Found")
-PagedProcessor: TypeAlias = Callable[[Connection, RemotingCommand], PagedRead[Answer]]
+PagedProcessor: TypeAlias = Callable[[Connection, RemotingCommand], PagedWork[Answer]]
 
 
 def check_open(connection: Connection) -> None:
@@ -82,7 +83,7 @@ class PagedReads:
         return processor
 
     def _answer(
-        self, connection: Connection, command: RemotingCommand, read: PagedRead[Answer], check: Callable[[], None]
+        self, connection: Connection, command: RemotingCommand, read: PagedWork[Answer], check: Callable[[], None]
     ) -> Answer:
         """Return the result of a paged read that needs no disk and little time; else ``None``: it is sent later."""
         try:
@@ -93,7 +94,7 @@ class PagedReads:
         self.wait(connection, command, read, ranges, check)
         return None
 
-    async def run(self, read: PagedRead[Found]) -> Found:
+    async def run(self, read: PagedWork[Found]) -> Found:
         """Run a paged read of the broker itself to its end, by turns with those of its peers."""
         return await _run_by_turns(read, self._steps, (), self._limiter, _check_nothing)
 
@@ -101,8 +102,8 @@ class PagedReads:
         self,
         connection: Connection,
         command: RemotingCommand,
-        read: PagedRead[Answer],
-        ranges: Sequence[ColdRange],
+        read: PagedWork[Answer],
+        ranges: Sequence[ColdRange | DiskWork],
         check: Callable[[], None],
     ) -> None:
         """Continue a paged read when ``ranges`` are in memory, and send its result.
@@ -123,8 +124,8 @@ class PagedReads:
         self,
         connection: Connection,
         command: RemotingCommand,
-        read: PagedRead[Answer],
-        ranges: Sequence[ColdRange],
+        read: PagedWork[Answer],
+        ranges: Sequence[ColdRange | DiskWork],
         check: Callable[[], None],
         reserved_bytes: int,
     ) -> None:
@@ -158,7 +159,7 @@ class PagedReads:
             )
 
 
-def _advance(read: PagedRead[Found], steps: Steps, error: StoreError | None = None) -> Sequence[ColdRange]:
+def _advance(read: PagedWork[Found], steps: Steps, error: StoreError | None = None) -> Sequence[ColdRange | DiskWork]:
     """Continue a paged read until it needs something in memory, or a step is over: then no ranges are returned.
 
     Raises:
@@ -172,9 +173,9 @@ def _advance(read: PagedRead[Found], steps: Steps, error: StoreError | None = No
 
 
 async def _run_by_turns(
-    read: PagedRead[Found],
+    read: PagedWork[Found],
     steps: Steps,
-    ranges: Sequence[ColdRange],
+    ranges: Sequence[ColdRange | DiskWork],
     limiter: trio.CapacityLimiter,
     check: Callable[[], None],
 ) -> Found:

@@ -1,7 +1,8 @@
 """All consume queues of a store, by topic and queue id."""
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,7 +12,7 @@ from triomq.protocol.errors import IllegalNameError, StoreError
 from triomq.protocol.names import validate_topic
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.files.file_system import FileSystem, list_store_directory, translated
+from triomq.storage.files.file_system import DiskWork, FileSystem, list_store_directory, translated
 from triomq.storage.files.mapped_file_queue import FoundFiles, MappedFileQueue, check_directory
 from triomq.storage.files.mapping_pool import MappingPool, affordable_mappings
 
@@ -38,7 +39,7 @@ class QueueTable:
         pool: which files are mapped.
     """
 
-    __slots__ = ("_config", "_deleted", "_directory", "_file_system", "_scratch", "_topics", "pool")
+    __slots__ = ("_being_deleted", "_config", "_deleted", "_directory", "_file_system", "_scratch", "_topics", "pool")
 
     def __init__(self, config: StoreConfig, file_system: FileSystem, directory: Path, scratch: Path) -> None:
         """Describe the queues below ``directory``; ``scratch`` is where new files are made."""
@@ -47,6 +48,7 @@ class QueueTable:
         self._directory = directory
         self._scratch = scratch
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+        self._being_deleted: set[str] = set()
         self._deleted: WeakValueDictionary[tuple[str, int], ConsumeQueue] = WeakValueDictionary()
         self.pool = MappingPool(affordable_mappings())
 
@@ -109,21 +111,48 @@ class QueueTable:
         for topic, queue_id, directory, files in layouts:
             self._add(topic, queue_id, directory).files.load(files)
 
-    def destroy_topic(self, topic: str) -> Generator[tuple[()], None, int]:
+    def destroy_topic(
+        self, topic: str, record: DiskWork | None, forget: Callable[[Collection[ConsumeQueue]], None]
+    ) -> Generator[Sequence[DiskWork], None, int]:
         """Delete the files of all queues of ``topic``, also on the disk, and return how many queues had some.
 
-        Yields after each queue.  Until all are deleted they take no messages.
+        Yields after each queue, and for what waits for the disk.  Until all are deleted they take no messages.
+
+        Args:
+            topic: the topic.
+            record: remembers the deletion, before anything is deleted.
+            forget: is called with the queues after that.
 
         Raises:
-            StoreError: something cannot be deleted.  The queues are empty, but take no messages until a later call
-                succeeds: those would lie before or after what is left of the old files.
+            StoreError: the topic is being deleted, or its deletion cannot be recorded: nothing has changed.  Or
+                something cannot be deleted: the queues are empty, but take no messages until a later call succeeds:
+                those would lie before or after what is left of the old files.
         """
-        queues = self.of_topic(topic)
+        if topic in self._being_deleted:
+            raise StoreError(f"topic[{topic}] is being deleted")
+        self._being_deleted.add(topic)
+        try:
+            queues = self.of_topic(topic)
+            failed = {queue for queue in queues if queue.refusal is not None}
+            for queue in queues:
+                queue.refuse(StoreError("its queues are being deleted"))
+            if record is not None:
+                try:
+                    yield (record,)
+                except StoreError:
+                    for queue in set(queues) - failed:
+                        queue.refusal = None
+                    raise
+            forget(queues)
+            return (yield from self._destroy(topic, queues, failed))
+        finally:
+            self._being_deleted.discard(topic)
+
+    def _destroy(
+        self, topic: str, queues: Sequence[ConsumeQueue], failed: Collection[ConsumeQueue]
+    ) -> Generator[Sequence[DiskWork], None, int]:
         destroyed = 0
         refusal: StoreError | None = None
-        failed = {queue for queue in queues if queue.refusal is not None}
-        for queue in queues:
-            queue.refuse(StoreError("its queues are being deleted"))
         for queue in queues:
             destroyed += bool(queue.files.files) or queue in failed
             try:
@@ -134,10 +163,7 @@ class QueueTable:
         try:
             self.remove_if_empty(topic)
             if destroyed:
-                directory = self._directory / topic
-                above = directory if self._file_system.exists(directory) else self._directory
-                with translated("sync", above):
-                    self._file_system.sync_directory(above)
+                yield (DiskWork(partial(self._sync, self._directory / topic)),)
         except StoreError as exc:
             refusal = refusal or exc
         for queue in queues:
@@ -151,6 +177,12 @@ class QueueTable:
         if not left:
             self._topics.pop(topic, None)
         return destroyed
+
+    def _sync(self, directory: Path) -> None:
+        """Sync a topic's directory, or the one above if it is gone."""
+        above = directory if self._file_system.exists(directory) else self._directory
+        with translated("sync", above):
+            self._file_system.sync_directory(above)
 
     def remove_preallocated_files(self) -> None:
         """Delete the files past the end of each queue, as a clean stop does.

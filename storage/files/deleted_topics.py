@@ -6,6 +6,7 @@ recovery can bring such a topic back; here each deletion is remembered with the 
 """
 
 from pathlib import Path
+from threading import Lock
 
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.files.file_system import FileSystem
@@ -15,12 +16,13 @@ from triomq.storage.files.json_table import JsonTable
 class DeletedTopics:
     """Topics with the physical offset before which their records no longer count."""
 
-    __slots__ = ("_offsets", "_table")
+    __slots__ = ("_lock", "_offsets", "_table")
 
     def __init__(self, path: Path, file_system: FileSystem) -> None:
         """Name the table's file; ``load`` reads it."""
         self._table = JsonTable(path, file_system)
         self._offsets: dict[str, int] = {}
+        self._lock = Lock()  # between additions in worker threads
 
     def load(self) -> None:
         """Read the table.
@@ -44,14 +46,15 @@ class DeletedTopics:
         return self._offsets.get(topic, 0)
 
     def add(self, topic: str, log_end: int) -> None:
-        """Forget everything of ``topic`` before ``log_end``; on disk when this returns.
+        """Forget everything of ``topic`` before ``log_end``; on disk when this returns.  May run in a worker thread.
 
         Raises:
             StoreError: the disk reports an error; nothing is forgotten.
         """
-        offsets = {**self._offsets, topic: log_end}
-        self._table.save({"offsetTable": offsets})
-        self._offsets = offsets
+        with self._lock:
+            offsets = {**self._offsets, topic: log_end}
+            self._table.save({"offsetTable": offsets})
+            self._offsets = offsets
 
     def restrict(self, log_start: int, log_end: int) -> None:
         """Adapt to a log of which the beginning expired, or the end was lost and will be written again.

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -53,6 +53,12 @@ class OpenFile:
 
     def __del__(self) -> None:
         os.close(self._number)
+
+
+class DiskWork(NamedTuple):
+    """A call that waits for the disk and may run in a worker thread; what yields it gets its ``StoreError``."""
+
+    run: Callable[[], None]
 
 
 class DirectoryEntry(NamedTuple):

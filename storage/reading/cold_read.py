@@ -15,11 +15,12 @@ that catches up asks once for many reads.
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, HALVED_UNIT, REPEATED, UNIT, UNIT_SIZE
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.files.file_system import FileSystem, translated
+from triomq.storage.files.file_system import DiskWork, FileSystem, translated
 from triomq.storage.files.mapped_file import MappedFile
 
 Found = TypeVar("Found")
@@ -55,15 +56,24 @@ class ColdRange(NamedTuple):
 PagedRead = Generator[Sequence[ColdRange], None, Found]
 """A read of the store that yields before each step the ranges that it needs in memory; no ranges are a pause."""
 
+PagedWork = Generator[Sequence[ColdRange | DiskWork], None, Found]
+"""Work on the store that also yields calls, which are made before its next step."""
 
-def finish(read: PagedRead[Found]) -> Found:
+
+def finish(read: PagedWork[Found]) -> Found:
     """Run a paged read to its end, waiting here for the disk if necessary."""
+    error: StoreError | None = None
     while True:
         try:
-            next(read)
+            needed = next(read) if error is None else read.throw(error)
         except StopIteration as done:
             found: Found = done.value
             return found
+        try:
+            read_ranges([each for each in needed if isinstance(each, DiskWork)])
+            error = None
+        except StoreError as exc:
+            error = exc
 
 
 class ColdReads:
@@ -347,14 +357,18 @@ def _with_read_ahead(parts: list[ColdRange]) -> list[ColdRange]:
     return parts
 
 
-def read_ranges(ranges: Sequence[ColdRange], file_system: FileSystem | None = None) -> None:
-    """Load ranges into memory, and start reading ahead what may be wanted next; in a worker thread.
+def read_ranges(ranges: Sequence[ColdRange | DiskWork], file_system: FileSystem | None = None) -> None:
+    """Load ranges into memory, start reading ahead what may be wanted next, and make calls; in a worker thread.
 
     Raises:
-        StoreError: the disk cannot read: touching these pages would kill the process.
+        StoreError: the disk cannot read: touching these pages would kill the process; or a call raised it.
     """
     files = file_system or FileSystem()
-    for file, start, end, ahead_to in ranges:
+    for each in ranges:
+        if isinstance(each, DiskWork):
+            each.run()
+            continue
+        file, start, end, ahead_to = each
         open_file = file.file_if_there()
         if open_file is None:  # deleted meanwhile: the next call notices
             continue

@@ -1,5 +1,7 @@
 """A topic is deleted and created again under running consumers: each gets the new topic from its first message."""
 
+import errno
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,9 +10,11 @@ from typing import Any, Final
 import pytest
 import trio
 
-from tests.integration.broker_wire import namesrv_address, running, wait_for
+from tests.integration.broker_wire import broker_config, namesrv_address, running, wait_for
+from triomq.broker import open_broker
 from triomq.client import (
     Admin,
+    ClientConfig,
     ConsumerConfig,
     LitePullConfig,
     LitePullConsumer,
@@ -21,6 +25,7 @@ from triomq.client import (
     PushConsumer,
 )
 from triomq.protocol.message_queue import MessageQueue
+from triomq.storage.files.file_system import FileSystem
 from triomq.storage.reading.cold_read import finish
 
 OLD, NEW = 20, 30
@@ -140,3 +145,59 @@ async def test_nothing_of_deleted_topic_is_in_new_one(tmp_path: Path) -> None:
         await wait_for(lambda: broker.store.reader.max_offset_in_queue("T", 0) == 3)  # the old one was due before
         found = await admin.find_messages("T", "K")
     assert [message.body for message in found] == [b"new0", b"new1", b"new delayed"]
+
+
+class WaitingDisk(FileSystem):
+    """A disk whose syncs of directories wait while they are held, and fail after a while.
+
+    Attributes:
+        is_held: whether they wait.
+        waiting: the directories of those that have waited, in order.
+        go: lets one of them continue.
+    """
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self.waiting: list[str] = []
+        self.go = threading.Semaphore(0)
+
+    def sync_directory(self, path: Path) -> None:
+        if self.is_held:
+            self.waiting.append(path.name)
+            if not self.go.acquire(timeout=20):
+                raise OSError(errno.EIO, "nothing else went on")
+        super().sync_directory(path)
+
+
+async def test_clients_are_served_while_a_deletion_is_synced(tmp_path: Path) -> None:
+    disk = WaitingDisk()
+    served = 0
+    deleted = trio.Event()
+
+    def is_waiting() -> bool:
+        return len(disk.waiting) > served or deleted.is_set()
+
+    async def delete() -> None:
+        await admin.delete_topic("T")
+        deleted.set()
+
+    async with (
+        open_broker(broker_config(tmp_path / "broker"), file_system=disk) as broker,
+        Admin(namesrv=namesrv_address(broker), config=ClientConfig(api_timeout_s=60)) as admin,
+        Admin(namesrv=namesrv_address(broker)) as other,
+        Producer("P", namesrv=namesrv_address(broker)) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        for topic in ("T", "U"):
+            await admin.create_topic(topic, 1)
+            await producer.send(Message(topic, b"0"))
+        disk.is_held = True
+        nursery.start_soon(delete)
+        while not deleted.is_set():
+            await wait_for(is_waiting, 30)
+            await other.topic_config("U")
+            served += 1
+            disk.go.release()
+        disk.is_held = False
+        disk.go.release(100)
+    assert {"config", "consumequeue"} <= set(disk.waiting)

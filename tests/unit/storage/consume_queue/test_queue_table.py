@@ -127,6 +127,17 @@ def test_what_is_left_of_a_topic_gives_nothing_back(maker: StoreMaker, faulty: F
     assert store.reader.max_offset_in_queue("U", 0) == 1
 
 
+def test_deletion_that_cannot_be_recorded_changes_nothing(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    store = maker(file_system=faulty)
+    put(store)
+    faulty.fails = lambda number, name, path: path.name.startswith("deletedTopics")
+    with pytest.raises(StoreError, match="deletedTopics"):
+        store.delete_topic("T")
+    assert put(store).queue_offset == 1
+    store.close()
+    assert maker().reader.max_offset_in_queue("T", 0) == 2
+
+
 def test_a_failing_rename_makes_no_queue(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     faulty.fails = lambda number, name, path: name == "create_file"
@@ -172,6 +183,8 @@ def test_a_topic_takes_no_messages_while_it_is_deleted(store: MessageStore) -> N
         with pytest.raises(StoreError, match="queues are being deleted"):
             put(store, "T", queue_id)
     put(store, "T", 3)
+    with pytest.raises(StoreError, match=r"topic\[T\] is being deleted"):
+        store.delete_topic("T")
     assert finish(deletion) == 3
     assert [queue.queue_id for queue in store.queues.of_topic("T")] == [3]
     assert put(store, "T", 0).queue_offset == 0
