@@ -94,24 +94,25 @@ class Replay:
     """
 
     def __init__(self) -> None:
-        self._keys: dict[int, bytes] = {}  # by queue offset of a half message
         self._last: dict[bytes, int] = {}  # queue offset of the last half message
         self._opened: dict[bytes, int] = {}  # physical offset of the last message that says so
         self._settled: dict[bytes, int] = {}  # physical offset of the last operation message
 
     def add_half(self, half: MessageExt) -> None:
         """Add a half message."""
-        key = self._keys[half.queue_offset] = transaction_key(half)
+        key = transaction_key(half)
         self._last[key] = half.queue_offset
         if not checks_of(half):
             self._opened[key] = half.physical_offset
 
-    def key(self, queue_offset: int) -> bytes | None:
-        """Return the transaction of a half message, ``None`` if it was not added."""
-        return self._keys.get(queue_offset)
+    def settle(self, half: MessageExt, operation: MessageExt) -> None:
+        """Add an operation message that names the queue offset of ``half``.
 
-    def settle(self, key: bytes, operation: MessageExt) -> None:
-        """Add an operation message that names a half message of this transaction."""
+        One that is in front of it in the log concerns an earlier message, which a power cut has lost.
+        """
+        if operation.physical_offset < half.physical_offset:
+            return
+        key = transaction_key(half)
         is_moved = get_property(operation.encoded_properties, _MOVED) is not None  # so it was undecided then
         times = self._opened if is_moved else self._settled
         times[key] = max(times.get(key, -1), operation.physical_offset)

@@ -162,7 +162,7 @@ class Undecided:
                 if is_torn(self._store, operation, half):
                     torn[transaction_key(half)] = operation.physical_offset
                 else:
-                    replay.settle(transaction_key(half), operation)
+                    replay.settle(half, operation)
         return torn
 
     def _saved_offset(self, queue: ConsumeQueue) -> int:

@@ -71,9 +71,8 @@ async def _read_broker(
         last[half.queue_offset] = half
     for operation in await _read_all(instance, pull, operations):
         for queue_offset in settled_offsets(operation):
-            key = replay.key(queue_offset)
-            if key is not None:
-                replay.settle(key, operation)
+            if queue_offset in last:
+                replay.settle(last[queue_offset], operation)
     return [_described(last[queue_offset]) for queue_offset in replay.undecided()]
 
 

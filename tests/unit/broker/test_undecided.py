@@ -11,7 +11,7 @@ from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.transactions.undecided import Decision, Undecided
 from triomq.protocol.host import encode_host
-from triomq.protocol.names import CHECK_MAX_TOPIC
+from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
@@ -19,6 +19,7 @@ from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 
 COMMIT = 8
+ROLLBACK = 12
 HOST = encode_host("127.0.0.1", 10911)
 
 
@@ -36,8 +37,8 @@ class Opened:
         )
         self.undecided.load()
 
-    def put(self) -> MessageExt:
-        properties = b"TRAN_MSG\x01true\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02UNIQ_KEY\x01id"
+    def put(self, unique_key: bytes = b"id") -> MessageExt:
+        properties = b"TRAN_MSG\x01true\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02UNIQ_KEY\x01" + unique_key
         message = entry(self.store.queue("T", 0), b"body", properties, born_host=HOST, store_host=HOST)
         return self.read(self.undecided.put(message)[1])
 
@@ -59,6 +60,16 @@ class Opened:
         self.store.close()
         return Opened(self.config.root)
 
+    def cut_power(self, lost_offset: int, lost_bytes: int) -> "Opened":
+        """Return the store that a power cut leaves, without a part of the log."""
+        crashed = self.config.root.with_name(f"{self.config.root.name}-crashed")
+        shutil.copytree(self.config.root, crashed)
+        self.store.close()
+        with (crashed / "commitlog" / f"{0:020d}").open("r+b") as log:
+            log.seek(lost_offset)
+            log.write(bytes(lost_bytes))
+        return Opened(crashed)
+
     def count(self) -> int:
         return self.store.reader.max_offset_in_queue("T", 0)
 
@@ -69,7 +80,7 @@ def opened(tmp_path: Path) -> Opened:
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])
-def test_a_decision_whose_message_was_torn_off_is_none(opened: Opened, tmp_path: Path, *, is_given_up: bool) -> None:
+def test_a_decision_whose_message_was_torn_off_is_none(opened: Opened, *, is_given_up: bool) -> None:
     half = opened.put()
     opened.store.flush()
     begin = opened.store.commit_log.max_offset
@@ -81,13 +92,7 @@ def test_a_decision_whose_message_was_torn_off_is_none(opened: Opened, tmp_path:
     unit = queue.unit(0)
     assert unit is not None
     assert unit.physical_offset == begin
-    crashed = tmp_path / "crashed"
-    shutil.copytree(opened.config.root, crashed)
-    opened.store.close()
-    with (crashed / "commitlog" / f"{0:020d}").open("r+b") as log:
-        log.seek(begin)
-        log.write(bytes(unit.size))
-    again = Opened(crashed)
+    again = opened.cut_power(begin, unit.size)
     for _ in range(2):
         assert len(again.undecided) == 1
         again = again.restart()
@@ -95,6 +100,22 @@ def test_a_decision_whose_message_was_torn_off_is_none(opened: Opened, tmp_path:
     again.commit(half)
     again = again.restart()
     assert (len(again.undecided), again.count()) == (0, 1)
+
+
+def test_rollback_of_lost_half_message_settles_no_other(opened: Opened) -> None:
+    """Power cuts lose a half message, but not its operation message, and that of a copy that gets its queue offset."""
+    half = opened.put()
+    lost = opened.put(b"lost")
+    opened.undecided.decide(Decision(lost, lost.queue_offset, ROLLBACK, None))
+    with (opened.config.root / "consumequeue" / HALF_TOPIC / "0" / f"{0:020d}").open("r+b") as units:
+        units.seek(20 * lost.queue_offset)
+        units.write(bytes(20))
+    again = opened.cut_power(lost.physical_offset, lost.store_size)
+    assert again.undecided.copy(half, 1)[1] == lost.queue_offset
+    moved = again.store.queue(OP_HALF_TOPIC, 0).unit(1)
+    assert moved is not None
+    again = again.cut_power(moved.physical_offset, moved.size)
+    assert again.undecided.find(half) == lost.queue_offset
 
 
 def test_a_resumed_transaction_stays_undecided_and_is_found_by_all_its_half_messages(opened: Opened) -> None:
