@@ -21,8 +21,8 @@ from triomq.client.functions import is_async
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer, send_half
-from triomq.client.producer.send_result import SendResult, SendStatus
-from triomq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
+from triomq.client.producer.send_result import STATUS_BY_CODE, SendResult, SendStatus
+from triomq.protocol.codes import MessageSysFlag, RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError, MessageIllegalError, ProtocolError, WrongTypeError
 from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group
 from triomq.protocol.record.message import Message, MessageExt
@@ -37,6 +37,10 @@ _DECIDE_S: Final = 3.0
 _TRIES: Final = 3
 _NO_STATE: Final = ", which is no TransactionState"
 _PAUSE_S: Final = 0.2
+_LATE: Final = (
+    "decision is flushed late: it is in force, and if the broker loses its power before, it asks again broker=%s "
+    "message_id=%s status=%s"
+)
 _FIND_AGAIN_S: Final = 1.0
 #: Concurrent checks; a broker repeats those that are refused.
 _MAX_CHECKS: Final = 16
@@ -259,7 +263,11 @@ class TransactionProducer(OpenOnce):
     async def _end(
         self, address: str, header: EndTransactionRequestHeader, remark: str | None, message: Message | MessageExt
     ) -> bool | None:
-        """Send a decision; return whether the broker accepted it, ``None`` if there was no answer."""
+        """Send a decision; return whether the broker accepted it, ``None`` if there was no answer.
+
+        It is accepted, too, if the broker has stored it and its disk or slave takes longer; Apache's brokers answer
+        SUCCESS then.  Source: EndTransactionProcessor.sendFinalMessage.
+        """
         command = self._instance.requests.command(RequestCode.END_TRANSACTION, header)
         command.remark = remark
         try:
@@ -267,7 +275,9 @@ class TransactionProducer(OpenOnce):
         except ClientError as exc:
             LOGGER.info("decision not sent broker=%s message_id=%s error=%s", address, header.msg_id, exc)
             return None
-        if response.code == ResponseCode.SUCCESS:
+        if (status := STATUS_BY_CODE.get(response.code)) is not None:
+            if status is not SendStatus.SEND_OK:
+                LOGGER.warning(_LATE, address, header.msg_id, status.value)
             if self._producer.tracer is not None:
                 self._producer.tracer.decided(address, header, message)
             return True

@@ -294,6 +294,26 @@ def test_half_message_flushed_too_late_is_rolled_back() -> None:
         assert bodies(broker, "T") == [b"late"]
 
 
+def test_decision_flushed_too_late_is_in_force(caplog: pytest.LogCaptureFixture) -> None:
+    with open_broker(durability="sync", sync_flush_timeout_s=0.1) as broker:
+
+        def slowly(_: object) -> TransactionState:
+            broker.faults.slow_disk(3)
+            return TransactionState.COMMIT
+
+        broker.create_topic("T")
+        with sync.TransactionProducer("P", namesrv=broker.namesrv, check=slowly) as producer:
+            transaction = producer.send(Message("T", b"half"), slowly)
+        broker.faults.clear()
+        assert transaction.is_acknowledged
+        broker.faults.restart()
+        assert bodies(broker, "T") == [b"half"]
+    texts = [record.message for record in caplog.records if "decision" in record.message]
+    assert len(texts) == 1
+    assert texts[0].startswith("decision is flushed late: it is in force")
+    assert texts[0].endswith("status=FLUSH_DISK_TIMEOUT")
+
+
 def test_dropped_connections_end_and_new_ones_work(broker: RunningBroker) -> None:
     host, port = broker.address.split(":")
     with sync.Producer("P", namesrv=broker.namesrv) as producer, socket.create_connection((host, int(port))) as peer:
