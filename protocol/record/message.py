@@ -27,6 +27,9 @@ _TAGS: Final = PropertyName.TAGS.encode()
 _KEYS: Final = PropertyName.KEYS.encode()
 _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
 
+#: Why :func:`is_selectable` is false.
+NOT_SELECTABLE: Final = "no consumer can select a tag that begins or ends with a blank, or contains ||"
+
 #: Names with fields in ``Message``, and names for the bookkeeping of clients and brokers.
 RESERVED_PROPERTY_NAMES: Final = frozenset(value for name, value in vars(PropertyName).items() if name.isupper()) - {
     PropertyName.CHECK_IMMUNITY_TIME_IN_SECONDS,  # for users
@@ -73,7 +76,7 @@ class Message:
             if not (isinstance(self.body, bytes) and isinstance(self.topic, str)):  # type: ignore[redundant-expr]
                 check_fields(self, MessageTypeError)  # type: ignore[unreachable]  # callers without a type checker
             if self.tags and not is_selectable(self.tags):
-                raise MessageIllegalError(f"tags {self.tags[:80]!r}: no consumer can select a blank tag or one with ||")
+                raise MessageIllegalError(f"tags {self.tags[:80]!r}: {NOT_SELECTABLE}")
             if self.keys and " " in "".join(self.keys) and not isinstance(self.keys, str):
                 raise MessageIllegalError(f"keys {list(self.keys)!r:.80}: a key has no blanks, which separate keys")
             if self.delay_level or self.delay_s or self.deliver_at is not None:
@@ -364,5 +367,8 @@ class MessageExt:
 
 
 def is_selectable(tag: str) -> bool:
-    """Whether an expression can select the tag: it is not blank and contains no ``||``."""
-    return "||" not in tag and bool(tag.strip(BLANKS))
+    """Whether an expression can select the tag; of each tag in it, blanks at both ends are removed.
+
+    Source: FilterAPI.buildSubscriptionData.
+    """
+    return bool(tag) and "||" not in tag and tag.strip(BLANKS) == tag

@@ -235,7 +235,7 @@ def _texts(column: Any) -> Any:
 
 
 def _has_unselectable_tag(texts: Any) -> bool:
-    return bool(pc.any(pc.match_substring_regex(texts, r"\|\||\A[\x00-\x20]+\z")).as_py())
+    return bool(pc.any(pc.match_substring_regex(texts, r"\|\||\A[\x00-\x20]|[\x00-\x20]\z")).as_py())
 
 
 def _optional(start: str, texts: Any) -> Any:

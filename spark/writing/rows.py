@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from triomq.client.producer.config import DEFAULT_MAX_MESSAGE_BYTES
 from triomq.client.producer.publish import check_topic
 from triomq.protocol.errors import MessageIllegalError, TriomqError
-from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES, Message, is_selectable
+from triomq.protocol.record.message import NOT_SELECTABLE, RESERVED_PROPERTY_NAMES, Message, is_selectable
 from triomq.spark.schema import ROW_ID
 
 #: Part of an incoming batch that becomes Python objects at a time.
@@ -197,9 +197,9 @@ class RowEncoder:
         return self._text(number, "keys", keys) or ""
 
     def _tags(self, number: int, tags: str | None) -> str | None:
-        if tags and not is_selectable(tags):
-            raise self.bad(number, "tags", "is blank or contains ||: no consumer can select it")
-        return self._text(number, "tags", tags)
+        if self._text(number, "tags", tags) and not is_selectable(tags or ""):
+            raise self.bad(number, "tags", f"cannot be written: {NOT_SELECTABLE}")
+        return tags
 
     def _text(self, number: int, column: str, text: str | None) -> str | None:
         if text and _has_separator(text):

@@ -10,7 +10,7 @@ from triomq.protocol.errors import IllegalNameError, SubscriptionParseError
 from triomq.protocol.filters.expressions import Sql
 from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.namespace import Namespace
-from triomq.protocol.record.message import is_selectable
+from triomq.protocol.record.message import NOT_SELECTABLE, is_selectable
 
 StartAt: TypeAlias = Literal["earliest", "latest"] | datetime
 _T = TypeVar("_T")
@@ -179,7 +179,7 @@ def parse_tag(text: str) -> str:
         ArgumentTypeError: no consumer could select it.
     """
     if not is_selectable(text):
-        raise ArgumentTypeError(f"{text!r}: no consumer can select a blank tag or one with ||; a message has one tag")
+        raise ArgumentTypeError(f"{text!r}: {NOT_SELECTABLE}; a message has one tag")
     return text
 
 

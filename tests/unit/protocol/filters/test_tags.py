@@ -78,7 +78,18 @@ def test_strict_parsing_accepts_tag_expressions(expression: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tag", "expected"), [("a", True), ("a b", True), ("a|b", True), ("a||b", False), (" \t", False)]
+    ("tag", "expected"),
+    [
+        ("a", True),
+        ("a b", True),
+        ("a|b", True),
+        ("*", True),
+        ("a||b", False),
+        (" \t", False),
+        (" a", False),
+        ("a ", False),
+    ],
 )
-def test_tag_is_selectable_unless_blank_or_with_separator(tag: str, *, expected: bool) -> None:
+def test_tag_is_selectable_if_an_expression_can_hold_it(tag: str, *, expected: bool) -> None:
     assert is_selectable(tag) is expected
+    assert expected is (tag in TagFilter.parse(f"{tag} || b").tags)
