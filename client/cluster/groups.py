@@ -4,11 +4,9 @@ Source: behaviour.md B.2, wire.md 5.8 and 9.3.
 """
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final
-from weakref import WeakValueDictionary
 
 import trio
 
@@ -28,10 +26,6 @@ LOGGER: Final = logging.getLogger("triomq.client.cluster.groups")
 _RECHECK_S: Final = 1.0
 #: Time to unregister at all brokers together; they notice the closed connections anyway.
 LEAVE_S: Final = 1.0
-
-
-#: Where consumers were added last, by process (a fork inherits this), client id, name servers and group.
-_LATEST: Final = WeakValueDictionary[tuple[int, str, tuple[str, ...], str], "Groups"]()
 
 
 class Groups(ConnectionObserver):
@@ -134,17 +128,11 @@ class Groups(ConnectionObserver):
         """Add the only consumer of the group on this instance, and send a heartbeat soon.
 
         Raises:
-            ClientError: the group has a consumer with this client id in this process, or the instance is not open.
+            ClientError: the group has a consumer on this instance, or the instance is not open.
         """
         self._requests.check_open()
-        key = os.getpid(), self._client_id, self._requests.name_servers.addresses, self._requests.namespace.wrap(group)
-        other = _LATEST.get(key)
-        if other is not None and group in other.consumers:
-            raise ClientError(
-                f"consumer group {group!r} has a consumer with client id {self._client_id!r} in this process already: "
-                "give each its own instance, with its own instance_name or none"
-            )
-        _LATEST[key] = self
+        if group in self.consumers:
+            raise ClientError(f"consumer group {group!r} is on this instance already: give each its own instance")
         self.consumers[group] = consumer
         self.wake()
 

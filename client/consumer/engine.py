@@ -153,7 +153,7 @@ class Engine:
         """Become a member of the group: brokers are told with the next heartbeat.
 
         Raises:
-            ClientError: the group has a consumer with this client id in this process.
+            ClientError: the group is on this instance already.
         """
         self._instance.groups.add_consumer(self._plan.group, self)
 

@@ -356,7 +356,7 @@ class _Life:
             on_start: called once brokers know the consumer; before that a cancellation just ends it.
 
         Raises:
-            ClientError: the group has a consumer with this client id in this process.
+            ClientError: the group is on this instance already.
             BrokerResponseError: an offset was refused, and ``out_of_range`` is "raise".
         """
         self.engine.join()
