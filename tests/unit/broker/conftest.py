@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import trio
 
 from tests.processes import tests_disk
-from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from tests.unit.broker.recording import AtOnce, Clock, MakeBroker, Peer
 from triomq.broker.config import BrokerConfig
 from triomq.broker.server import Broker
 from triomq.storage.config import StoreConfig
@@ -39,6 +40,7 @@ def make_broker(tmp_path: Path, clock: Clock) -> Iterator[MakeBroker]:
         stores.append(store)
         broker = Broker(BrokerConfig(store=config, **settings), store, clock, clock, elapsed_clock_ms=clock)
         broker.steps.clock = lambda: 0.0  # no step is too long
+        broker.steps.nursery = cast(trio.Nursery, AtOnce())
         broker.load()
         return broker
 

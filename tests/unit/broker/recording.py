@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
+import trio
+
 from tests.commands import make_command
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.steps import STEP_S
@@ -31,6 +33,13 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ms
+
+
+class AtOnce:
+    """Stands in for the nursery of a broker that serves in no loop: runs each task to its end."""
+
+    def start_soon(self, function: Callable[..., Any], *args: Any) -> None:
+        trio.run(function, *args)
 
 
 class Peer:

@@ -82,7 +82,8 @@ async def test_what_is_deleted_is_told_of_no_more(busy: Broker, peer: Peer) -> N
         for connection in list(group.members):
             busy.groups.forget(connection, closed_by_peer=True)
     peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G"})
-    peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    async with trio.open_nursery() as busy.steps.nursery:
+        peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     busy.stalls.scan(1000)
     found = await scrape(busy)
     assert not told(found, "topic", "T")
@@ -127,7 +128,8 @@ async def test_messages_in_flight_are_those_pulled_and_not_consumed(broker: Brok
     assert await told() == [[4], [3], [1], [3000]]
     broker.groups.commit("G", "T", 0, 3)  # a tool: what was pulled before counts no more
     assert await told() == [[2], [2], [0], [0]]
-    peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    async with trio.open_nursery() as broker.steps.nursery:
+        peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
     peer.put("T")
     assert await told() == [[1], [0], [1], [0]]

@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
+import trio
 
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.protocol.bodies.route import (
@@ -159,7 +160,8 @@ async def test_deleting_topic_answers_only_its_held_pulls(peer: Peer, another_pe
     for topic in ("T", "T2"):
         create(peer, topic=topic)
         assert another_peer.pull(topic, 0, sysFlag=6) is None
-    delete(peer)
+    async with trio.open_nursery() as peer.broker.steps.nursery:
+        peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     (response,) = another_peer.sent
     assert response.code == ResponseCode.TOPIC_NOT_EXIST
     assert response.remark == "topic[T] not exist, apply first please!"
