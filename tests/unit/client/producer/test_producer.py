@@ -37,7 +37,7 @@ from triomq.protocol.errors import (
 )
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.batch import decode_batch, encode_batch
-from triomq.protocol.record.message import Message
+from triomq.protocol.record.message import Message, is_selectable
 from triomq.protocol.record.properties import decode_properties, encode_properties
 from triomq.protocol.requests.messages import SendMessageRequestHeaderV2
 from triomq.protocol.wire.command import RemotingCommand
@@ -529,9 +529,7 @@ def test_split_batch_holds_each_message_once_in_order_in_limit(sizes: list[int],
 
 
 @given(
-    tags=st.none()
-    | st.just("")
-    | st.text(max_size=300).filter(lambda tags: max(tags, default="") > " " and "||" not in tags),
+    tags=st.none() | st.just("") | st.text(max_size=300).filter(is_selectable),
     keys=st.just("") | st.just("k1 k2"),
     wait=st.booleans(),
     delay=st.sampled_from([{}, {"delay_level": 3}, {"delay_s": 1.5}]),
