@@ -121,8 +121,8 @@ async def test_who_may_not_send_learns_why(namesrv: str, account: Credentials | 
     with trio.fail_after(LIMIT_S):
         async with Admin(namesrv=namesrv, config=config(ADMIN)) as admin:
             await admin.create_topic(topic, queues=1)
-        async with Producer(fresh("G"), namesrv=namesrv, config=config(account)) as producer:
-            with pytest.raises(BrokerResponseError) as caught:
+        with pytest.raises(BrokerResponseError) as caught:  # an unknown account when the producer is entered
+            async with Producer(fresh("G"), namesrv=namesrv, config=config(account)) as producer:
                 await producer.send(Message(topic, b"one"))
     assert caught.value.remark
     assert account is None or account.secret_key not in str(caught.value)
@@ -165,7 +165,7 @@ async def test_a_worker_needs_no_administrator(own_namesrv: str, orderly: bool) 
             assert [message.body for message in await admin.find_messages(topic, sent.message_id, unique=True)] == [
                 b"0"
             ]
-            with pytest.raises(BrokerResponseError, match="Need admin permission for request code=17"):
+            with pytest.raises(BrokerResponseError, match="Need admin permission for request code="):
                 await admin.create_topic(topic, queues=2)
         async with PullConsumer(group, namesrv=own_namesrv, config=config(WORKER)) as pull:
             (queue,) = await pull.queues(topic)
