@@ -4,11 +4,8 @@ import json
 import shlex
 from pathlib import Path
 
-import pytest
-
 from tests.integration.cli_tools import complaint, ok
 from tests.processes import start_triomq
-from triomq.cli import main
 
 LISTEN = {"--listen", "--namesrv-listen", "--advertise", "--namesrv"}
 
@@ -23,9 +20,9 @@ def words_of(command: str) -> list[str]:
     return words
 
 
-def test_what_init_prints_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "--acl", "--tls", "--host", "mq.example.org", "--json", str(tmp_path / "our conf")]) == 0
-    serve, application, administrator = map(words_of, json.loads(capsys.readouterr().out)["commands"])
+def test_what_init_prints_works(tmp_path: Path) -> None:
+    made = ok("init", "--acl", "--tls", "--host", "mq.example.org", "--json", str(tmp_path / "our conf"))
+    serve, application, administrator = map(words_of, json.loads(made)["commands"])
     with start_triomq(tmp_path, *serve[1:]) as broker:
         assert ok(*application, namesrv=broker.namesrv).startswith("sent 1 message")
         account = application[application.index("--credentials") :]
