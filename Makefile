@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --help
-# Test processes side by side. Those of unit tests are busy; those of interop mostly wait for brokers and clients.
+# Test processes side by side, on two cores. Those of `long` are busy; those of the other suites also wait for processes.
 JOBS ?= 2
+QUICK_JOBS ?= 3
 INTEROP_JOBS ?= 3
 DEMO_ARGS ?=
 
@@ -13,6 +14,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(JOBS) --dist worksteal
+QUICK := -n $(QUICK_JOBS) --dist worksteal
 # Repeats failed tests, one at a time, up to five failures. The first failure stays in the output and in the gate's summary.
 ONCE_MORE = || { [ $$? -eq 1 ] && echo "--- failed tests once more" && $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5
 
@@ -37,11 +39,11 @@ $(INSTALLED): pyproject.toml
 test: quick smoke ## Show that it works, in minutes: unit, property and integration tests, a Java client, a Spark job
 
 quick: $(INSTALLED) ## Run the unit, property and integration tests
-	@$(PYTEST) $(PARALLEL) $(QUICK_TESTS) $(PYTEST_ARGS) $(ONCE_MORE) $(QUICK_TESTS) $(PYTEST_ARGS); }
+	@$(PYTEST) $(QUICK) $(QUICK_TESTS) $(PYTEST_ARGS) $(ONCE_MORE) $(QUICK_TESTS) $(PYTEST_ARGS); }
 
 smoke: $(INSTALLED) ## Run one scenario of Apache's Java client and one Spark job (Java, Maven)
 	@echo "smoke tests with Java: the first run downloads Apache's jars, which takes minutes"
-	@$(PYTEST) $(PARALLEL) tests/interop tests/spark -m smoke $(PYTEST_ARGS) $(ONCE_MORE) tests/interop tests/spark -m smoke $(PYTEST_ARGS); }
+	@$(PYTEST) $(QUICK) tests/interop tests/spark -m smoke $(PYTEST_ARGS) $(ONCE_MORE) tests/interop tests/spark -m smoke $(PYTEST_ARGS); }
 
 test-all: unit interop spark test-containers ## Run all tests; those that need a missing tool are skipped (with CI=true they fail)
 
