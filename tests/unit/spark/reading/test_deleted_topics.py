@@ -1,6 +1,7 @@
 """A topic that is deleted, or deleted and made again, under a stream: at a real broker, without Spark."""
 
 import itertools
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -65,8 +66,11 @@ class Stream:
         return found
 
     def send(self, count: int, body: bytes = b"old") -> None:
+        end = 0
         for _ in range(count):
-            self.producer.send(Message(self.topic, body))
+            end = self.producer.send(Message(self.topic, body)).queue_offset + 1
+        while self.admin.topic_stats(self.topic)[self.queue].max_offset < end:
+            time.sleep(0.01)  # Apache's brokers show messages a little later
 
     def delete(self) -> None:
         self.admin.delete_topic(self.topic)
