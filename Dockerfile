@@ -7,9 +7,13 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE /src/
 COPY src /src/src
 COPY protocol /src/protocol
+COPY common /src/common
 COPY storage /src/storage
 COPY broker /src/broker
 COPY client /src/client
+COPY cli /src/cli
+COPY testing /src/testing
+COPY demo /src/demo
 RUN python -m venv /opt/triomq
 RUN /opt/triomq/bin/pip install --quiet --no-cache-dir --disable-pip-version-check "/src[compression]"
 

@@ -17,7 +17,7 @@ import trio
 
 from triomq.broker.config import ConnectionConfig
 from triomq.broker.signals import Signal
-from triomq.log_file import LogFile
+from triomq.common.log_file import LogFile
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.failure_log import FailureLog

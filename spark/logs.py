@@ -8,7 +8,7 @@ are limited, but each queue that lost messages gets a line.
 import logging
 from typing import Final
 
-from triomq.logs import LineFormatter, RepeatFilter
+from triomq.common.logs import LineFormatter, RepeatFilter
 from triomq.spark.reading import loss
 
 _LOGGER: Final = logging.getLogger("triomq")

@@ -20,8 +20,8 @@ from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.rare_log import RareLog
 from triomq.broker.network.sockets import Wire
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.common.tls import HANDSHAKE, TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason
 from triomq.protocol.errors import ConfigError
-from triomq.tls import HANDSHAKE, TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.tls")
 

@@ -13,13 +13,13 @@ import trio
 
 from triomq.broker.addresses import Address, plain_ip
 from triomq.broker.config import TlsConfig
+from triomq.common.tls import load_ca, load_identity, make_context
 from triomq.protocol.bodies.registration import registration_crc
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
-from triomq.tls import load_ca, load_identity, make_context
 
 CONNECT_S: Final = 3.0
 _ANSWER_S: Final = 6.0

@@ -26,13 +26,13 @@ from triomq.broker.paged_read import encode
 from triomq.broker.services.namesrv_session import CONNECT_S, Session, Stream, ask_once, client_context, connect
 from triomq.broker.signals import Signal
 from triomq.broker.topics import TopicTable
+from triomq.common.tls import tls_reason
 from triomq.protocol.bodies.registration import RegisterBrokerBody
 from triomq.protocol.bodies.route import ClusterInfo, DataVersion, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, ProtocolError
 from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.tls import tls_reason
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.registration")
 

@@ -8,8 +8,8 @@ import trio
 
 from triomq.client.config import split_address
 from triomq.client.connection.tls import ClientTlsSocket
+from triomq.common.tls import TlsSession
 from triomq.protocol.errors import ConfigError, ConnectError
-from triomq.tls import TlsSession
 
 
 async def dial(

@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from triomq.client.config import TlsConfig
-from triomq.tls import TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason
+from triomq.common.tls import TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason
 
 _READ_BYTES: Final = 128 * 1024
 _NOT_TLS: Final = (

@@ -1,5 +1,6 @@
 """``triomq.testing`` and its fixtures: assertions, time and trouble, for trio, asyncio and plain tests alike."""
 
+import ast
 import asyncio
 import socket
 import subprocess
@@ -141,9 +142,9 @@ def test_what_is_not_consumed_in_time_is_named(rocketmq_broker: RunningBroker) -
 
 
 def test_nothing_is_imported_before_a_fixture_is_used() -> None:
-    code = "import pytest, sys; b = set(sys.modules); import triomq.pytest_plugin; print(*sorted(set(sys.modules) - b))"
+    code = "import pytest, sys; b = {*sys.modules}; import triomq.testing.pytest_plugin; print({*sys.modules} - b)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["triomq", "triomq.pytest_plugin"]
+    assert ast.literal_eval(done.stdout) == {"triomq", "triomq.testing", "triomq.testing.pytest_plugin"}
 
 
 def test_brokers_side_by_side_do_not_clash() -> None:

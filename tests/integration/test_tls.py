@@ -35,10 +35,10 @@ from triomq.broker.network.tls import SESSION_BYTES, ServerTls
 from triomq.broker.server import Broker
 from triomq.client import ClientConfig, Message, Producer
 from triomq.client import TlsConfig as ClientTlsConfig
+from triomq.common.tls import TlsSession
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ClientError, ConfigError
 from triomq.protocol.record.record import decode_records
-from triomq.tls import TlsSession
 
 SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
 STALLED = 200

@@ -17,7 +17,7 @@ from tests.core import CORE
 from tests.integration.test_testing_examples import run_example
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-ROOMS: Final = ("broker", "client", "protocol", "spark", "storage")
+ROOMS: Final = ("broker", "cli", "client", "common", "demo", "protocol", "spark", "storage", "testing")
 
 LOADED_BY: Final = """
 import importlib, json, pkgutil, sys

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from triomq.logs import event_id
+from triomq.common.logs import event_id
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("protocol", "storage", "broker", "client", "spark", "src/triomq")
+FOLDERS = ("protocol", "common", "storage", "broker", "client", "spark", "cli", "testing", "demo")
 LOGS = ("FailureLog", "RareLog")
 METHODS = ("warning", "error", "exception")
 SILENT = ("logging.INFO", "logging.DEBUG")

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.certificates import Authority, Identity, server_context
+from triomq.common.tls import TlsSession, load_ca, load_identity, make_context
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.write_queue import WriteQueue
-from triomq.tls import TlsSession, load_ca, load_identity, make_context
 
 
 class Contexts(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from triomq.logs import JsonFormatter, LineFormatter, RepeatFilter, configure, reopen_log_file
+from triomq.common.logs import JsonFormatter, LineFormatter, RepeatFilter, configure, reopen_log_file
 from triomq.protocol.errors import ConfigError
 
 

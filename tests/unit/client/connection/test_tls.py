@@ -9,9 +9,9 @@ import trio
 from tests.certificates import Authority, Identity, server_context
 from tests.unit.client.fake_broker import FakeBroker
 from triomq.client import ClientConfig, ClientInstance, ConfigError, Message, Producer, TlsConfig
+from triomq.common.tls import TlsSession
 from triomq.protocol.errors import ClientError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.tls import TlsSession
 
 CODE = 9999
 

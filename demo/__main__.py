@@ -11,9 +11,9 @@ from triomq.cli.arguments.values import parse_positive
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.run import report_error
 from triomq.cli.session import run_until_signal
+from triomq.common.logs import configure
 from triomq.demo.report import print_files, print_report
 from triomq.demo.run import run_demo
-from triomq.logs import configure
 
 
 def main(argv: Sequence[str] | None = None) -> int:

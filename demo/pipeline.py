@@ -26,9 +26,9 @@ from triomq.cli.output import write_text
 from triomq.cli.run import report_error
 from triomq.cli.session import run_until_signal
 from triomq.client import Admin
+from triomq.common.logs import configure
 from triomq.demo.broker_process import open_broker_process
 from triomq.demo.flights import read_lines
-from triomq.logs import configure
 from triomq.protocol.errors import TriomqError
 
 TOPIC: Final = "flights"

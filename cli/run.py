@@ -11,7 +11,7 @@ from typing import cast
 from triomq.cli.arguments.arguments import Runner, parse
 from triomq.cli.errors import exit_code_of, is_expected, leaves, one_line
 from triomq.cli.exit_codes import ExitCode
-from triomq.logs import configure
+from triomq.common.logs import configure
 
 
 def run(argv: Sequence[str]) -> int:

@@ -145,7 +145,7 @@ def configure(
     if log_file is None:
         handler = logging.StreamHandler()
     else:
-        from triomq.log_file import LogFile  # 5 ms of start-up, only when logging to a file
+        from triomq.common.log_file import LogFile  # 5 ms of start-up, only when logging to a file
 
         try:
             handler = LogFile(log_file, maxBytes=max_bytes, backupCount=backups)

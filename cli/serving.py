@@ -18,7 +18,7 @@ from triomq.broker.config import DEFAULT_METRICS, TlsConfig
 from triomq.cli.arguments.options import Options, ServerOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.process import end_at_next_signal, raise_open_files_limit, settle_garbage_collector, stop_signals
-from triomq.logs import reopen_log_file
+from triomq.common.logs import reopen_log_file
 from triomq.protocol.errors import ConfigError
 
 LOGGER: Final = logging.getLogger("triomq.cli.serving")
