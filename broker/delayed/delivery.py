@@ -38,8 +38,6 @@ REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
 REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
 _NEVER_REAL: Final = frozenset({"", HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 _MAX_DIGITS: Final = 11
-_QUEUE: Final = 0  # of an entry
-_BODY: Final = 1
 
 
 def with_real_place(properties: bytes, queue: ConsumeQueue) -> bytes:
@@ -132,7 +130,7 @@ class Delivery:
         deleted = self._store.deleted
         if deleted:
             for place, (entry, unit) in enumerate(zip(entries, units, strict=True)):
-                if entry is not None and unit[0] < deleted.end_of(topic := entry[_QUEUE].topic):
+                if entry is not None and unit[0] < deleted.end_of(topic := entry.queue.topic):
                     LOGGER.warning("delayed message dropped topic=%s: the topic was deleted", topic)
                     entries[place] = None
         return entries, times
@@ -145,15 +143,15 @@ class Delivery:
         Returns:
             How many are done with, from the first on; fewer than all: the store refuses more, try again later.
         """
-        good = [copy for copy in copies if copy is not None and copy[_QUEUE].refusal is None]
+        good = [copy for copy in copies if copy is not None and copy.queue.refusal is None]
         done = self._store_all(good)
         if len(good) == len(copies):
             return done
-        places = [place for place, copy in enumerate(copies) if copy is not None and copy[_QUEUE].refusal is None]
+        places = [place for place, copy in enumerate(copies) if copy is not None and copy.queue.refusal is None]
         passed = places[done] if done < len(good) else len(copies)
         for copy in copies[:passed]:
-            if copy is not None and copy[_QUEUE].refusal is not None:
-                LOGGER.error("delayed message dropped topic=%s: the topic is being deleted", copy[_QUEUE].topic)
+            if copy is not None and copy.queue.refusal is not None:
+                LOGGER.error("delayed message dropped topic=%s: the topic is being deleted", copy.queue.topic)
         return passed
 
     def _store_all(self, entries: Sequence[Entry]) -> int:
@@ -165,7 +163,7 @@ class Delivery:
                 half = len(entries) // 2
                 done = self._store_all(entries[:half])
                 return done if done < half else done + self._store_all(entries[half:])
-            LOGGER.error("delayed message dropped topic=%s: %s", entries[0][_QUEUE].topic, exc)
+            LOGGER.error("delayed message dropped topic=%s: %s", entries[0].queue.topic, exc)
         except StoreError as exc:
             self._log.failed(exc)
             return 0
@@ -177,6 +175,6 @@ class Delivery:
     def _count(self, entries: Sequence[Entry]) -> None:
         sizes_bytes: defaultdict[str, list[int]] = defaultdict(list)
         for each in entries:
-            sizes_bytes[each[_QUEUE].topic].append(len(each[_BODY]))
+            sizes_bytes[each.queue.topic].append(len(each.body))
         self.statistics.put_run(sizes_bytes)
         self.delivered += len(entries)

@@ -161,12 +161,13 @@ class Schedule:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
         waits_in = self._levels[min(level, len(self._levels)) - 1]
-        queue, body, properties = message[:3]
+        properties = message.properties
         if waits_in.number != level:
             properties = set_property(properties, _DELAY, b"%d" % waits_in.number)
-        properties = with_real_place(properties, queue)
-        (place,) = self._store.append([(waits_in.queue, body, properties, waits_in.due_time, *message[4:])])
-        self._statistics.put(SCHEDULE_TOPIC, 1, len(body))
+        properties = with_real_place(properties, message.queue)
+        waiting = message._replace(queue=waits_in.queue, properties=properties, tags_code=waits_in.due_time)
+        (place,) = self._store.append([waiting])
+        self._statistics.put(SCHEDULE_TOPIC, 1, len(message.body))
         if place[1] == self.offsets.get(waits_in.number):
             self._arrived.set()
         return place

@@ -175,14 +175,14 @@ class Timer:
         Raises:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
-        queue, body, properties = message[:3]
         least_ms = self._least_ms(self._store.now_ms())
-        properties = set_property(properties, OUT_MS, b"%d" % max(due_ms, least_ms))
+        properties = set_property(message.properties, OUT_MS, b"%d" % max(due_ms, least_ms))
         due_ms = max(stored_time(properties), least_ms)
-        properties = with_real_place(properties, queue)
-        (place,) = self._store.append([(self._queue, body, properties, _wake_time_of(due_ms), *message[4:])])
+        properties = with_real_place(properties, message.queue)
+        waiting = message._replace(queue=self._queue, properties=properties, tags_code=_wake_time_of(due_ms))
+        (place,) = self._store.append([waiting])
         self._follow_clock(place[1])
-        self._statistics.put(TIMER_TOPIC, 1, len(body))
+        self._statistics.put(TIMER_TOPIC, 1, len(message.body))
         self._add(wake_time(due_ms, self._store.commit_log.store_timestamp), place[1])
         return place
 
@@ -283,9 +283,9 @@ class Timer:
                 if rolled is not None:
                     changed.append(rolled)
                     continue
-            queue, body, properties = copy[:3]
+            properties = copy.properties
             if self._recalls.add(properties, queue_offset) or (
-                self._recalls and self._recalls.take(queue.topic, properties)
+                self._recalls and self._recalls.take(copy.queue.topic, properties)
             ):
                 changed.append(None)
                 continue
@@ -293,13 +293,13 @@ class Timer:
                 added_for = store_timestamp
                 added = b"\x02TIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d" % (store_timestamp, now_ms)
             if len(properties) + len(added) <= MAX_PROPERTIES_BYTES:
-                properties += added
-            changed.append((queue, body, properties, *copy[3:]))
+                copy = copy._replace(properties=properties + added)
+            changed.append(copy)
         return changed
 
     def _rolled(self, copy: Entry, now_ms: int) -> Entry | None:
         """Return an entry that lets a message wait longer in this queue; ``None`` if it is due."""
-        _, body, properties = copy[:3]
+        properties = copy.properties
         due_ms = stored_time(properties)
         if due_ms <= max(now_ms, self._least_ms(now_ms)):
             return None
@@ -308,4 +308,4 @@ class Timer:
         counted = set_property(properties, _ROLL_TIMES, rolls)
         if len(counted) <= MAX_PROPERTIES_BYTES:
             properties = counted
-        return self._queue, body, properties, _wake_time_of(due_ms), *copy[4:]
+        return copy._replace(queue=self._queue, properties=properties, tags_code=_wake_time_of(due_ms))

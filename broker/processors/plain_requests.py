@@ -61,6 +61,7 @@ _IS_HALF: Final = PropertyName.TRANSACTION_PREPARED.encode()
 _GROUP: Final = PropertyName.PRODUCER_GROUP.encode()
 _pack_prefix = PREFIX.pack
 _loads = orjson.loads
+_new = tuple.__new__
 
 
 class PlainRequests:
@@ -203,19 +204,22 @@ class PlainRequests:
         cluster = self._cluster
         if not properties or properties[-1:] == _SEPARATOR:
             cluster = cluster[1:]
-        return (
-            queue,
-            body,
-            properties + cluster,
-            tags_code,
-            flag,
-            sys_flag,
-            self._born,
-            connection.peer_host,
-            connection.store_host,
-            0,
-            0,
-            crc32(body) & CRC_MASK,
+        return _new(
+            Entry,
+            (
+                queue,
+                body,
+                properties + cluster,
+                tags_code,
+                flag,
+                sys_flag,
+                self._born,
+                connection.peer_host,
+                connection.store_host,
+                0,
+                0,
+                crc32(body) & CRC_MASK,
+            ),
         )
 
     def _half_entry(
@@ -281,7 +285,7 @@ class PlainRequests:
         try:
             places = self._store.append(run)
         except (MessageIllegalError, StoreError):  # one by one: each gets its own answer
-            unstored = [(fields, each[1]) for each, fields in zip(run, requests, strict=True) if fields is not None]
+            unstored = [(fields, each.body) for each, fields in zip(run, requests, strict=True) if fields is not None]
             unstored += [(fields, b"") for _, fields in decisions.values()]
             for request, body in unstored:
                 connection.serve(RemotingCommand.from_json(request, body))
@@ -294,15 +298,15 @@ class PlainRequests:
         for stored, fields, (physical_offset, queue_offset) in zip(run, requests, places, strict=True):
             if fields is None:
                 continue
-            queue = stored[0]
+            queue = stored.queue
             queue_id = queue.queue_id
             if queue is halves:
                 queue_id = int(fields["extFields"]["e"])
-                self._undecided.added(queue_offset, stored[2])
+                self._undecided.added(queue_offset, stored.properties)
             header = template % (host, physical_offset, queue_id, queue_offset, fields["opaque"])
             header_length = len(header)
             answers += (_pack_prefix(_HEADER_AT + header_length, header_length), header)
-            sizes_bytes[queue.topic].append(len(stored[1]))
+            sizes_bytes[queue.topic].append(len(stored.body))
         for decision, _ in decisions.values():
             self._undecided.decided(decision)
         self._answer(connection, answers)

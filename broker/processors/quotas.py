@@ -71,7 +71,7 @@ class QuotaCheck:
         """
         usage = connection.usage
         assert usage is not None
-        size_bytes = _RECORD_BYTES + len(entry[1]) + len(entry[2])
+        size_bytes = _RECORD_BYTES + len(entry.body) + len(entry.properties)
         try:
             self.quotas.send(usage, topic, size_bytes)
         except LimitReachedError:

@@ -185,8 +185,7 @@ class SendProcessor:
         if delay is not _AT_ONCE:
             return self.timer.put(delay.due_ms, message)
         (place,) = self.store.append([message])
-        queue, body = message[:2]
-        self.statistics.put(queue.topic, 1, len(body))
+        self.statistics.put(message.queue.topic, 1, len(message.body))
         return place
 
     def _store_batch(

@@ -215,9 +215,9 @@ class Undecided:
         Raises:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
-        (place,) = self._store.append([(self.halves, *message[1:])])
-        self._statistics.put(HALF_TOPIC, 1, len(message[1]))
-        self.added(place[1], message[2])
+        (place,) = self._store.append([message._replace(queue=self.halves)])
+        self._statistics.put(HALF_TOPIC, 1, len(message.body))
+        self.added(place[1], message.properties)
         return place
 
     def added(self, queue_offset: int, properties: bytes) -> None:

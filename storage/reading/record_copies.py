@@ -38,6 +38,7 @@ _MAX_FIELD_BYTES: Final = _PROPERTIES_AT + MAX_PROPERTIES_BYTES
 _MAX_KNOWN: Final = 4096
 _MAX_KNOWN_BYTES: Final = 512  # a topic has at most 127, and most tags fewer
 _unpack_head = HEAD.unpack_from
+_new = tuple.__new__
 
 
 class CopyReader:
@@ -109,22 +110,8 @@ class CopyReader:
                         queue = queue_of(place)
                         if queue is not None and tags_code is not None:
                             body, properties = content[body_at:topic_at], field[_PROPERTIES_AT:]
-                            add(
-                                (
-                                    queue,
-                                    body,
-                                    properties,
-                                    tags_code,
-                                    flag,
-                                    sys_flag,
-                                    born,
-                                    born_host,
-                                    store_host,
-                                    times_,
-                                    half,
-                                    crc,
-                                )
-                            )
+                            fields = (queue, body, properties, tags_code, flag, sys_flag, born, born_host, store_host)
+                            add(_new(Entry, (*fields, times_, half, crc)))
                             add_time(stored)
                             continue
             found, stored = self._read_unknown(physical_offset, size)
@@ -146,7 +133,7 @@ class CopyReader:
         # The text before this end must hold the tags, and must not be able to name the queue.
         if [name for name, value in names.items() if value is None] == [_TAGS]:
             _remember(self._queues, place, queue)
-        entry = (
+        entry = Entry(
             queue,
             message.stored_body,
             properties,

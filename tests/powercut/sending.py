@@ -78,7 +78,7 @@ class Sending:
             run.append(entry(queue, body, properties, tags_code=code, born_host=HOST, store_host=HOST))
             codes.append(code)
         self.intents = [
-            Intent(message[0].topic, message[0].queue_id, message[1], code)
+            Intent(message.queue.topic, message.queue.queue_id, message.body, code)
             for message, code in zip(run, codes, strict=True)
         ]
         for (physical_offset, _), code in zip(self.store.append(run), codes, strict=True):

@@ -18,7 +18,7 @@ def waiting(broker: Broker, properties: bytes, body: bytes = b"body") -> Entry |
     queue = broker.store.queue("W", 0)
     ((_, queue_offset),) = broker.store.append([entry(queue, body, properties, born_host=HOST, store_host=HOST)])
     ((copy,), _) = broker.delivery.copies(broker.store.reader.queue_units("W", 0, queue_offset, 1))
-    assert copy is None or copy[2] == properties
+    assert copy is None or copy.properties == properties
     return copy
 
 
@@ -37,7 +37,7 @@ def test_the_real_place_is_found_wherever_it_stands(broker: Broker, properties: 
     for _ in range(2):  # known the second time
         copy = waiting(broker, properties)
         assert copy is not None
-        assert (copy[0].topic, copy[0].queue_id) == ("T", 1)
+        assert (copy.queue.topic, copy.queue.queue_id) == ("T", 1)
 
 
 def test_the_place_is_written_where_it_is_found_fast(broker: Broker) -> None:
@@ -49,7 +49,7 @@ def test_equal_property_suffix_does_not_mask_other_queue_id(broker: Broker) -> N
     for queue_id in (1, 2):
         copy = waiting(broker, b"REAL_QID\x01%d\x02REAL_TOPIC\x01T" % queue_id)
         assert copy is not None
-        assert copy[0].queue_id == queue_id
+        assert copy.queue.queue_id == queue_id
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_no_record_is_dropped(broker: Broker, caplog: pytest.LogCaptureF
 def test_a_copy_that_became_too_long_does_not_stop_the_others(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     copies = [waiting(broker, PLACE, b"%d" % number) for number in range(3)]
     good = [copy for copy in copies if copy is not None]
-    good[1] = good[1][0], bytes(broker.store.config.commit_log_file_size_bytes), *good[1][2:]
+    good[1] = good[1]._replace(body=bytes(broker.store.config.commit_log_file_size_bytes))
     assert broker.delivery.store(good) == 3
     assert broker.delivery.delivered == 2
     assert broker.store.reader.max_offset_in_queue("T", 1) == 2

@@ -127,7 +127,7 @@ def test_records_of_several_files_are_read_in_one_go(store: MessageStore) -> Non
     looked: list[int] = []
     reader = CopyReader(find_of(store, looked))
     copies = read(store, reader, *places)
-    assert [copy[1] == bytes(20_000) for copy in copies if copy is not None] == [True] * 10
+    assert [copy.body == bytes(20_000) for copy in copies if copy is not None] == [True] * 10
     assert looked == [0], "the others are alike"
 
 
