@@ -8,7 +8,7 @@ from triomq.cli.arguments.parser import Commands, Parser, add_command, add_optio
 
 def add_store(commands: Commands) -> None:
     """Add ``triomq store`` with its commands."""
-    store = add_subcommands(commands, "store", "inspect or repair a store that no broker uses, triomq's or Apache's")
+    store = add_subcommands(commands, "store", "inspect a store that no broker uses, triomq's or Apache's")
     _add_store_command(store, "info", "StoreOptions", "show sizes, files and queues")
     _add_store_command(store, "check", "StoreOptions", "verify every record, queue and stored offset")
     text = "write the messages of the commit log"
@@ -19,19 +19,10 @@ def add_store(commands: Commands) -> None:
     add("--from TIME", "only messages stored at or after this time", dest="begin")
     add("--to TIME", "only messages stored before: 2026-01-31T12:00, or -10m", dest="end")
     add("--count N", "end after N messages")
-    repair = _add_store_command(store, "repair", "StoreRepairOptions", "print what a repair would do, or do it")
-    add_option(repair, "--apply", "repair the store (default: only print)")
-    export = _add_store_command(store, "export", "StoreExportOptions", "write the messages of a topic to a file")
-    add_option(export, "TOPIC")
-    load = _add_store_command(store, "import", "StoreImportOptions", "append messages from a file to a store")
-    for parser in (export, load):
-        add_option(parser, "FILE")
-        add_option(parser, "--format jsonl|msgpack", "of the file (jsonl, or msgpack if its name ends so)")
 
 
 def _add_store_command(commands: Commands, name: str, options_type: str, text: str) -> Parser:
-    runner = {"import": "import_"}.get(name, name)
     options_type = f"triomq.cli.arguments.store_options:{options_type}"
-    parser = add_command(commands, name, f"store:{runner}", options_type, text)
+    parser = add_command(commands, name, f"store:{name}", options_type, text)
     add_option(parser, "--store DIR", "folder of the store (that of triomq broker)")
     return parser

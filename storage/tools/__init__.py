@@ -1,4 +1,1 @@
-"""Tools for a stopped store: check, repair, export and import.
-
-The broker uses nothing of it.
-"""
+"""Checks of a stopped store.  The broker does not import them."""

@@ -64,7 +64,7 @@ def check_index(
 
     Args:
         store: is open.
-        log_end: after it is nothing but what a repair cuts off.
+        log_end: end of the last good record; the next start of a broker clears the rest.
         fillers: parts of the log, in order, where lost messages were: their units stay.
         progress: called now and then, with units.
 
@@ -95,20 +95,6 @@ def check_index(
             if progress is not None and done % _PROGRESS_STEP == 0:
                 progress(done, total)
             yield entry
-
-
-def find_index_layout(store: StoppedStore) -> IndexLayout | None:
-    """Return the sizes of the index files, ``None`` if that cannot be found out, or there are none.
-
-    Raises:
-        StoreError: a file cannot be read.
-    """
-    files = [(file, header) for file, header in _open_files(store)[0] if header.index_count > 1]
-    slots = _common_slots(store, files)
-    if slots is None:
-        return None
-    size_bytes = files[-1][0].size
-    return IndexLayout(slots, (size_bytes - HEADER.size - SLOT_SIZE * slots) // UNIT_SIZE)
 
 
 def _open_files(store: StoppedStore) -> tuple[list[tuple[MappedFile, IndexHeader]], list[tuple[Path, int]]]:

@@ -6,8 +6,6 @@ read-only file system.
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +19,6 @@ from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import correct_min_offset
-from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem, OpenFile, list_store_directory
 from triomq.storage.files.json_table import JsonTable
@@ -62,28 +59,20 @@ class StoppedStore:
         log: the commit log; its end is unknown, so ``max_offset`` is the end of the last file.
         queues: all consume queues with the units that are on disk; damaged ones may be among them.
         deleted: topics of which older records no longer count.
-        checkpoint: as it was left.
         directory: its paths.
         is_clean: the last shutdown was clean.
         strays: files that are empty, or follow a missing one; the next start of a broker removes them.
     """
 
-    def __init__(self, root: Path, *, writable: bool = False) -> None:
-        """Name the store; nothing is opened.
-
-        Args:
-            root: its directory.
-            writable: whether its files may be changed.
-        """
+    def __init__(self, root: Path) -> None:
+        """Name the store by its directory; nothing is opened."""
         self.root = root
-        self.file_system = FileSystem() if writable else ReadOnlyFileSystem()
+        self.file_system = ReadOnlyFileSystem()
         self.directory = StoreDirectory(root, self.file_system)
-        self._is_open = False
         self.config: StoreConfig
         self.log: CommitLog
         self.queues: QueueTable
         self.deleted: DeletedTopics
-        self.checkpoint = Checkpoint()
         self.is_clean = True
         self.strays: list[Path] = []
 
@@ -97,7 +86,7 @@ class StoppedStore:
         """
         if not self.directory.commit_log.is_dir():
             raise StoreLayoutError(f"{self.root} is no store: it has no directory {self.directory.commit_log.name}")
-        self.directory.acquire(to_read=isinstance(self.file_system, ReadOnlyFileSystem))
+        self.directory.acquire(to_read=True)
         try:
             self._load()
         except BaseException:
@@ -127,35 +116,6 @@ class StoppedStore:
         except (AttributeError, TypeError, ValueError) as exc:
             raise StoreLayoutError(f"{table.path} holds no table of offsets: {exc}") from exc
         return found
-
-    def save_offsets(self, offsets: Iterable[StoredOffset]) -> None:
-        """Change stored offsets; the others stay.
-
-        Raises:
-            StoreFullError, StoreError: the disk reports an error; all of them are as they were.
-        """
-        table = JsonTable(self.directory.config / _OFFSETS_TABLE, self.file_system)
-        content = table.load()
-        for stored in offsets:
-            queues = content["offsetTable"][f"{stored.topic}@{stored.group}"]
-            queues[next(key for key in queues if int(key) == stored.queue_id)] = stored.offset
-        table.save(content)
-
-    @contextmanager
-    def rebuilding(self) -> Iterator[None]:
-        """Make the next broker read the whole log if the block, which deletes queues, does not complete.
-
-        Otherwise it would accept incomplete queues and give the numbers of missing messages to new ones.
-
-        Raises:
-            StoreError: the disk reports an error.
-        """
-        was_clean = self.directory.mark_running()
-        Checkpoint().save(self.file_system, self.directory.checkpoint)
-        yield
-        self.checkpoint.save(self.file_system, self.directory.checkpoint)
-        if was_clean:
-            self.directory.mark_closed()
 
     def start_of(self, topic: str, queue_id: int) -> int:
         """Return the physical offset before which records of a queue do not count: those of a topic that was deleted.
@@ -203,7 +163,6 @@ class StoppedStore:
             correct_min_offset(queue, self.log.min_offset)
         self.deleted = DeletedTopics(directory.config / "deletedTopics.json", files)
         self.deleted.load()
-        self.checkpoint = load_checkpoint(files, directory.checkpoint)
         self.is_clean = not files.exists(directory.abort)
 
     def _leave_strays(self, directory: Path, found: FoundFiles) -> None:

@@ -6,7 +6,6 @@ Source: store.md 10.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -263,9 +262,3 @@ class _Checker:
 
 def _name(queue: ConsumeQueue) -> str:
     return f"{queue.topic}:{queue.queue_id}"
-
-
-def queues_to_rebuild(problems: Iterable[Problem]) -> list[str]:
-    """Return the queues, as ``topic:queue_id``, whose units do not fit the records."""
-    kinds = {ProblemKind.MISSING_UNIT, ProblemKind.WRONG_UNIT}
-    return sorted({problem.place for problem in problems if problem.kind in kinds})
