@@ -12,6 +12,7 @@ import trio
 from triomq.broker.addresses import Address
 from triomq.broker.audit import Audit
 from triomq.broker.config import NameServerConfig
+from triomq.broker.limits.refused import Refusals
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
@@ -21,7 +22,6 @@ from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Requests
 from triomq.broker.network.listeners import check_ports
 from triomq.broker.network.memory_budget import MemoryBudget
-from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.sockets import listen
 from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import SESSION_BYTES, ServerTls

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig, TopicConfig
-from triomq.protocol.errors import LimitReachedError, ProtocolError, StoreLayoutError
+from triomq.protocol.errors import ProtocolError, RefusedError, StoreLayoutError
 from triomq.storage.files.json_table import JsonTable, encode, encode_rows
 
 _SHOWN: Final = 80  # characters of a name in an error
@@ -123,15 +123,15 @@ class ConfigTable(SavedTable, Generic[Config]):
         """Check that a name is in the table, or has room in it.
 
         Raises:
-            LimitReachedError: it would be one too many.
+            RefusedError: it would be one too many.
         """
         if name in self._configs:
             return
         if len(self._configs) >= limit:
-            raise LimitReachedError(
+            raise RefusedError(
                 f"{name[:_SHOWN]}: the broker has {len(self._configs)} {self._KIND} and may have {limit}: "
                 f"delete those that nobody uses, or raise {setting}",
-                setting,
+                limit=setting,
             )
         if self.may_create is not None:
             self.may_create(self._configs, name)

@@ -27,6 +27,7 @@ from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.notices import GroupNotices
 from triomq.broker.groups.queue_locks import QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.limits.refused import Refusals
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
@@ -36,7 +37,6 @@ from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Requests
 from triomq.broker.network.listeners import Listeners, Ports
 from triomq.broker.network.memory_budget import MemoryBudget
-from triomq.broker.network.refusal import Refusals
 from triomq.broker.network.shedding import Shedding
 from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import ServerTls

@@ -122,7 +122,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """Check that a topic that anybody wants may be created.
 
         Raises:
-            LimitReachedError: there are too many; the topics that the broker itself needs are created nevertheless.
+            RefusedError: there are too many; the topics that the broker itself needs are created nevertheless.
         """
         self._check_room(topic, self._config.max_topics, "max_topics")
 
@@ -131,7 +131,7 @@ class TopicTable(ConfigTable[TopicConfig]):
 
         Raises:
             IllegalNameError: the name breaks RocketMQ's rules.
-            LimitReachedError: there are too many topics.
+            RefusedError: there are too many topics.
         """
         validate_topic(topic)
         template = self._configs.get(template_topic)

@@ -9,8 +9,7 @@
     |- IllegalNameError               a topic or group name that RocketMQ rejects
     |- MessageIllegalError            a message above a size limit, rejected before it is sent or stored
     |  `- MessageTypeError            a field of a message has a value of the wrong type, also a TypeError
-    |- LimitReachedError              a request for more than a limit allows; nothing was done
-    |- AccessDeniedError              an account has no right to what it asked for
+    |- RefusedError                   a request that a broker answers with an error code; nothing was done
     |- UnsupportedCompressionError    the package for this compression is not installed
     |- BrokerResponseError            the peer answered with an error code; subclasses for the codes we handle
     |- ClientError
@@ -41,6 +40,8 @@ from triomq.protocol.codes import ResponseCode, code_name
 
 #: Field of a refusal by our brokers: after how many milliseconds to try again.
 RETRY_AFTER: Final = "retryAfterMs"
+#: A queue that is full now has room again by then.
+_BUSY_RETRY_AFTER_MS: Final = 500
 _MAX_DIGITS: Final = 9
 
 
@@ -72,22 +73,22 @@ class MessageTypeError(MessageIllegalError, TypeError):
     """A field of a message has a value of the wrong type; the text names it and says what to pass."""
 
 
-class LimitReachedError(TriomqError):
-    """A request wants more than the setting ``limit`` allows; the text names it.  Brokers count and log these.
+class RefusedError(TriomqError):
+    """A broker answers the request with ``code`` and this text; nothing was done, and the connection stays open.
 
     Attributes:
-        limit: the setting.
-        retry_after_ms: when there is room again; 0: not by waiting.
+        code: of the response.
+        limit: the setting, quota or bound that the request exceeds; "": none.  Brokers count and log these.
+        retry_after_ms: when our clients try again; 0: waiting does not help.
     """
 
-    def __init__(self, text: str, limit: str = "", retry_after_ms: int = 0) -> None:
+    def __init__(
+        self, text: str, code: int = ResponseCode.SYSTEM_ERROR, *, limit: str = "", retry_after_ms: int = 0
+    ) -> None:
+        self.code = code
         self.limit = limit
-        self.retry_after_ms = retry_after_ms
+        self.retry_after_ms = retry_after_ms or (_BUSY_RETRY_AFTER_MS if code == ResponseCode.SYSTEM_BUSY else 0)
         super().__init__(text)
-
-
-class AccessDeniedError(TriomqError):
-    """A request has no account, a wrong signature or too few rights; the text says which."""
 
 
 class UnsupportedCompressionError(TriomqError):

@@ -14,9 +14,9 @@ import trio.testing
 
 from triomq.broker import Broker, BrokerConfig, open_broker
 from triomq.broker.network.connection import Connection, Processor, Requests, next_command
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.services.clock_watch import elapsed_ms
 from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_records

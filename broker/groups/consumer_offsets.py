@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Final, TypeAlias, TypeVar
 
 from triomq.broker.saved_table import SavedTable
-from triomq.protocol.errors import LimitReachedError, StoreLayoutError
+from triomq.protocol.errors import RefusedError, StoreLayoutError
 from triomq.storage.files.json_table import JsonTable, encode_rows
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.consumer_offsets")
@@ -82,12 +82,12 @@ class ConsumerOffsetTable(SavedTable):
         """Check that a client's group may store offsets in a topic.
 
         Raises:
-            LimitReachedError: too many groups have offsets in too many topics.
+            RefusedError: too many groups have offsets in too many topics.
         """
         key = f"{topic}{_SEPARATOR}{group}"
         if key not in self._offsets and len(self._offsets) >= self._max_group_topics:
             setting = "max_group_topics"
-            raise LimitReachedError(f"{key}: the broker has offsets of {len(self._offsets)} ({setting})", setting)
+            raise RefusedError(f"{key}: the broker has offsets of {len(self._offsets)} ({setting})", limit=setting)
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the content of the file in pieces."""

@@ -11,8 +11,8 @@ from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import CLOSE_GRACE_S, QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.network.steps import Steps
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 
 MAX_QUEUE_OFFSET: Final = (2**63 - 1) // UNIT_SIZE
@@ -47,8 +47,7 @@ class Groups:
         """Store an offset that a client sent for a queue that exists.
 
         Raises:
-            RefusedError: no queue can be that long.
-            LimitReachedError: too many groups have offsets in too many topics.
+            RefusedError: no queue can be that long, or too many groups have offsets in too many topics.
         """
         if queue_offset > MAX_QUEUE_OFFSET:
             raise RefusedError(f"offset {queue_offset} is illegal: queues end at {MAX_QUEUE_OFFSET}")

@@ -10,7 +10,7 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumeType, HeartbeatData, MessageModel, SubscriptionData
-from triomq.protocol.errors import LimitReachedError
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import retry_topic, validate_topic
 
 #: Client ids that are longer would make others' answers long; those of RocketMQ's clients have less than a hundred.
@@ -25,7 +25,7 @@ def read_heartbeat(body: bytes | memoryview, config: BrokerConfig) -> HeartbeatD
     """Read a heartbeat.
 
     Raises:
-        LimitReachedError: it is too long, or has too many groups, subscriptions or other members, or too long names.
+        RefusedError: it is too long, or has too many groups, subscriptions or other members, or too long names.
         ProtocolError: it cannot be read.
     """
     _check("bytes in a heartbeat", len(body), config.max_heartbeat_bytes, "max_heartbeat_bytes")
@@ -50,7 +50,7 @@ def check_client(connection: Connection, heartbeat: HeartbeatData, groups: Group
     """Check what a connection has with this heartbeat and those before it.
 
     Raises:
-        LimitReachedError: too many groups or subscriptions, or too long ones.
+        RefusedError: too many groups or subscriptions, or too long ones.
         IllegalNameError: a group needs a retry topic, and its name is too long for that.
     """
     for data in heartbeat.consumer_data_set:
@@ -79,4 +79,4 @@ def _size(subscriptions: Iterable[SubscriptionData]) -> int:
 def _check(what: str, count: int, limit: int, setting: str = "") -> None:
     if count > limit:
         name = f" ({setting})" if setting else ""
-        raise LimitReachedError(f"{count} {what}: the limit is {limit}{name}", setting)
+        raise RefusedError(f"{count} {what}: the limit is {limit}{name}", limit=setting or what)

@@ -55,7 +55,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
 
         Raises:
             IllegalNameError: the group would be created and its name breaks the rules.
-            LimitReachedError: likewise, and there are too many.
+            RefusedError: likewise, and there are too many.
         """
         config = self._configs.get(group)
         if config is None and (self._config.auto_create_group or group.startswith(_SYSTEM_PREFIX)):
@@ -70,7 +70,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
 
         Raises:
             IllegalNameError: the name breaks the rules.
-            LimitReachedError: there are too many groups.
+            RefusedError: there are too many groups.
         """
         validate_group(group)
         self._check_room(group, self._config.max_groups, "max_groups")

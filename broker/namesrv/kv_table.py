@@ -6,9 +6,8 @@ Source: behaviour.md A.17; KVConfigManager.java.
 from collections.abc import Callable
 from typing import Any, Final
 
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.saved_table import SavedTable
-from triomq.protocol.errors import StoreLayoutError
+from triomq.protocol.errors import RefusedError, StoreLayoutError
 from triomq.storage.files.json_table import JsonTable
 
 #: Most namespaces, keys and values together, and most characters in them: tools write few and short ones.

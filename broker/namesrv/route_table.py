@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from triomq.broker.network.rare_log import RareLog
-from triomq.broker.network.refusal import RefusedError
+from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.bodies.route import (
     BrokerData,
@@ -33,6 +32,7 @@ from triomq.protocol.bodies.route import (
     TopicRouteData,
 )
 from triomq.protocol.codes import Permission
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 
 LOGGER: Final = logging.getLogger("triomq.broker.namesrv.route_table")

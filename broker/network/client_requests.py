@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 import trio
 
 from triomq.broker.network.memory_budget import MemoryBudget
-from triomq.broker.network.refusal import RefusedError
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.wire.command import RemotingCommand
 
 #: Largest number of unanswered requests; clients answer in milliseconds, or are broken.

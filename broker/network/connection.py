@@ -15,10 +15,10 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from triomq.broker.addresses import Address
+from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
-from triomq.broker.network.refusal import Refusals, remark_of
 from triomq.broker.network.shedding import FULL_READ_BYTES, Arrivals, Shedding, waiting_bytes
 from triomq.broker.network.sockets import Wire
 from triomq.broker.network.steps import STEP_S

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from triomq.broker.network.rare_log import RareLog
+from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.network.sockets import accept_loop
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.http_server")

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from triomq.broker.network.rare_log import RareLog
+from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.statistics.counters import BrokerStatistics
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.memory_budget")

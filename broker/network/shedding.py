@@ -18,10 +18,11 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 import orjson
 
 from triomq.broker.config import BrokerConfig
-from triomq.broker.network.rare_log import RareLog
-from triomq.broker.network.refusal import Refusals, RefusedError
+from triomq.broker.limits.rare_log import RareLog
+from triomq.broker.limits.refused import Refusals
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.header_format import INT32_MAX
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, Frame, build_frame

@@ -16,8 +16,8 @@ from typing import Final, Protocol, TypeAlias
 import trio
 
 from triomq.broker.config import TlsConfig
+from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.network.connection_reader import ConnectionReader
-from triomq.broker.network.rare_log import RareLog
 from triomq.broker.network.sockets import Wire
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.common.tls import HANDSHAKE, TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason

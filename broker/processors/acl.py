@@ -19,13 +19,13 @@ import trio
 
 from triomq.broker.accounts import Accounts
 from triomq.broker.config import BrokerConfig
+from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.connection import Connection, Processor
-from triomq.broker.network.refusal import Refusals, RefusedError
 from triomq.broker.network.steps import Steps
 from triomq.protocol.acl import changes
 from triomq.protocol.acl.plain_acl import ACCESS_KEY
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.errors import ConfigError, RefusedError
 from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.acl")

@@ -13,7 +13,6 @@ from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.paged_read import encode
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.services.registration import Registration
@@ -23,7 +22,7 @@ from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType, TopicList
 from triomq.protocol.codes import Permission, ResponseCode
-from triomq.protocol.errors import StoreError
+from triomq.protocol.errors import RefusedError, StoreError
 from triomq.protocol.names import validate_group
 from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader, GroupRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader

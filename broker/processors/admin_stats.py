@@ -11,7 +11,6 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import Member
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.services.stalls import StallWatch
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
@@ -28,6 +27,7 @@ from triomq.protocol.bodies.statistics import (
     TopicOffset,
 )
 from triomq.protocol.codes import LanguageCode, ResponseCode
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, ProducerGroupRequestHeader
 from triomq.protocol.requests.offsets import (

@@ -11,7 +11,6 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.heartbeats import MAX_CLIENT_ID, check_client, read_heartbeat
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.paged_read import encode
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import (
@@ -20,7 +19,7 @@ from triomq.protocol.bodies.client import (
     LockBatchRequestBody,
     LockBatchResponseBody,
 )
-from triomq.protocol.errors import IllegalNameError
+from triomq.protocol.errors import IllegalNameError, RefusedError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import retry_topic
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, UnregisterClientRequestHeader

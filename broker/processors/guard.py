@@ -14,10 +14,9 @@ from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import is_in
 from triomq.broker.audit import Audit
 from triomq.broker.config import ConnectionConfig
+from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, Processor, Requests
-from triomq.broker.network.rare_log import RareLog
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.processors.quotas import QuotaCheck
 from triomq.broker.quotas.quotas import Quotas
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -25,7 +24,7 @@ from triomq.protocol.acl.accounts import Account, AclRules
 from triomq.protocol.acl.needs import BROKER_REQUESTS, is_administration
 from triomq.protocol.acl.verdict import authenticate, check, passes_as_send
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import AccessDeniedError, TriomqError
+from triomq.protocol.errors import RefusedError, TriomqError
 from triomq.protocol.requests.topics import BrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import ACCESS_KEY
@@ -50,7 +49,7 @@ _NAMESRV_CHANGES: Final = frozenset(
 Judge: TypeAlias = Callable[[Connection, RemotingCommand], str | None]
 """Lets a request pass; returns its account, "" if its address needs none, ``None`` where nobody needs one.
 
-Raises AccessDeniedError or RefusedError if it does not pass.
+Raises RefusedError if it does not pass.
 """
 
 
@@ -196,12 +195,14 @@ class Guard:
         def checking(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
             try:
                 account = judge(connection, command)
-            except AccessDeniedError as exc:
-                self._denied(connection, command, str(exc), is_known=False)
-                raise RefusedError(f"{_EXCEPTION}{exc}") from None
             except RefusedError as exc:
-                self._denied(connection, command, exc.remark)
-                raise
+                if exc.limit:  # it has the right, but no room
+                    raise
+                is_place = exc.code == ResponseCode.NO_PERMISSION
+                self._denied(connection, command, str(exc), is_known=is_place)
+                if is_place:
+                    raise
+                raise RefusedError(f"{_EXCEPTION}{exc}") from None
             if audit is not None:
                 if account is not None:
                     audit.login(connection, command, account)

@@ -9,9 +9,9 @@ from typing import Final
 
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.requests.topics import KvConfigRequestHeader, KvNamespaceRequestHeader, PutKvConfigRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 

@@ -6,7 +6,6 @@ from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.connection import Connection, Processor
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.processors.kv_config import KvConfigProcessors
 from triomq.broker.processors.registration import RegistrationProcessors
 from triomq.broker.processors.route import (
@@ -19,7 +18,7 @@ from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.broker.settings import FixedSettingError
 from triomq.protocol.bodies.properties_text import properties_text, read_properties
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.errors import ConfigError, RefusedError
 from triomq.protocol.wire.command import RemotingCommand
 
 

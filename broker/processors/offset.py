@@ -8,12 +8,12 @@ from typing import Final
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.paged_read import encode
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import QueryCorrectionOffsetBody
 from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import validate_group
 from triomq.protocol.requests.offsets import (
     CloneGroupOffsetRequestHeader,

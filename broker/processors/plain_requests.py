@@ -21,7 +21,6 @@ import orjson
 from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import REAL_QUEUE_ID, REAL_TOPIC, with_real_place
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.responses import json_template
 from triomq.broker.processors.send import response_fields
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -34,7 +33,7 @@ from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, RETRY_PREFIX
 from triomq.protocol.record.layout import CRC_MASK
 from triomq.protocol.record.properties import PropertyName, append_property, get_property, remove_property
 from triomq.protocol.record.record import tags_code_of
-from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand, json_template
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, PREFIX, Frame
 from triomq.storage.append import Entry, entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue

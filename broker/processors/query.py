@@ -8,12 +8,11 @@ from typing import Final
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.processors.send import answer_stored
 from triomq.broker.services.flush import GroupCommit
 from triomq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import ProtocolError
+from triomq.protocol.errors import ProtocolError, RefusedError
 from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.record.record import decode_record
 from triomq.protocol.requests.messages import (

@@ -6,7 +6,7 @@ from triomq.broker.network.connection import Connection, Processor
 from triomq.broker.quotas.quotas import Quotas
 from triomq.protocol.acl.needs import SENDS
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import LimitReachedError
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import retry_topic
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import Entry
@@ -74,7 +74,7 @@ class QuotaCheck:
         size_bytes = _RECORD_BYTES + len(entry.body) + len(entry.properties)
         try:
             self.quotas.send(usage, topic, size_bytes)
-        except LimitReachedError:
+        except RefusedError:
             return False
         self.quotas.stored(usage, topic, size_bytes)
         return True

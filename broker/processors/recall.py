@@ -9,12 +9,11 @@ from typing import Final
 from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.processors.send import answer_stored
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.topics import TopicTable
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import MessageIllegalError, ProtocolError
+from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError
 from triomq.protocol.java import tags_code
 from triomq.protocol.recall import RECALL_TAG, RecallHandle, delete_key
 from triomq.protocol.record.properties import PropertyName, encode_properties

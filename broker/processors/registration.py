@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.protocol.bodies.registration import read_registration, registration_crc
 from triomq.protocol.bodies.route import DataVersion, KVTable
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import ORDER_NAMESPACE
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
+from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.client_requests import ClientRequests, NoAnswer
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import Refusals, RefusedError
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from triomq.protocol.errors import ProtocolError
+from triomq.protocol.errors import ProtocolError, RefusedError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Final
 
 from triomq.broker.groups.members import ProducerGroups
+from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.client_requests import ClientRequests, NoAnswer
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import Refusals, RefusedError
 from triomq.broker.processors.send import SendHeader, SendProcessor, Stored, answer_stored, response_fields
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import MessageIllegalError, StoreError
+from triomq.protocol.errors import MessageIllegalError, RefusedError, StoreError
 from triomq.protocol.host import format_host
 from triomq.protocol.record.properties import append_property, get_property
 from triomq.protocol.requests.messages import (

@@ -12,9 +12,9 @@ from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.connection import Connection, Processor
-from triomq.broker.network.refusal import RefusedError
 from triomq.protocol.bodies.route import TopicList
 from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import ORDER_NAMESPACE
 from triomq.protocol.requests.topics import (
     BrokerNameRequestHeader,

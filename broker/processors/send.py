@@ -14,14 +14,13 @@ from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from triomq.protocol.codes import TRANSACTION_MASK, VERSION_MAX_RECONSUME, MessageSysFlag, ResponseCode
-from triomq.protocol.errors import MessageIllegalError
+from triomq.protocol.errors import MessageIllegalError, RefusedError
 from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, dead_letter_topic
 from triomq.protocol.recall import RecallHandle
 from triomq.protocol.record.batch import decode_batch

@@ -8,15 +8,15 @@ from typing import Final, NamedTuple
 
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError, remark_of
 from triomq.broker.processors.send import answer_stored, ensure_dead_letter_topic, retry_limit
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import Permission, ResponseCode
-from triomq.protocol.errors import MessageIllegalError, StoreError
+from triomq.protocol.errors import MessageIllegalError, RefusedError, StoreError
 from triomq.protocol.names import retry_topic
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import append_property, get_property, set_property

@@ -9,7 +9,6 @@ from typing import Final
 
 from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.network.listeners import Ports
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.network.shedding import Shedding
 from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
@@ -30,6 +29,7 @@ from triomq.broker.processors.send_back import SendBackProcessor
 from triomq.broker.processors.transaction import TransactionProcessors
 from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.wire.command import RemotingCommand
 
 

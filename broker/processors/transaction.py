@@ -8,12 +8,12 @@ from typing import Final
 
 from triomq.broker.delayed.delivery import real_queue
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.processors.send import answer_stored
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Decision, Undecided
 from triomq.protocol.codes import MessageSysFlag, ResponseCode
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id

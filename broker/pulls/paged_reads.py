@@ -10,13 +10,13 @@ from typing import Final, TypeAlias, TypeVar
 
 import trio
 
+from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.connection import Connection, Processor
 from triomq.broker.network.memory_budget import MemoryBudget
-from triomq.broker.network.refusal import Refusals, RefusedError
 from triomq.broker.network.steps import Steps
 from triomq.broker.paged_read import load
 from triomq.protocol.codes import CommandFlag, ResponseCode
-from triomq.protocol.errors import StoreError
+from triomq.protocol.errors import RefusedError, StoreError
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.files.file_system import DiskWork
 from triomq.storage.reading.cold_read import ColdRange, PagedWork

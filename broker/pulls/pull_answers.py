@@ -10,13 +10,12 @@ from typing import Final
 
 import trio
 
-from triomq.broker.network.refusal import Refusals, remark_of
-from triomq.broker.network.responses import json_template
+from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.steps import Steps
 from triomq.broker.pulls.pull_hold import Pull, PullHold
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import PullSysFlag, ResponseCode, SerializeType
-from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand, json_template
 from triomq.protocol.wire.frame import frame_prefix
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore

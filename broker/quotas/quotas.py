@@ -17,7 +17,8 @@ from triomq.broker.quotas.usage import Usage
 from triomq.broker.saved_table import ConfigTable, SavedTable
 from triomq.broker.watched_file import WatchedFile
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
-from triomq.protocol.errors import ConfigError, LimitReachedError, StoreError
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import ConfigError, RefusedError, StoreError
 from triomq.protocol.failure_log import FailureLog
 from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.files.json_table import JsonTable
@@ -118,7 +119,7 @@ class Quotas(WatchedFile[QuotaRules]):
         """Let requests of a connection count for an account, or for its address if that is "".
 
         Raises:
-            LimitReachedError: the account has too many connections; those of an address were checked before.
+            RefusedError: the account has too many connections; those of an address were checked before.
         """
         before = peer.usage
         if before is not None and before.account == account:
@@ -156,7 +157,7 @@ class Quotas(WatchedFile[QuotaRules]):
         """Let a request pass that stores messages.
 
         Raises:
-            LimitReachedError: a quota is used up.
+            RefusedError: a quota is used up.
         """
         now_ms, limits = self._clock_ms(), usage.limits
         if (wait_ms := usage.sends.wait_ms(now_ms)) >= 0:
@@ -190,7 +191,7 @@ class Quotas(WatchedFile[QuotaRules]):
         """Let a request pass that is answered with messages.
 
         Raises:
-            LimitReachedError: a quota is used up.
+            RefusedError: a quota is used up.
         """
         if not usage.may_read():
             wait_ms = usage.out_bytes.wait_ms(self._clock_ms())
@@ -208,7 +209,7 @@ class Quotas(WatchedFile[QuotaRules]):
         """Let whoever sent the current request create a topic or group.
 
         Raises:
-            LimitReachedError: it has created too many of those that exist.
+            RefusedError: it has created too many of those that exist.
         """
         usage = self.current
         most = None if usage is None else getattr(usage.limits, kind)
@@ -226,9 +227,9 @@ def _holder(topic: str) -> str:
     return f"topic {topic}"
 
 
-def _above(name: str, quota: str, limit: object, wait_ms: float | None = None) -> LimitReachedError:
+def _above(name: str, quota: str, limit: object, wait_ms: float | None = None) -> RefusedError:
     text = f"the {name} has used up its quota {quota}, {limit}"
     if wait_ms is None:
-        return LimitReachedError(f"{text}: delete some that nobody uses", quota)
+        return RefusedError(f"{text}: delete some that nobody uses", limit=quota)
     after_ms = min(max(ceil(wait_ms), _LEAST_WAIT_MS), _MOST_WAIT_MS)
-    return LimitReachedError(f"{text}: try again later", quota, after_ms)
+    return RefusedError(f"{text}: try again later", ResponseCode.SYSTEM_BUSY, limit=quota, retry_after_ms=after_ms)

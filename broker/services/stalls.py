@@ -17,12 +17,11 @@ from typing import Final
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.client_requests import ClientRequests
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.client import ConsumerRunningInfo, MessageModel
 from triomq.protocol.bodies.group_health import GroupReport, explain_stall
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ProtocolError
+from triomq.protocol.errors import ProtocolError, RefusedError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader
 from triomq.protocol.wire.command import RemotingCommand

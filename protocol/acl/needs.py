@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 from triomq.protocol.acl.accounts import PUB, SUB
 from triomq.protocol.bodies.client import CheckClientRequestBody, HeartbeatData, LockBatchRequestBody
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import AccessDeniedError
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import RETRY_PREFIX, retry_topic
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -31,7 +31,7 @@ class Needs(NamedTuple):
 
 
 Reader: TypeAlias = Callable[[RemotingCommand], Needs]
-"""Returns what a request needs; raises AccessDeniedError or ProtocolError if it does not say on what it acts."""
+"""Returns what a request needs; raises RefusedError or ProtocolError if it does not say on what it acts."""
 
 _NOTHING: Final = Needs({})
 _ADMIN: Final = Needs({}, admin=True)
@@ -95,7 +95,7 @@ def needs(command: RemotingCommand) -> Needs:
     """Return what a request needs.
 
     Raises:
-        AccessDeniedError: the field that names its topic or group is missing.
+        RefusedError: the field that names its topic or group is missing.
         ProtocolError: its body cannot be read.
     """
     code = command.code
@@ -139,7 +139,7 @@ def needs_like_apache(command: RemotingCommand) -> Needs:
 def _required(command: RemotingCommand, name: str) -> str:
     value = command.ext_fields.get(name)
     if not value:
-        raise AccessDeniedError(f"request {command.code} does not say on what it acts: its field {name} is missing")
+        raise RefusedError(f"request {command.code} does not say on what it acts: its field {name} is missing")
     return value
 
 
@@ -161,14 +161,14 @@ def _unregister(command: RemotingCommand) -> Needs:
 def _lock(command: RemotingCommand) -> Needs:
     body = LockBatchRequestBody.decode(command.body)
     if not body.consumer_group:
-        raise AccessDeniedError(f"request {command.code} does not say on what it acts: it names no group")
+        raise RefusedError(f"request {command.code} does not say on what it acts: it names no group")
     return _subscribing([queue.topic for queue in body.mq_set], (body.consumer_group,))
 
 
 def _check_client(command: RemotingCommand) -> Needs:
     body = CheckClientRequestBody.decode(command.body)
     if not body.group or body.subscription_data is None:
-        raise AccessDeniedError(f"request {command.code} does not say on what it acts: it names no group and topic")
+        raise RefusedError(f"request {command.code} does not say on what it acts: it names no group and topic")
     return _subscribing((body.subscription_data.topic,), (body.group,))
 
 

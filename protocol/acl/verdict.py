@@ -12,7 +12,7 @@ from typing import Any, Final
 from triomq.protocol.acl.accounts import PUB, Account, AclRules, describe
 from triomq.protocol.acl.needs import Needs, needs, needs_like_apache
 from triomq.protocol.codes import SerializeType
-from triomq.protocol.errors import AccessDeniedError
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import TRACE_TOPIC
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.json_header import FieldsWithNulls
@@ -27,7 +27,7 @@ def check(rules: AclRules, command: RemotingCommand, host: str) -> Account | Non
     """Let a request of ``host``, the address of its peer, pass; return its account as :func:`authenticate` does.
 
     Raises:
-        AccessDeniedError: it may not.
+        RefusedError: it may not.
         ProtocolError: it cannot be read.
     """
     needed = needs_like_apache(command) if rules.like_apache else None  # there a white address does not help a bad body
@@ -44,21 +44,21 @@ def authenticate(rules: AclRules, command: RemotingCommand, host: str) -> Accoun
     """Return the account that signed a request; ``None`` if it may do everything because of its address.
 
     Raises:
-        AccessDeniedError: there is no such account, or the signature is wrong.
+        RefusedError: there is no such account, or the signature is wrong.
     """
     if rules.white and rules.white.has(host):
         return None
     fields = command.ext_fields
     key = fields.get(ACCESS_KEY)
     if key is None or (not key and command.serialize_type == _BINARY):
-        raise AccessDeniedError("No accessKey is configured")
+        raise RefusedError("No accessKey is configured")
     account = rules.accounts.get(key)
     if account is None:
-        raise AccessDeniedError(f"No acl config for {key:.255}")
+        raise RefusedError(f"No acl config for {key:.255}")
     if account.white and account.white.has(host):
         return None
     if not is_signed(account, fields_to_sign(command), command.body, strictly=rules.like_apache):
-        raise AccessDeniedError(f"Check signature failed for accessKey={key}")
+        raise RefusedError(f"Check signature failed for accessKey={key}")
     return account
 
 
@@ -66,15 +66,13 @@ def check_rights(account: Account, needed: Needs, code: int) -> None:
     """Check the rights of an account.
 
     Raises:
-        AccessDeniedError: one is missing; the text names it.
+        RefusedError: one is missing; the text names it.
     """
     if needed.admin and not account.is_admin:
-        raise AccessDeniedError(
-            f"Need admin permission for request code={code}, but accessKey={account.access_key} is not"
-        )
+        raise RefusedError(f"Need admin permission for request code={code}, but accessKey={account.access_key} is not")
     for resource, right in needed.rights.items():
         if not account.may(resource, right):
-            raise AccessDeniedError(f"No default permission for {describe(resource)}")
+            raise RefusedError(f"No default permission for {describe(resource)}")
 
 
 def fields_to_sign(command: RemotingCommand) -> Mapping[str, str]:

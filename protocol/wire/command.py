@@ -197,3 +197,16 @@ class RemotingCommand:
 
 def _unknown_format(serialize_type: int) -> ProtocolError:
     return ProtocolError(f"unknown header serialisation {serialize_type}")
+
+
+_PREFIX_BYTES: Final = 8  # of a frame, before its header
+_TEMPLATE_OPAQUE: Final = 1_234_567_890  # any number that no field contains
+
+
+def json_template(fields: Mapping[str, str], remark: str | None = None, code: int = 0) -> bytes:
+    """Return the JSON header of a response (``code`` 0: SUCCESS) with placeholders, to be filled by ``%``.
+
+    The values fill the placeholders of ``fields``, then the opaque, then those of ``remark``.
+    """
+    frame = RemotingCommand(code, _TEMPLATE_OPAQUE, 1, dict(fields), remark=remark).encode()
+    return frame[_PREFIX_BYTES:].replace(b'"opaque":%d' % _TEMPLATE_OPAQUE, b'"opaque":%d')

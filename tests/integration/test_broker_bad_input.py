@@ -29,7 +29,7 @@ from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
 
 SEND = RequestCode.SEND_MESSAGE_V2
-LOGGER_NAME = "triomq.broker.network.refusal"
+LOGGER_NAME = "triomq.broker.limits.refused"
 
 
 def frame(header: bytes, *, serialize_type: int = 0, header_length: int | None = None, body: bytes = b"") -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from triomq.broker.config import BrokerConfig
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.route import TopicConfig
-from triomq.protocol.errors import IllegalNameError, LimitReachedError, StoreLayoutError
+from triomq.protocol.errors import IllegalNameError, RefusedError, StoreLayoutError
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.json_table import JsonTable
 
@@ -206,9 +206,9 @@ def test_a_full_table_takes_only_what_the_broker_needs(path: Path) -> None:
     table = opened(path, max_topics=len(opened(path).configs) + 1)
     assert table.create_by_sending("T", "TBW102", 4) is not None
     for topic in ("U", "%RETRY%nobody"):
-        with pytest.raises(LimitReachedError, match=r"the broker has \d+ topics and may have \d+: .* raise max_topics"):
+        with pytest.raises(RefusedError, match=r"the broker has \d+ topics and may have \d+: .* raise max_topics"):
             table.create_by_sending(topic, "TBW102", 4)
-    with pytest.raises(LimitReachedError):
+    with pytest.raises(RefusedError):
         table.check_room("U")
     table.check_room("T")  # it may be changed
     assert table.ensure("%RETRY%G", 1).topic_name == "%RETRY%G"

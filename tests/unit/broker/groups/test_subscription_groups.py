@@ -8,7 +8,7 @@ import pytest
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
-from triomq.protocol.errors import IllegalNameError, LimitReachedError, StoreLayoutError
+from triomq.protocol.errors import IllegalNameError, RefusedError, StoreLayoutError
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.json_table import JsonTable
 
@@ -119,7 +119,7 @@ def test_a_full_table_takes_no_other_group(path: Path) -> None:
     table = opened(path, max_groups=len(opened(path).names()) + 1)
     table.get_or_create("G")
     for create in (table.get_or_create, table.check_new):
-        with pytest.raises(LimitReachedError, match="H: the broker has 8 subscription groups and may have 8: "):
+        with pytest.raises(RefusedError, match="H: the broker has 8 subscription groups and may have 8: "):
             create("H")
         create("G")
     assert table.get("H") is None

@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from triomq.broker.namesrv.kv_table import MAX_CHARACTERS, MAX_TEXTS, KvTable
-from triomq.broker.network.refusal import RefusedError
-from triomq.protocol.errors import StoreLayoutError
+from triomq.protocol.errors import RefusedError, StoreLayoutError
 from triomq.storage.files.json_table import JsonTable
 
 

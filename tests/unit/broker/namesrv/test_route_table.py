@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.unit.broker.recording import Clock
 from triomq.broker.namesrv import route_table
 from triomq.broker.namesrv.route_table import LEASE_MS, Master, RouteTable
-from triomq.broker.network.refusal import RefusedError
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.bodies.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 
 OWN = "127.0.0.1:10911"

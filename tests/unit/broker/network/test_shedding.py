@@ -8,7 +8,7 @@ import pytest
 
 from tests.commands import make_command
 from triomq.broker.config import BrokerConfig
-from triomq.broker.network.refusal import Refusals
+from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.shedding import FULL_READ_BYTES, Arrivals, Shedding
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType

@@ -12,7 +12,7 @@ from triomq.protocol.acl.accounts import Account, AclRules
 from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.acl.verdict import check, fields_to_sign, is_signed, passes_as_send
 from triomq.protocol.codes import SerializeType
-from triomq.protocol.errors import AccessDeniedError, ProtocolError
+from triomq.protocol.errors import ProtocolError, RefusedError
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import Credentials
 
@@ -57,7 +57,7 @@ def request(
 def verdict(rules: AclRules, command: RemotingCommand, host: str = FAR) -> str:
     try:
         check(rules, command, host)
-    except AccessDeniedError as exc:
+    except RefusedError as exc:
         return str(exc)
     return ""
 

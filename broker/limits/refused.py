@@ -4,38 +4,22 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from triomq.broker.network.rare_log import RareLog
-from triomq.broker.network.responses import json_template
+from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     RETRY_AFTER,
     IllegalNameError,
-    LimitReachedError,
     MessageIllegalError,
+    RefusedError,
     StoreClosedError,
     StoreError,
     SubscriptionParseError,
     TriomqError,
 )
-from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand, json_template
 
-LOGGER: Final = logging.getLogger("triomq.broker.network.refusal")
-
-
-#: After how long to try again what was refused because too much waits: that is gone by then, or much of it.
-_RETRY_AFTER_MS: Final = 500
-
-
-class RefusedError(TriomqError):
-    """The request is answered with ``code`` and ``remark``; the connection stays open."""
-
-    def __init__(self, remark: str, code: int = ResponseCode.SYSTEM_ERROR, retry_after_ms: int = 0) -> None:
-        """Take the answer; ``retry_after_ms`` tells our clients when to try again, 0: the default if busy."""
-        self.code = code
-        self.remark = remark
-        self.retry_after_ms = retry_after_ms or (_RETRY_AFTER_MS if code == ResponseCode.SYSTEM_BUSY else 0)
-        super().__init__(f"{remark} ({code})")
+LOGGER: Final = logging.getLogger("triomq.broker.limits.refused")
 
 
 _MAX_REMARK: Final = 1000
@@ -64,7 +48,7 @@ class Refusals:
     def send_template(self, error: RefusedError) -> bytes:
         """Return the JSON header of a response to a send, to be filled with the opaque and the values of the remark."""
         fields = {name: text.replace("%", "%%") for name, text in self._send_fields.items()}
-        return json_template({**fields, RETRY_AFTER: str(error.retry_after_ms)}, error.remark, error.code)
+        return json_template({**fields, RETRY_AFTER: str(error.retry_after_ms)}, str(error), error.code)
 
     def response(self, peer: str, command: RemotingCommand, code: int, remark: str) -> RemotingCommand:
         """Return the response to a request that failed."""
@@ -75,12 +59,12 @@ class Refusals:
 
     def response_to(self, peer: str, command: RemotingCommand, error: Exception) -> RemotingCommand:
         """Return the response to a request that raised ``error``."""
-        if isinstance(error, LimitReachedError):
+        if isinstance(error, RefusedError) and error.limit:
             self._statistics.limited_requests += 1
             self._limits.note(self._statistics.limited_requests, peer, command.code, error, kind=error.limit)
         if isinstance(error, TriomqError):
             response = self.response(peer, command, response_code(error), remark_of(error))
-            if isinstance(error, RefusedError | LimitReachedError) and error.retry_after_ms:
+            if isinstance(error, RefusedError) and error.retry_after_ms:
                 response.ext_fields = {**response.ext_fields, RETRY_AFTER: str(error.retry_after_ms)}
             return response
         LOGGER.error("request failed code=%d peer=%s", command.code, peer, exc_info=error)
@@ -91,8 +75,6 @@ def response_code(error: TriomqError) -> int:
     """Return the response code for an error of a processor."""
     if isinstance(error, RefusedError):
         return error.code
-    if isinstance(error, LimitReachedError) and error.retry_after_ms:
-        return ResponseCode.SYSTEM_BUSY
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -101,5 +83,5 @@ def response_code(error: TriomqError) -> int:
 
 def remark_of(error: BaseException) -> str:
     """Return the remark for an error, short enough for any header."""
-    text = error.remark if isinstance(error, RefusedError) else str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
     return text if len(text) <= _MAX_REMARK else text[:_MAX_REMARK] + "..."

@@ -2,7 +2,7 @@
 
 import pytest
 
-from triomq.broker.network.refusal import Refusals, RefusedError, remark_of, response_code
+from triomq.broker.limits.refused import Refusals, remark_of, response_code
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
@@ -10,6 +10,7 @@ from triomq.protocol.errors import (
     IllegalNameError,
     MessageIllegalError,
     ProtocolError,
+    RefusedError,
     StoreClosedError,
     StoreError,
     StoreFullError,
@@ -37,22 +38,13 @@ def test_an_error_has_the_code_that_clients_act_on(error: TriomqError, code: int
     assert response_code(error) == code
 
 
-def test_a_refusal_keeps_code_and_remark_apart_from_its_text() -> None:
-    error = RefusedError("topic[T] not exist", 17)
-    assert (error.code, error.remark, str(error)) == (17, "topic[T] not exist", "topic[T] not exist (17)")
-
-
-def test_the_remark_of_a_refusal_is_what_the_refusal_says() -> None:
-    assert remark_of(RefusedError("topic[T] not exist", 17)) == "topic[T] not exist"
-
-
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT])
 def test_a_busy_broker_says_when_to_try_again(code: int) -> None:
     refusals = Refusals(BrokerStatistics(0), "region", lambda: 0)
     for error, after in [
         (RefusedError("busy", ResponseCode.SYSTEM_BUSY), "500"),
-        (RefusedError("busy", ResponseCode.SYSTEM_BUSY, 20), "20"),
-        (RefusedError("quota", ResponseCode.SERVICE_NOT_AVAILABLE, 7), "7"),
+        (RefusedError("busy", ResponseCode.SYSTEM_BUSY, retry_after_ms=20), "20"),
+        (RefusedError("quota", ResponseCode.SERVICE_NOT_AVAILABLE, retry_after_ms=7), "7"),
         (RefusedError("never"), None),
     ]:
         response = refusals.response_to("peer", RemotingCommand(code), error)
