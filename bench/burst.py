@@ -1,6 +1,6 @@
 """Delayed messages that are all due at one moment: lateness, broker CPU, effect on other clients.
 
-The store is filled by the broker's own code, with a clock that stands still, before our broker is started on it.
+The store is filled by the broker's own code, with a fixed clock, before our broker is started on it.
 """
 
 import argparse

@@ -93,7 +93,7 @@ def _measure(options: argparse.Namespace, server: Server) -> dict[str, Any]:
 
 
 class _Reader:
-    """Another process that drains the backlog; a thread counts what it writes."""
+    """Another process that drains the backlog; a thread counts its output lines."""
 
     def __init__(self, server: Server, count: int) -> None:
         command = [sys.executable, "-m", "triomq.cli", "consume", _TOPIC, "--namesrv", server.namesrv]

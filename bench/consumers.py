@@ -1,4 +1,4 @@
-"""What a consumer costs beside its speed: memory of what it caches, and latency that it adds to plain pulls."""
+"""The cost of a consumer beside its speed: memory of its cache, and latency added to plain pulls."""
 
 import argparse
 import multiprocessing

@@ -1,4 +1,4 @@
-"""One of two brokers is killed and comes back while a producer sends: ours, and Apache's Java client.
+"""One of two brokers is killed and restarted while a producer sends: ours, and Apache's Java client.
 
 Each turn has a new producer with some senders, each of which sends one message after the other.
 """

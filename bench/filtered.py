@@ -72,7 +72,7 @@ async def _fill(options: argparse.Namespace, server: Server, queue: MessageQueue
 
 
 async def _wait_idle(server: Server) -> None:
-    """Return when the broker has indexed what was sent."""
+    """Wait until the broker has indexed all messages."""
     with trio.fail_after(_IDLE_LIMIT_S):
         while True:
             cpu_s = server.cpu_s()

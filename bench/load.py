@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def with_topic(mode: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Run ``mode`` with a topic of its own."""
+    """Run ``mode`` with a new topic."""
     topic = f"bench-{time.time_ns():x}"
     async with Admin(namesrv=options.namesrv) as admin:
         await admin.create_topic(topic, queues=options.queues)

@@ -1,9 +1,9 @@
-"""Several times what our broker can do, for minutes: what it refuses, what it takes and how fast, and if that is true.
+"""Several times the broker's capacity, for minutes: rejected and stored sends, latencies, and a check of both.
 
 The load are sends of 128 bytes with the long names (code 10) over plain sockets.  First each connection keeps some of
 them open and nothing is refused: what is answered then is what the broker can do.  Then ``--factor`` times as many
 become due, at times that do not depend on the answers; a refused one is not sent again.  A connection with 512
-unanswered ones leaves out what is due, and "offered" are those sent.  They cost the broker several times what the
+unanswered ones skips sends that are due; "offered" counts those sent.  They cost the broker several times what the
 usual sends cost, so that one core can offer five times what it can do with the other one.
 
 Two producers of ours send beside it, one for each ``on_busy``.  At the end the log is searched: a message that was
@@ -87,7 +87,7 @@ class _Load:
     """What all senders did.
 
     Attributes:
-        figures: what was found.
+        figures: the measurements.
         is_untrue: whether an answer was not true.
     """
 
@@ -218,7 +218,7 @@ class _Load:
         self.figures[f"on_busy={on_busy}"] = f"{dict(outcomes)}, slowest {slowest_s * 1000:.0f} ms"
 
     def _found(self) -> dict[str, float]:
-        """Return what happened since the last beginning; latencies in ms."""
+        """Return the counts and latencies (ms) since the last beginning."""
         figures: dict[str, float] = {}
         for kind in ("offered", "left out", "accepted", "refused"):
             values = sorted((value, count) for (name, value), count in self._counts.items() if name == kind)

@@ -252,7 +252,7 @@ class _Peer(ABC):
 
     @classmethod
     def missing(cls, _options: argparse.Namespace) -> str:
-        """Return what is not installed, "" if nothing is missing."""
+        """Return the missing dependency, or ""."""
         if shutil.which(cls.program) is None:
             return f"{cls.program} is not on the path"
         module, _, project = cls.package.partition(" ")

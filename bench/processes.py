@@ -41,7 +41,7 @@ class Server:
         return sum(_status_kib(pid, "VmRSS") for pid in self.pids) / 1024
 
     def anonymous_mib(self) -> float:
-        """Return what of it is not the page cache's: the processes' own memory, in MiB."""
+        """Return the processes' private memory without page cache, in MiB."""
         return sum(map(anonymous_mib, self.pids))
 
 
@@ -155,7 +155,7 @@ def apache_server(folder: Path, version: str, settings: Mapping[str, str] | None
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody uses now."""
+    """Return an unused port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,7 +1,7 @@
 """Many consume queues and a long log: cost of an append, a pull, a flush and a start, compared with few queues.
 
-Each number of queues has a store and a process of its own, and they are measured in turns, so that a machine that is
-now faster, now slower does not tell them apart.  Each log is filled first, over all queues, and flushed in a thread at
+Each number of queues has its store and process, and they are measured in turns, so that changes of the machine's
+speed affect all alike.  Each log is filled first, over all queues, and flushed in a thread at
 the broker's intervals, here as while it is measured.  Processor time is that of the thread that owns the store; what
 the disk takes is not the store's.
 """
@@ -40,7 +40,7 @@ _BODY_BYTES: Final = 128
 _TURNS: Final = 10
 _OPERATIONS: Final = 20_000  # of one turn
 _FLUSH_LOOK: Final = 1000  # appends between two looks at the clock
-_EXTRA_DISK_BYTES: Final = 3 * 1024**3  # consume queues, and what is made ahead
+_EXTRA_DISK_BYTES: Final = 3 * 1024**3  # consume queues, and files made ahead
 _PULLED: Final = 32
 _GIB: Final = 1024**3
 _STEP_TIMEOUT_S: Final = 3600
@@ -115,7 +115,7 @@ class _StoreProcess:
         """Run one step and return its figures.
 
         Raises:
-            TriomqError: the process failed, and has told why.
+            TriomqError: the process failed and printed the reason.
         """
         try:
             self._connection.send(step)
@@ -311,7 +311,7 @@ def _thorough_flush(store: MessageStore) -> Figures:
 
 
 def _memory(store: MessageStore, when: str) -> Figures:
-    """Return what this process has in memory that belongs to no file, and what it has open and mapped."""
+    """Return this process's anonymous memory, open files and mappings."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     anonymous_kib = next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
     return {
@@ -322,7 +322,7 @@ def _memory(store: MessageStore, when: str) -> Figures:
 
 
 def _cpu_us(action: Callable[[], None], count: int) -> float:
-    """Return what one of ``count`` operations took this thread of the processor, in microseconds."""
+    """Return this thread's CPU time for each of ``count`` operations, in microseconds."""
     return _timed(action)[1] / count * 1e6
 
 

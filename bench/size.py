@@ -1,4 +1,4 @@
-"""Size of the product: lines of code by folder, and what is above the limits of CONTRIBUTING.md.
+"""Size of the product: lines of code by folder, and files and functions above CONTRIBUTING.md's limits.
 
 ``python -m bench.size`` prints a table; ``--check`` prints files and functions above the limits and fails if there are
 any.  Blank lines, comments and docstrings do not count as lines of code; the limits are about lines as a reader sees

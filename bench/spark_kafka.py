@@ -1,6 +1,6 @@
 """Our data source beside Spark's Kafka connector: the same rows, written and read in turns in one session.
 
-Each has a broker of its own on this machine, with its log on disk, settings as they come, and two queues.  A turn
+Each has its broker on this machine, with its log on disk, settings as they come, and two queues.  A turn
 writes the same rows to both, or reads all that was written into the sink ``noop``.  Reads are compared twice: with the
 six columns that both have, and with all that the connector gives, headers too, beside our first eleven.
 """
@@ -126,7 +126,7 @@ def _timed(action: Callable[[], None], rows: int) -> Turn:
 
 
 def _report(turns: dict[str, list[Turn]], connector: Connector, options: argparse.Namespace) -> None:
-    """Print ratios first, then what they are made of."""
+    """Print ratios first, then the times they come from."""
     rates = {name: statistics.median(turn.rows_per_s for turn in found) for name, found in turns.items()}
     costs = {name: statistics.median(turn.cpu_us_per_row for turn in found) for name, found in turns.items()}
     bars = {"shared columns": _BAR, "all columns": _BAR, "write": None}

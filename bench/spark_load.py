@@ -139,7 +139,7 @@ def made_rows(spark: SparkSession, count: int, size: int) -> "DataFrame":
 
 
 def reader(spark: SparkSession, server: Server, topic: str, columns: Sequence[str]) -> "DataFrameReader":
-    """Return what reads a topic of ours."""
+    """Return a reader of one of our topics."""
     return (
         spark.read.format("rocketmq").option("nameServer", server.namesrv).option("subscribe", topic)
         .schema(ddl_of(columns))

@@ -66,7 +66,7 @@ def _ours(spark: SparkSession, server: Server, topic: str) -> Any:
 
 
 def trigger_times_ms(frame: "DataFrame") -> list[float]:
-    """Read what there is in micro-batches of one row; returns what each took, without the first ones."""
+    """Read the topic in micro-batches of one row; return the time of each without the first ones."""
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder:
         query = _to_nowhere(frame, folder, availableNow=True)
         if not query.awaitTermination(_QUERY_S):
@@ -78,7 +78,7 @@ def trigger_times_ms(frame: "DataFrame") -> list[float]:
 
 
 def idle_cpu_share(frame: "DataFrame") -> float:
-    """Return the share of a core that the process of a stream's reader takes while there is nothing to read."""
+    """Return the share of a core that the process of a stream's reader takes while the topic is empty."""
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder:
         before = set(processes_with(_READER))
         query = _to_nowhere(frame, folder)

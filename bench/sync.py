@@ -1,7 +1,7 @@
 """Durability sync through sockets: one sender, and many that share each fdatasync, beside fdatasync alone.
 
 Each sender is a plain socket that sends its next message when the answer to the one before is there; one process
-drives all of them, so that the load generator takes little.  ``--slower-ms`` lets each fdatasync of the broker take
+drives all of them, so that the load generator takes little.  ``--slower-ms`` makes each fdatasync of the broker take
 longer, as on a slower disk.  With durability async the same load shows what the broker could do without a disk.
 """
 
@@ -134,7 +134,7 @@ class _Sender:
         self.socket.sendall(self._frame)
 
     def is_answered(self) -> bool:
-        """Read what has arrived."""
+        """Read the available bytes."""
         data = self.socket.recv(4096)
         if not data:
             raise RuntimeError("the broker closed a connection")
@@ -154,7 +154,7 @@ class _Senders:
         self._senders = [_Sender(port, number, size) for number in range(count)]
 
     def run(self, seconds: float) -> list[float]:
-        """Send for so long; return how long each message took, s."""
+        """Send for ``seconds``; return the time of each message, s."""
         taken: list[float] = []
         by_number = {sender.socket.fileno(): sender for sender in self._senders}
         with contextlib.closing(select.epoll()) as poll:
@@ -181,7 +181,7 @@ class _Senders:
 
 
 def _fdatasync_s(folder: Path, size: int, slower_s: float) -> float:
-    """Return how long fdatasync takes after ``size`` bytes were written through a mapping, at p50, s."""
+    """Return the median time of fdatasync after writing ``size`` bytes through a mapping, s."""
     path = folder / "probe"
     with path.open("w+b", buffering=0) as file:
         os.posix_fallocate(file.fileno(), 0, _PROBE_BYTES)

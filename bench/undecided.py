@@ -1,4 +1,4 @@
-"""Undecided transactions: what they cost the broker while they wait, while some are due, and when it starts."""
+"""Undecided transactions: their cost to the broker while they wait, while some are due, and at the start."""
 
 import argparse
 import sys

@@ -1,7 +1,7 @@
 """Pulls that wait: what thousands of them cost an idle broker, and how fast one is woken.
 
-Each pull waits at a queue of its own, as long as Java's push consumer lets it, and is sent again when it was answered.
-The connections are plain sockets, so that the load generator is not what is measured.
+Each pull waits at a different queue, as long as those of Java's push consumer, and is repeated when answered.
+The connections are plain sockets, so that the load generator costs little.
 """
 
 import argparse
@@ -116,7 +116,7 @@ class _Load:
         woken = random.sample(queues, min(_WOKEN_QUEUES, len(queues)))
         for number in range(len(woken) + self._options.wakes):
             if number == len(woken):
-                self.woken_s.clear()  # the files of all these queues are there now
+                self.woken_s.clear()  # the files of all these queues exist now
             self._woken = trio.Event()
             queue = MessageQueue(_TOPIC, "broker-a", woken[number % len(woken)])
             await producer.send(Message(_TOPIC, time.perf_counter_ns().to_bytes(8)), queue=queue)

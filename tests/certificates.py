@@ -1,4 +1,4 @@
-"""Certificates for tests, made when they run: a CA, what it signed, and a stranger's."""
+"""Certificates made during a test run: a CA, certificates it signed, and one of another CA."""
 
 import ssl
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Handlers that worker processes import: plain functions, told by the body what to do."""
+"""Handlers that worker processes import: plain functions, controlled by the body."""
 
 import os
 import signal

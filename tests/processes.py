@@ -39,7 +39,7 @@ class Broker:
     pid: int
     log: Path  # its stderr
     process: subprocess.Popen[str] = field(repr=False)
-    admin: str = ""  # where administration has a listener of its own
+    admin: str = ""  # where administration has a separate listener
     stopped: bool = False
 
     def __enter__(self) -> Self:

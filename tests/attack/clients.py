@@ -1,6 +1,6 @@
-"""Attacks on a client: by messages of another client, and by a server that is not what it should be.
+"""Attacks on a client: by messages of another client, and by a false server.
 
-What counts is the memory of the client, and that it goes on.
+Judged: the client's memory, and that it keeps working.
 """
 
 import subprocess
@@ -51,7 +51,7 @@ async def line_of(process: "subprocess.Popen[str]") -> str:
     """Return the next line.
 
     Raises:
-        TooSlowError: there is none in time.
+        TooSlowError: none arrives in time.
     """
     assert process.stdout is not None
     with trio.fail_after(_WAIT_S):

@@ -1,4 +1,4 @@
-"""Run an attack against a broker of its own, with an honest client beside it."""
+"""Run an attack against a new broker, with an honest client beside it."""
 
 import json
 import os
@@ -73,7 +73,7 @@ class Attack:
 
     Attributes:
         name: short, for ``--only``.
-        run: attacks for about ``target.seconds``; closes what it opened.
+        run: attacks for about ``target.seconds``; closes its connections.
         by_many: whether it takes many connections; the honest client then may wait longer.
         prepare: runs before the honest client starts.
         options: of the broker.

@@ -1,4 +1,4 @@
-"""Attacks on memory and connections: what peers do not read or finish, what waits for them, and all connections."""
+"""Attacks on memory and connections: peers that do not read or do not finish, and too many connections."""
 
 import resource
 import socket

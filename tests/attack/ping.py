@@ -1,4 +1,4 @@
-"""``python -m tests.attack.ping HOST:PORT TOPIC``: an honest client beside an attack, in a process of its own.
+"""``python -m tests.attack.ping HOST:PORT TOPIC``: an honest client beside an attack, in a separate process.
 
 Asks for the end of a queue every 2 ms and sends a message to it every 100 ms until its stdin ends, then writes what it
 saw as JSON.
@@ -22,7 +22,7 @@ _END: Final = {"queueId": "0"}
 
 
 async def ping(address: str, topic: str) -> dict[str, object]:
-    """Ask and send until stdin ends; returns the milliseconds of each answer, and the bodies of what was stored."""
+    """Ask and send until stdin ends; return the time of each answer in ms, and the bodies of stored messages."""
     host, port = address.rsplit(":", 1)
     wire = Wire(await trio.open_tcp_stream(host, int(port)))
     seen_ms: list[float] = []
@@ -55,5 +55,5 @@ async def ping(address: str, topic: str) -> dict[str, object]:
 
 if __name__ == "__main__":
     with suppress(PermissionError):
-        os.nice(-10)  # the attackers take the rest of the machine; what counts is when the broker answered
+        os.nice(-10)  # the attackers take the rest of the machine; only the broker's answer times count
     print(json.dumps(trio.run(ping, sys.argv[1], sys.argv[2])))

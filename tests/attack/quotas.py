@@ -1,4 +1,4 @@
-"""Attacks by use: more than a quota allows, from an address of their own."""
+"""Attacks by use: more than a quota allows, from a separate address."""
 
 from pathlib import Path
 from typing import Final

@@ -34,7 +34,7 @@ def _many_groups() -> tuple[bytes, ...]:
 
 @cache
 def _wrong_subscriptions() -> tuple[bytes, ...]:
-    """Two members of one group that differ in everything, with expressions that nobody can read; 14 MiB each."""
+    """Two members of one group that differ in everything, with invalid expressions; 14 MiB each."""
 
     def member(client_id: str, expression: str) -> bytes:
         subscriptions = [
@@ -52,7 +52,7 @@ def _long_client_id() -> tuple[bytes, ...]:
 
 
 def _frames(name: str, make: Callable[[], tuple[bytes, ...]]) -> Attack:
-    """Send each frame on a connection of its own, and wait for the answer or the end."""
+    """Send each frame on a new connection, and wait for the answer or the end."""
 
     async def prepare(_target: Target) -> None:
         make()

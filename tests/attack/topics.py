@@ -1,4 +1,4 @@
-"""Attacks by names: topics that nobody wants, each made by a send."""
+"""Attacks by names: useless topics, each created by a send."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""``python -m tests.attack.victim KIND NAMESRV TOPIC``: a client of ours in a process of its own.
+"""``python -m tests.attack.victim KIND NAMESRV TOPIC``: our client in a separate process.
 
 Its settings are the defaults.  ``push`` and ``poll`` consume and print each short body; ``produce`` sends, and prints a
 line for each attempt.  All run until they are ended.
@@ -39,7 +39,7 @@ async def push(namesrv: str, topic: str) -> None:
 
 
 async def poll(namesrv: str, topic: str) -> None:
-    """Consume what is polled, keeping the messages of a poll until the next one."""
+    """Poll and consume, keeping the messages of a poll until the next one."""
     async with LitePullConsumer(_GROUP, namesrv=namesrv, start="earliest") as consumer:
         await consumer.subscribe(topic)
         while True:

@@ -1,4 +1,4 @@
-"""``python -m tests.chaos``: groups consume while members and the broker come, go and die; prints what it did to them.
+"""``python -m tests.chaos``: groups consume while members and the broker start, stop and are killed; prints each event.
 
 The same seed gives the same plan.  Exit code 1: something was lost, out of order, or handled again without a cause.
 """
@@ -15,7 +15,7 @@ from tests.chaos.plan import Mode
 
 
 def main(arguments: list[str]) -> int:
-    """Run what was asked for; returns the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="how long things happen; then it ends in peace")
     parser.add_argument("--messages", type=int, default=200_000, help="spread over that time")
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def describe(outcome: Outcome) -> str:
-    """Return the table of a run, and what is wrong."""
+    """Return the table of a run, and the faults found."""
     lines = [f"\n{outcome.acknowledged} messages acknowledged, {outcome.resent} of them sent more than once"]
     lines.append(", ".join(f"{action}: {count}" for action, count in sorted(outcome.happenings.items())))
     lines += [table(outcome.verdicts), *outcome.complaints]

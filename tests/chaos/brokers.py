@@ -16,7 +16,7 @@ _BROKER_OPTIONS: Final = (
     "--transaction-check-interval", "0.5",
     "--transaction-check-max", "10",
 )  # fmt: skip
-#: Below the ports that Linux gives to those who connect: one of these could take the broker's while it is away.
+#: Below Linux's ephemeral ports: an outgoing connection could take one of those while the broker is down.
 _PORTS: Final = range(20_000, 32_000)
 
 
@@ -86,7 +86,7 @@ class Brokers:
 
 
 def _free_ports(count: int) -> Iterator[int]:
-    """Find ports that nobody listens on; they are needed again and again while their owner comes and goes."""
+    """Find unused ports; a broker opens its port again at each restart."""
     random = SystemRandom()
     found: set[int] = set()
     while len(found) < count:

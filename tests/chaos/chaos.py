@@ -1,4 +1,4 @@
-"""Runs a plan: brokers, two senders and the members of one or two groups, each a process of its own.
+"""Runs a plan: brokers, two senders and the members of one or two groups, each in a separate process.
 
 All processes are ended by their ids when the block is left, however that happens.
 """
@@ -23,13 +23,13 @@ from triomq.client import Admin
 
 _LOOK_S: Final = 0.1
 _REPORT_S: Final = 5.0
-#: A run whose messages do not become more for so long has lost those that are missing.
+#: If no message arrives for this long, the missing ones are lost.
 _STALL_S: Final = 40.0
 _LEAVE_S: Final = 30.0
 _START_S: Final = 30.0
 #: Members end by themselves after the run's time and this.
 _LIFE_S: Final = 300
-#: How members end when they are told to: SIGTERM may come before one has begun to listen to it.
+#: Exit codes of members after SIGTERM, which may arrive before one handles it.
 _ENDS: Final = (0, -signal.SIGKILL, -signal.SIGTERM)
 
 
@@ -84,7 +84,7 @@ class Outcome(NamedTuple):
 
 
 class _Member(Process):
-    """A member and what is to become of it."""
+    """A member and its planned end."""
 
     def __init__(self, mode: Mode, number: int, folder: Path, *words: str) -> None:
         super().__init__(f"{mode}-{number}", folder, "tests.chaos.member", *words)
@@ -199,18 +199,18 @@ class Chaos:
     def _look_until(self, at_s: float) -> None:
         self._look()  # also when it is late: a producer that is dead has to be followed by the next
         while (left_s := self._begun + at_s - time.monotonic()) > 0:
-            time.sleep(min(left_s, _LOOK_S))  # the moments are what the seed decides; no condition stands for them
+            time.sleep(min(left_s, _LOOK_S))  # the seed decides the moments; they depend on no condition
             self._look()
 
     def _look(self) -> None:
-        """Take what the processes wrote, and see who has ended."""
+        """Read the processes' output, and note the ones that have ended."""
         for line in self._sender.lines.new():
             key, number, tries = map(int, line.split())
             self._tries[key, number] = tries
         if (complaint := self._transactor.look()) is not None:
             self._complaints.append(complaint)
         for name, member in [*self._members.items()]:
-            code = member.process.poll()  # first: what it wrote before its end is there then
+            code = member.process.poll()  # first: its output before its end is complete then
             attempts = [Attempt.parse(name, line) for line in member.lines.new()]
             self._attempts[member.mode] += attempts
             if attempts and member.joining is not None:
@@ -259,10 +259,10 @@ class Chaos:
             self._complaints.append(f"the sender did not come to its end\n{self._tail('sender')}")
 
     async def _uncommitted(self) -> int:
-        """Return how many transactions are undecided or, if none is, how many messages are not committed."""
+        """Return the number of undecided transactions or, if that is 0, of messages not committed."""
         async with Admin(namesrv=self._brokers.namesrv) as admin:
             if len((await admin.cluster()).broker_addr_table) < self._settings.brokers:
-                return 1  # the name server has come back, and knows them in a moment
+                return 1  # the name server has restarted, and they register in a moment
             if undecided := len(await admin.transactions()):
                 return undecided
             return sum([row.lag for mode in self._settings.modes for row in await admin.group_lag(mode.group, TOPIC)])
@@ -302,7 +302,7 @@ class Chaos:
 
 @contextmanager
 def sigterm_as_exit() -> Iterator[None]:
-    """Let SIGTERM end the block as an exception, so that what it started is ended too."""
+    """Turn SIGTERM into an exception, so that the block ends the processes it started."""
 
     def leave(signal_number: int, _frame: object) -> None:
         raise SystemExit(128 + signal_number)

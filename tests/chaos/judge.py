@@ -1,4 +1,4 @@
-"""Decides what a run has shown, from what senders and members wrote and what was done to them.
+"""Judges a run from the records of senders and members, and from the events done to them.
 
 Nothing may be lost: each acknowledged message was handled successfully or is a dead letter.  In orderly mode a message
 was not handled successfully before the one in front of it, of its key and of its queue, was settled: handled
@@ -48,7 +48,7 @@ class Cause(StrEnum):
     UNEXPLAINED = "unexplained"
 
 
-#: How long after an event its consequences may go on: connections are made anew within 1 s, offsets told every 0.5 s.
+#: How long the consequences of an event may last: clients reconnect within 1 s and commit offsets every 0.5 s.
 _AFTERMATH_NS: Final = 3 * 10**9
 #: An event takes place a little after its time was read.
 _SLACK_NS: Final = 10**8
@@ -127,7 +127,7 @@ def is_settled(attempt: Attempt) -> bool:
 def _out_of_order(messages: Iterable[list[Attempt]]) -> list[tuple[Attempt, Attempt]]:
     """Return neighbours, of a key or a queue, of which the second was begun before the first was settled.
 
-    A key has another queue while a broker is away; between queues there is no order.
+    A key moves to another queue while a broker is down; order holds only within a queue.
     """
     by_key: defaultdict[tuple[int, int], dict[int, Attempt]] = defaultdict(dict)
     by_queue: defaultdict[int, dict[int, Attempt]] = defaultdict(dict)

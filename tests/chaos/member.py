@@ -40,7 +40,7 @@ _JOIN_AGAIN_S = 0.2
 class Attempt(NamedTuple):
     """A handler had a message.
 
-    Times are of the machine's monotonic clock, in nanoseconds.  Queue ids go on from one broker to the next.
+    Times are of the machine's monotonic clock, in nanoseconds.  Queue ids continue from one broker to the next.
     """
 
     member: str
@@ -180,5 +180,5 @@ async def _stay(namesrv: str, mode: Mode, handler: dict[str, Any]) -> None:
 if __name__ == "__main__":
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("triomq.client.consumer.handler").setLevel(logging.CRITICAL)  # failures by the thousand
-    signal.alarm(int(sys.argv[5]))  # whatever becomes of who started it
+    signal.alarm(int(sys.argv[5]))  # even if the parent process dies
     trio.run(main, sys.argv[1], Mode(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

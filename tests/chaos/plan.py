@@ -126,7 +126,7 @@ class Order(NamedTuple):
 
 
 def order_for(seed: int, key: int, number: int, failures: int) -> Order:
-    """Say what becomes of a message that has failed so often; few fail always."""
+    """Decide the outcome of a message after this many failures; few fail always."""
     if _draw(seed, key, number, -1) < _POISONED:
         return Order(Fate.RAISE if failures % 2 else Fate.LATER, 0.0)
     drawn = _draw(seed, key, number, failures)
@@ -140,8 +140,8 @@ class Course(NamedTuple):
     """What a producer does with a transaction.
 
     Attributes:
-        first: what it decides by itself.
-        last: what it says when it is asked; the same, or the first decision.
+        first: the producer's first decision.
+        last: its answer to a check; the same, or the first decision.
         patience: how often it has to be asked before it knows.
         slow_s: how long it takes before it decides by itself.
         is_deadly: whether it is killed instead.
@@ -155,7 +155,7 @@ class Course(NamedTuple):
 
 
 def course_for(seed: int, number: int) -> Course:
-    """Say what becomes of a transaction."""
+    """Decide the outcome of a transaction."""
     drawn, other = _draw(seed, number), _draw(seed, number, 1)
     first, last = next(states for bound, *states in _COURSES if drawn < bound)
     slow_s = _SLOW_TRANSACTION_S if other < _SLOW_TRANSACTIONS else 0.0

@@ -26,11 +26,11 @@ def verdict(*attempts: Attempt, steps: tuple[Step, ...] = COMMITTED, is_dead: bo
     [
         verdict(attempt()),
         verdict(attempt(succeeded=False), attempt(failures=1, place=5)),  # its place in the retry topic
-        verdict(attempt(), attempt()),  # the acknowledgement was lost: another judge tells whether it may come again
+        verdict(attempt(), attempt()),  # the acknowledgement was lost: another judge decides whether it may be redelivered
         verdict(attempt(succeeded=False), is_dead=True),
         verdict(steps=(*STORED, Step.ROLLBACK)),
         verdict(steps=(*STORED, Step.UNKNOWN)),
-        verdict(steps=(Step.SENT,)),  # nobody knows whether its half was stored
+        verdict(steps=(Step.SENT,)),  # unknown whether its half message was stored
         verdict(attempt(), steps=(Step.SENT, Step.COMMIT)),  # it was: the broker has asked
         verdict(attempt(key=0), steps=()),  # no transaction
     ],

@@ -25,10 +25,10 @@ _ENDS: Final = {Step.COMMIT, Step.ROLLBACK, Step.UNKNOWN}
 
 
 class Transactor:
-    """Runs one producer after the other: each goes on where the last one was killed.
+    """Runs one producer after another: each continues where the previous one was killed.
 
     Attributes:
-        records: what they wrote.
+        records: their output.
         committed: messages of transactions that they committed.
         deaths: how often one was killed.
         is_done: whether all are sent; the producer that is there answers checks.
@@ -54,8 +54,8 @@ class Transactor:
         self.is_done = False
 
     def look(self) -> str | None:
-        """Take what the producer wrote, and start the next one if it is dead; return what is wrong."""
-        code = self._process.process.poll()  # first: what it wrote before its end is there then
+        """Read the producer's output, and start the next one if it is dead; return the faults found."""
+        code = self._process.process.poll()  # first: its output before its end is complete then
         for record in map(Record.parse, self._process.lines.new()):
             self.is_done |= record.step is Step.DONE
             if record.step is Step.COMMIT:
@@ -131,6 +131,6 @@ def judge_transactions(
 
 
 def figures(records: Iterable[Record]) -> str:
-    """Return how many transactions took each step."""
+    """Return the number of transactions by step."""
     counts = Counter(step for _, step in {(record.number, record.step) for record in records})
     return ", ".join(f"{step} {counts[step]}" for step in Step if step is not Step.DONE)

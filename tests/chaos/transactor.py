@@ -1,6 +1,6 @@
 """``python -m tests.chaos.transactor NAMESRV SEED FIRST TRANSACTIONS SECONDS``: send messages in transactions.
 
-They are spread over the time, and each has a key of its own.  Writes a line for each :class:`Record`, in one write, so
+They are spread over the time, and each has a unique key.  Writes a line for each :class:`Record`, in one write, so
 that a kill leaves no half of it.  What becomes of a transaction is decided by the seed, also when it is asked about
 one that was sent by a process before it, or that it could not send: then its half may be stored all the same.
 Kills itself where the seed says so; otherwise it stays after the last one, to be asked.
@@ -31,7 +31,7 @@ from triomq.protocol.errors import TriomqError
 
 _TASKS: Final = 16
 _PAUSE_S: Final = 0.5
-#: A half message that is sent once more is a transaction of its own, and may be committed beside the first.
+#: A half message sent a second time is another transaction, and may be committed beside the first.
 _SETTINGS: Final = ProducerConfig(retries=0)
 #: A producer that does not send finds a broker that was restarted with its next heartbeat or route.
 _CONFIG: Final = ClientConfig(connect=False, heartbeat_interval_s=1.0, poll_namesrv_interval_s=1.0)
@@ -43,7 +43,7 @@ class Step(StrEnum):
 
     SENT = "sent"
     STORED = "stored"  # the broker has confirmed its half
-    COMMIT = "commit"  # so it was decided; the broker is told next
+    COMMIT = "commit"  # so it was decided; sent to the broker next
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"  # the broker has asked, and will never learn it
     ANSWERED = "answered"  # the broker has confirmed the decision

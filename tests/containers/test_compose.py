@@ -1,4 +1,4 @@
-"""The image and each compose file in a container engine: what was sent outlives a kill and new containers.
+"""The image and each compose file in a container engine: messages survive a kill and new containers.
 
 ``make test-containers`` runs it, with podman and podman-compose or Docker with its compose plugin, whichever works.
 ``TRIOMQ_BUILD_OPTIONS`` are more options of the engine's ``build``, such as ``--network host``.
@@ -76,7 +76,7 @@ def until_it_succeeds(command: list[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Project:
-    """The containers of a compose file, below a name of their own."""
+    """The containers of a compose file, under a unique project name."""
 
     engine: Engine
     file: str
@@ -100,7 +100,7 @@ class Project:
             self.compose("exec", "-T", name, *until_it_succeeds(check))
 
     def triomq(self, *words: str) -> str:
-        """Run a command of ours outside the containers; return what it wrote."""
+        """Run one of our commands outside the containers; return its output."""
         done = triomq(*words, *self.account, namesrv=NAMESRV)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()

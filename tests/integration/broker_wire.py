@@ -37,7 +37,7 @@ def broker_config(root: Path, store: Mapping[str, Any] | None = None, **settings
 
 @asynccontextmanager
 async def running(root: Path, store: Mapping[str, Any] | None = None, **settings: Any) -> AsyncGenerator[Broker]:
-    """Serve until the block is left; a slow machine makes no peer wait where a test's clock stands still."""
+    """Serve until the block is left; with a clock that only a test moves, a slow machine causes no timeouts."""
     async with open_broker(broker_config(root, store, **settings), file_system=tests_disk()) as broker:
         broker.steps.clock = trio.current_time
         yield broker
@@ -52,7 +52,7 @@ def namesrv_port(broker: Broker) -> int:
 
 
 def namesrv_address(broker: Broker) -> str:
-    """Return what clients are given as ``namesrv``."""
+    """Return the address for the clients' ``namesrv``."""
     return f"127.0.0.1:{namesrv_port(broker)}"
 
 
@@ -66,7 +66,7 @@ def send_fields(topic: str = "T", queue_id: int = 0, **fields: Any) -> dict[str,
 
 
 def pull_fields(topic: str = "T", queue_offset: int = 0, queue_id: int = 0, **fields: Any) -> dict[str, Any]:
-    """Return the fields of a pull request that brings its expression along; ``sysFlag`` 6 lets it be held."""
+    """Return the fields of a pull request with its expression; ``sysFlag`` 6 allows the broker to hold it."""
     return {
         "consumerGroup": "G", "topic": topic, "queueId": queue_id, "queueOffset": queue_offset, "maxMsgNums": 32,
         "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subVersion": 0, "subscription": "*",
@@ -161,5 +161,5 @@ async def until(condition: Callable[[], bool]) -> None:
 async def wait_for(condition: Callable[[], bool], within_s: float = 30) -> None:
     """Return soon after the condition is true, which other tasks' handlers or other processes see to."""
     with trio.fail_after(within_s):
-        while not condition():  # noqa: ASYNC110  # nobody could set an event
+        while not condition():  # noqa: ASYNC110  # no task could set an event
             await trio.sleep(0.01)

@@ -97,7 +97,7 @@ def read_line(process: subprocess.Popen[bytes]) -> str:
 
 
 def ok(*words: str, namesrv: str = "", stdin: bytes = b"") -> str:
-    """Run a command that must succeed and say nothing on stderr; return what it wrote."""
+    """Run a command that must succeed without output on stderr; return its stdout."""
     done = triomq(*words, namesrv=namesrv, stdin=stdin)
     assert (done.returncode, done.stderr) == (0, b"")
     return done.stdout.decode()

@@ -1,4 +1,4 @@
-"""File systems of their own for tests, where they may be mounted."""
+"""Separate file systems for tests, where mounting is allowed."""
 
 import subprocess
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A listener of its own for administration, and the audit, of both servers over sockets."""
+"""The separate listener for administration, and the audit, of both servers over sockets."""
 
 import json
 import socket

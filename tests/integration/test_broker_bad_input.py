@@ -1,4 +1,4 @@
-"""What a broken or hostile peer sends: a clear error for it, one line in the log, nobody else disturbed."""
+"""Input from broken or hostile peers: a clear error for the sender, one line in the log, no effect on others."""
 
 import logging
 import random

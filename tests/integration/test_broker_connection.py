@@ -1,4 +1,4 @@
-"""Connections over real sockets: order, silence, holding, closing.  Time stands still unless a test moves it."""
+"""Connections over real sockets: order, silence, holding, closing.  Only a test moves the clock."""
 
 import contextlib
 import logging
@@ -437,7 +437,7 @@ async def test_a_peer_that_does_not_read_is_stopped_and_then_closed(root: Path, 
                 nursery.start_soon(send_for_ever, deaf, request(PULL, pull_fields()) * 1000)
                 await until(lambda: any(each.unread_bytes > limit // 2 for each in broker.connections))
                 (connection,) = (each for each in broker.connections if each.unread_bytes)
-                await wait_all_tasks_blocked()  # also the sender: nobody takes its requests any more
+                await wait_all_tasks_blocked()  # also the sender: the broker reads no more requests
                 answers = broker.statistics.get_messages
                 assert connection.unread_bytes <= limit + one_answer
                 assert await other.works()
@@ -495,7 +495,7 @@ async def test_oversized_response_is_replaced_by_an_error_response(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, are_steps_short: bool
 ) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
-        if are_steps_short:  # answered in a task of its own
+        if are_steps_short:  # a separate task answers it
             make_steps_short(broker)
             mock_clock.rate = 100
         with monkeypatch.context() as patch:

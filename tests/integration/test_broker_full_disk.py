@@ -1,4 +1,4 @@
-"""A broker on a file system of a few megabytes: what does not fit is refused, what was acknowledged stays."""
+"""A broker on a file system of a few megabytes: it rejects messages that do not fit and keeps acknowledged ones."""
 
 from collections.abc import Iterator
 from pathlib import Path

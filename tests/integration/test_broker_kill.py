@@ -14,7 +14,7 @@ from triomq.protocol.errors import TriomqError
 
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_broker_kill_costs_consumers_only_duplicates(tmp_path: Path, orderly: bool) -> None:
-    """C.2 scenario 66; in order, what is seen twice is seen twice in order."""
+    """C.2 scenario 66; in order, redelivered messages included."""
     seen: list[int] = []
 
     async def on_message(message: MessageExt) -> None:

@@ -1,4 +1,4 @@
-"""A file system that becomes read-only under a broker, or was before: sends fail, what was acknowledged stays."""
+"""A file system that is or becomes read-only: sends fail, acknowledged messages stay."""
 
 import sys
 from pathlib import Path

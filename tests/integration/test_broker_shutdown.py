@@ -1,4 +1,4 @@
-"""Starting and ending a broker, and disks that refuse: what was acknowledged stays, and the one at fault is told."""
+"""Start, shutdown and failing disks: acknowledged messages stay, and the client at fault gets an error."""
 
 import errno
 import logging
@@ -46,7 +46,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 async def bodies(root: Path, count: int) -> list[bytes]:
-    """Return what a broker that is started anew has in queue 0 of topic T."""
+    """Return the messages in queue 0 of topic T after a restart."""
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         response = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields("T", maxMsgNums=count))
         assert response.code == ResponseCode.SUCCESS

@@ -1,4 +1,4 @@
-"""A broker that starts on what a crash has left: what it tells, and what it takes back."""
+"""A broker that starts on a store after a crash: its log, and the offsets it lowers."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A broker whose clock is wrong for a while: times of messages, delays, transactions, searches and what is reported."""
+"""A broker whose clock is wrong for a while: times of messages, delays, transactions, searches and warnings."""
 
 import json
 import time

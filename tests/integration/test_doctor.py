@@ -55,7 +55,7 @@ async def test_all_faults_of_a_cluster_are_found_in_one_run(in_memory: Path, mon
         )
 
     dialled = ClientConfig(advertise="as-dialled")
-    silent = replace(FREE_PORTS, advertise="127.0.0.99")  # nobody listens there
+    silent = replace(FREE_PORTS, advertise="127.0.0.99")  # nothing listens there
     async with (
         running(in_memory / "store", listeners=(silent,)) as broker,
         AsyncExitStack() as stack,

@@ -164,7 +164,7 @@ async def test_without_connect_the_first_use_fails(closed_port: str, facade: str
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """A broker where the account "somebody" has no rights."""
+    """A broker with an account that has no rights."""
     path = tmp_path_factory.mktemp("accounts") / "plain_acl.yml"
     Path(path).write_text("accounts:\n- {accessKey: somebody, secretKey: secret-of-user}\n")
     with open_broker(acl=path) as broker:
@@ -335,7 +335,7 @@ def test_testing_refuses_unknown_codes_and_topics(rocketmq: RunningBroker) -> No
         rocketmq.messages("typo")
 
 
-# --- what is logged -----------------------------------------------------------------------------------------------
+# --- logs -----------------------------------------------------------------------------------------------
 
 
 async def test_missing_topic_is_logged_with_similar_names(

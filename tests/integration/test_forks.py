@@ -54,13 +54,13 @@ def running(command: Sequence[str], folder: Path, fds: Sequence[int] = ()) -> It
         server.terminate()
         assert server.wait(LIMIT_S) == 0, (folder / "server.log").read_text(encoding="utf-8")
     finally:
-        with suppress(ProcessLookupError):  # nobody is left
+        with suppress(ProcessLookupError):  # all processes have ended
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
 
 
 def ask_gunicorn(folder: Path) -> str:
-    """Return what the example answers, or the log if it fails."""
+    """Return the example's answer, or the log if it fails."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"

@@ -145,7 +145,7 @@ async def test_online_members_resume_from_reset_offset(namesrv: str, admin: Admi
 
 
 async def test_lite_pull_member_resumes_both_queues_after_reset(namesrv: str, admin: Admin) -> None:
-    """C.2 scenario 61, of a member that polls with auto-commit: what it polled before does not undo the reset."""
+    """C.2 scenario 61, for a member that polls with auto-commit: messages polled earlier do not undo the reset."""
     await send(namesrv, b"1", b"2", b"3")
     async with LitePullConsumer(GROUP, namesrv=namesrv, start="earliest") as member:
         await member.subscribe("T")
@@ -274,7 +274,7 @@ async def test_failed_dead_letter_resend_does_not_block_others(
         (b"no zlib", compressed, origin),
         (b"x", 0x401, origin),  # compressed in no way that there is
         (b"x", 0, origin + b"\x02a\x01b\x01c"),
-        (compress(large), compressed, origin),  # more than a producer sends unless it is told to
+        (compress(large), compressed, origin),  # more than a producer's default limit
         (b"behind", 0, origin),
     ):
         queue = broker.store.queue("%DLQ%G", 0)

@@ -105,7 +105,7 @@ async def test_no_queue_moves_when_all_members_reconnect_to_broker(
     broker: Broker, namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by its restart (C.2 scenario 66), and not for the moment in which only one of them is back."""
-    monkeypatch.setattr(rebalancer, "RETURN_S", 60.0)  # however slowly they come back
+    monkeypatch.setattr(rebalancer, "RETURN_S", 60.0)  # however slowly they reconnect
     run, begun = PullLoop.run, [MessageQueue("", "", 0)] * 0
 
     async def noted_run(loop: PullLoop) -> None:

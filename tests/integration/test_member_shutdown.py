@@ -91,7 +91,7 @@ async def test_leaving_member_hands_over_without_loss_or_repeat(tmp_path: Path, 
 
 
 async def test_leaving_lite_pull_member_hands_over_committed_offsets(tmp_path: Path) -> None:
-    """C.2 scenario 65: what was polled and not committed comes again, nothing is missing."""
+    """C.2 scenario 65: messages polled but not committed are redelivered, and none is lost."""
     with trio.fail_after(30):
         async with running(tmp_path / "store") as broker:
             address = await fill(broker)

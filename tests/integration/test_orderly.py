@@ -87,7 +87,7 @@ async def test_order_steps_stay_in_sequence_during_join_and_leave(root: Path) ->
 
 
 async def test_lone_member_losing_connection_repeats_no_step(root: Path) -> None:
-    """Nobody else can have had the queues, so progress that the broker was not told of yet counts."""
+    """No other member can have had the queues, so progress not committed yet counts."""
     async with running(root) as broker:
         address, orders = namesrv_address(broker), Orders()
         async with Admin(namesrv=address) as admin:
@@ -147,7 +147,7 @@ async def test_connection_bound_locks_are_released_when_member_dies(
             if aborted:
                 first.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         with trio.move_on_after(2 * CLOSE_GRACE_S):
-            notice = await second.next()  # refused before, told now
+            notice = await second.next()  # rejected before, committed now
             assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
         assert await lock(second, "b") == [queue] * bool(declared and not aborted)
 

@@ -1,4 +1,4 @@
-"""What clients, broker and name server log while nothing happens, and while the broker is away or stands still."""
+"""The logs of clients, broker and name server while idle, and while the broker is stopped or suspended."""
 
 import logging
 from collections.abc import AsyncGenerator

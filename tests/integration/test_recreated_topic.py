@@ -95,7 +95,7 @@ async def send(producer: Producer, name: str, count: int) -> list[str]:
 
 
 def hide(consumer: PushConsumer | LitePullConsumer, *, hidden: bool) -> None:
-    """Let a consumer pull nothing, or let it pull again."""
+    """Stop a consumer's pulls, or resume them."""
     if isinstance(consumer, PushConsumer):
         (consumer.suspend if hidden else consumer.resume)()
     else:
@@ -153,7 +153,7 @@ class WaitingDisk(FileSystem):
     Attributes:
         is_held: whether they wait.
         waiting: the directories of those that have waited, in order.
-        go: lets one of them continue.
+        go: releases one of them.
     """
 
     def __init__(self) -> None:

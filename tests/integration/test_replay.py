@@ -117,7 +117,7 @@ async def test_a_group_without_members_gets_them_later_and_gives_up_what_it_cann
     assert await admin.dead_letters("G2") == []
     async with consumer(namesrv, "G2", seen, "z", fails=True):
         with trio.fail_after(30):
-            while len(letters := await admin.dead_letters("G2")) < 3:  # noqa: ASYNC110  # nothing tells it
+            while len(letters := await admin.dead_letters("G2")) < 3:  # noqa: ASYNC110  # no event to wait for
                 await trio.sleep(0.02)
     assert sorted(message.body for message in seen) == [b"0", b"1", b"2"]
     assert {letter.original_topic for letter in letters} == {"T"}

@@ -166,7 +166,7 @@ def test_a_send_and_its_handler_are_one_trace(
     run: Callable[[str, Exported, Callable[..., Any], bool], None],
     orderly: bool,
 ) -> None:
-    with exported.tracer.start_as_current_span("opens the clients"):  # no parent of what they handle
+    with exported.tracer.start_as_current_span("opens the clients"):  # not the parent of the messages they handle
         run(rocketmq_broker.namesrv, exported, rocketmq_broker.wait_until_consumed, orderly)
     (call,), (send,), (process,), (work,) = exported["call"], exported["send"], exported["process"], exported["work"]
     assert is_child(send, call)

@@ -1,4 +1,4 @@
-"""The examples of docs/testing.md and the README are test modules that pass as they stand, with pytest's defaults."""
+"""The examples of docs/testing.md and the README pass unchanged as test modules, with pytest's defaults."""
 
 import os
 import re

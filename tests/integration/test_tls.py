@@ -1,4 +1,4 @@
-"""TLS at the broker's ports: the first byte decides, one bad peer harms nobody, certificates change while it runs."""
+"""TLS at the broker's ports: the first byte decides, a bad peer harms no other, certificates change at run time."""
 
 import logging
 import os

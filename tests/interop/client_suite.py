@@ -1,6 +1,6 @@
 """What our client must do against any broker: ours, Apache 4.9, Apache 5.
 
-Each scenario is a coroutine function of a name server's address.  It makes topics and groups of its own, so
+Each scenario is a coroutine function of a name server's address.  It makes new topics and groups, so
 all of them share one broker.  Waiting is for a condition; the limit is the runner's.
 
 Each runs on the three facades of the client: its clients come from ``tests.facades``.

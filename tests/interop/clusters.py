@@ -46,7 +46,7 @@ def cluster(kind: str, folder: Path, apache: ApacheBrokers) -> Iterator[tuple[st
             stack.callback(apache.stop, place)
             started: ApacheBroker = apache.start(broker, place, {"brokerName": name}, join=name_servers[0])
             name_servers.append(started.namesrv)
-        if kind == "two-apache":  # each knows one of its own, which the other does not
+        if kind == "two-apache":  # each knows one that the other does not
             del name_servers[1:]
         for name in waiting:
             stack.enter_context(start_member(folder / name, name, ";".join(name_servers), *QUICK_CHECKS))

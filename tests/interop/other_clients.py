@@ -48,7 +48,7 @@ class Delivery(NamedTuple):
 
 
 class Consumer:
-    """A consumer process and what it got."""
+    """A consumer process and the messages it received."""
 
     def __init__(self) -> None:
         self.got: list[Delivery] = []

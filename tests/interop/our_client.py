@@ -1,6 +1,6 @@
 """One suite of our client: against our broker, against Apache's, against clusters of both (C.2 scenario 69).
 
-A test module imports what it needs of this one, and lists its ``PLACES``: pairs of a kind of broker or cluster and a
+A test module imports from this one, and lists its ``PLACES``: pairs of a kind of broker or cluster and a
 facade.  There is a module for each kind, so that the kinds run side by side.
 """
 

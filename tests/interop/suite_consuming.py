@@ -263,7 +263,7 @@ async def start_at_a_time_misses_nothing_from_then_on(namesrv: str) -> None:
 
 
 async def _misses_nothing_from_then_on(namesrv: str, start: StartPosition | datetime) -> None:
-    """Old messages may come: a broker may let a new group begin at 0 of a young queue in any case."""
+    """Old messages may arrive: a broker may start a new group at 0 of a young queue in any case."""
     topic, group = await new_topic(namesrv), fresh("group")
     await send_numbered(namesrv, topic, "old", 8)
     inbox = Inbox()

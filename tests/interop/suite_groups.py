@@ -62,7 +62,7 @@ async def a_group_without_members_is_reset_and_consumes_again(namesrv: str) -> N
 
 async def lite_pull_members_go_on_where_their_group_was_reset_to(namesrv: str) -> None:
     """C.2 scenario 61, of members that poll: Java's ignore it."""
-    settings = LitePullConfig(suspend_s=2.0)  # brokers of 5.x tell it with the next answer to a pull
+    settings = LitePullConfig(suspend_s=2.0)  # brokers of 5.x report it with the next answer to a pull
     for is_assigned in (False, True):
         topic, group = await new_topic(namesrv, queues=2), fresh("group")
         bodies = await send_numbered(namesrv, topic, "again", 10)

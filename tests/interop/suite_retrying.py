@@ -1,4 +1,4 @@
-"""Scenarios of the client suite: messages that come again, and consumers that are changed while they run."""
+"""Scenarios of the client suite: redelivery, and consumers that change while they run."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ _AT_ONCE: Final = -1  # to the dead letters
 
 
 class _Refusing:
-    """A batch handler that keeps what it gets and refuses what it is told to."""
+    """A batch handler that keeps its messages and fails those the test chose."""
 
     def __init__(self, refuses: Callable[[MessageExt], bool], delay_level: int) -> None:
         self.inbox = Inbox()

@@ -19,7 +19,7 @@ Scenario: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 def fresh(name: str) -> str:
-    """A name nobody used before."""
+    """A name not used before."""
     return f"{name}-{secrets.token_hex(6)}"
 
 
@@ -52,7 +52,7 @@ async def new_topic(
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():  # noqa: ASYNC110  # it is about another process: there is no event to wait for
+    while not await condition():  # noqa: ASYNC110  # about another process: no event to wait for
         await trio.sleep(0.05)
 
 
@@ -101,7 +101,7 @@ async def send_all(namesrv: str, messages: Sequence[Message]) -> list[SendResult
 
 
 async def send_numbered(namesrv: str, topic: str, name: str, count: int) -> list[bytes]:
-    """Send ``count`` messages with bodies of their own; returns the bodies."""
+    """Send ``count`` messages with different bodies; return the bodies."""
     bodies = [f"{name} {number}".encode() for number in range(count)]
     await send_all(namesrv, [Message(topic, body) for body in bodies])
     return bodies

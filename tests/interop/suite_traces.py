@@ -19,7 +19,7 @@ from triomq.protocol.trace import (
 
 
 async def traced(namesrv: str, message_id: str, *kinds: type[TraceRecord]) -> tuple[TraceRecord, ...]:
-    """Return a record of each kind about a message, once all are there; clients store theirs in any order."""
+    """Return a record of each kind about a message, once all exist; clients store theirs in any order."""
     async with Admin(namesrv=namesrv) as admin:
         found: dict[type[TraceRecord], TraceRecord] = {}
 

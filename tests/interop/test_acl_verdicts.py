@@ -44,7 +44,7 @@ DENIED: Final = "org.apache.rocketmq.acl.common.AclException: "
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One request.  ``None`` among the fields is null; ``signed`` replaces what is signed, ``signature`` the result."""
+    """One request.  ``None`` among the fields is null; ``signed`` replaces the signed bytes, ``signature`` the result."""
 
     name: str
     code: int

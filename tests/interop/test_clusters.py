@@ -39,7 +39,7 @@ JAVA: Final = (
         "mqadmin_commands",
     )
 )
-#: Go's client tells one broker of a producer; a reply may come over the other one, as with two brokers of Apache's.
+#: Go's client registers a producer at one broker only; as with two of Apache's brokers, a reply may arrive over the other.
 GO: Final = (
     [one for one in WHOLE_GO if one != "request_reply"]
     if WHOLE_KIT
@@ -48,7 +48,7 @@ GO: Final = (
 
 
 def left_out(kind: str, client: str) -> set[str]:
-    """Return what unmodified Java clients cannot do at Apache's brokers of a cluster."""
+    """Return the scenarios that unmodified Java clients fail with a cluster of Apache's brokers."""
     refused = set()
     if "4.9.7" in CLUSTERS[kind]:
         refused |= {"timer_message"}

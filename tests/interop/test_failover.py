@@ -1,6 +1,6 @@
-"""One of two brokers, Apache's or ours, leaves while clients send and consume, and comes back.
+"""One of two brokers, Apache's or ours, stops and restarts while clients send and consume.
 
-No send raises, so none takes longer than its timeout of 3 s, and what was acknowledged is consumed.  How long sends
+No send raises, so none takes longer than its timeout of 3 s, and all acknowledged messages are consumed.  How long sends
 really take is measured by ``python -m bench failover``.
 """
 
@@ -50,7 +50,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @asynccontextmanager
 async def senders(instance: ClientInstance) -> AsyncGenerator[dict[str, SendOne], None]:
-    """Open producers of all kinds; yield what sends a message with each."""
+    """Open producers of all kinds; yield a send function for each."""
 
     def commit(_asked: object) -> TransactionState:
         return TransactionState.COMMIT
@@ -81,7 +81,7 @@ async def senders(instance: ClientInstance) -> AsyncGenerator[dict[str, SendOne]
 
 
 class Senders:
-    """Tasks that send until they are told to stop.
+    """Tasks that send until stopped.
 
     Attributes:
         acknowledged: bodies that a broker stored.

@@ -37,7 +37,7 @@ class Handled(NamedTuple):
 
 
 class Member:
-    """A consumer process, which writes what it handles to a file."""
+    """A consumer process that writes its messages to a file."""
 
     def __init__(self, name: str, command: Sequence[str | Path], folder: Path) -> None:
         self.name = name

@@ -46,7 +46,7 @@ def client(command: Command, namesrv: str, tmp_path: Path) -> Client:
 
 
 def messages(count: int, tags: str = "t") -> list[Sent]:
-    """Messages with bodies of their own; the tags, one letter each, in turn."""
+    """Messages with different bodies; the tags, one letter each, in turn."""
     return [
         {"body": f"{fresh('é')} {number}", "tag": tags[number % len(tags)], "key": f"key-{number}"}
         for number in range(count)

@@ -29,7 +29,7 @@ async def make_again(namesrv: str, topic: str) -> None:
 
 
 async def test_java_consumer_begins_recreated_topic_at_first_message(triomq_broker: Broker, tmp_path: Path) -> None:
-    """A Java client goes on with its old offset after TOPIC_NOT_EXIST."""
+    """A Java client continues with its old offset after TOPIC_NOT_EXIST."""
     namesrv, group, output = str(triomq_broker.namesrv), fresh("java"), tmp_path / "handled.txt"
     topic = await new_topic(namesrv, queues=1)
     old = await send(namesrv, topic, range(OLD))

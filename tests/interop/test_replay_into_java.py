@@ -51,7 +51,7 @@ async def test_an_orderly_java_consumer_gets_a_time_span_again_in_its_order(name
     async with Producer(fresh("producer"), namesrv=namesrv) as producer:
         for number in range(COUNT):
             await producer.send(Message(topic, b"%d" % number), queue=MessageQueue(topic, "broker-a", number % 2))
-            await trio.sleep(0.002)  # each in a millisecond of its own
+            await trio.sleep(0.002)  # each in a different millisecond
     with java_member(output, namesrv, group, topic, "orderly"), trio.fail_after(90):
         while len(handled(output)) < COUNT:  # noqa: ASYNC110  # about a file
             await trio.sleep(0.1)

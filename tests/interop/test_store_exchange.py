@@ -63,7 +63,7 @@ def places(records: Iterable[dict[str, Any]]) -> set[tuple[object, ...]]:
     return {
         (r["queueId"], r["queueOffset"], r["commitLogOffset"], r["uniqKey"], r["tags"], r["bodySha256"])
         for r in records
-        if not r["sysFlag"] & 1  # of a compressed body it tells what is stored
+        if not r["sysFlag"] & 1  # for a compressed body, the stored size
     }
 
 
@@ -85,9 +85,9 @@ def messages(writer: str) -> Iterable[Message]:
 
 
 async def write(namesrv: str, writer: str, count: int, end: Callable[[], object]) -> dict[str, SendResult]:
-    """Send with several tasks until ``count`` messages are acknowledged, then ``end`` the broker while they go on.
+    """Send with several tasks until ``count`` messages are acknowledged, then ``end`` the broker while they continue.
 
-    Returns what was acknowledged, by message id.
+    Returns the acknowledged messages by message id.
     """
     acknowledged: dict[str, SendResult] = {}
     source = iter(messages(writer))
@@ -114,7 +114,7 @@ async def write(namesrv: str, writer: str, count: int, end: Callable[[], object]
 
 
 async def write_quietly(namesrv: str, writer: str, count: int) -> dict[str, SendResult]:
-    """The same, but the broker goes on and every message is acknowledged."""
+    """The same with a broker that keeps running, so that every message is acknowledged."""
     source = iter(messages(writer))
     async with Producer("store-exchange", namesrv=namesrv) as producer:
         results = [await producer.send(next(source)) for _ in range(count)]

@@ -1,6 +1,6 @@
-"""A Java client and ours in one namespace, both traced: they meet in both directions and tell one story.
+"""A Java client and ours in one namespace, both traced, send to each other; their traces agree.
 
-It is told twice: in RocketMQ's records, and by OpenTelemetry.
+Both RocketMQ's trace records and OpenTelemetry's spans are checked.
 """
 
 import json
@@ -53,7 +53,7 @@ def steps(namesrv: str, message_id: str) -> list[dict[str, Any]]:
 
 
 async def story(namesrv: str, message_id: str, count: int) -> list[tuple[str, str, str]]:
-    """What happened by whom and how it ended, once there are so many steps, all ended."""
+    """Return each step with its client and status, once this many steps have ended."""
     found: list[dict[str, Any]] = []
 
     async def is_told() -> bool:

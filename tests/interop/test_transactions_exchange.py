@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 GROUP: Final = "transactions"
 LIMIT_S: Final = 90
-QUIET_S: Final = 7.0  # both brokers check every 2 s what is 2 s old
+QUIET_S: Final = 7.0  # both brokers check transactions older than 2 s every 2 s
 EACH: Final = 4
 
 

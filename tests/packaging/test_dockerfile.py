@@ -62,7 +62,7 @@ def test_command_line_knows_every_option_that_the_image_gives(instruction: str) 
 
 
 class Sandbox:
-    """A folder that stands for the image's root; one for all stages: virtual environments do not move."""
+    """A folder used as the image's root by all stages, because virtual environments cannot move."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

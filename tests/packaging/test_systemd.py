@@ -16,7 +16,7 @@ from triomq.cli.commands.broker import make_config
 
 UNIT: Final = ROOT / "deploy" / "systemd" / "triomq.service"
 PROGRAM: Final = "/opt/triomq/bin/triomq"
-#: Tenths of what ``systemd-analyze security`` calls exposure; a service without any of these options has 9.6.
+#: The exposure that ``systemd-analyze security`` prints, in tenths; a service without these options has 9.6.
 MOST_EXPOSURE: Final = 15
 
 

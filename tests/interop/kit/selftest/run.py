@@ -48,7 +48,7 @@ def stored(body: bytes) -> Iterator[bytes]:
 
 Fault = Callable[[Frame], bool | float | str | None]
 # A fault takes a frame and changes it in place.  It returns False to swallow it, "answer" to swallow a request and
-# say to its sender that all is well, seconds (a float) to delay it, anything else to let it go on.
+# answer its sender with success, seconds (a float) to delay it, anything else to pass it on.
 
 
 def shift_offset(frame: Frame) -> None:
