@@ -41,7 +41,7 @@ def verdict(
     return judge(mode, sent, attempts, (), happenings)
 
 
-def test_what_was_handled_once_and_in_order_is_good() -> None:
+def test_handled_once_and_in_order_passes() -> None:
     found = verdict(attempt(0, 1), attempt(1, 2), attempt(2, 3))
     assert (found.handled, found.is_good) == (3, True)
 
@@ -66,12 +66,12 @@ def test_handlers_of_neighbours_must_not_overlap() -> None:
     assert not verdict(attempt(0, 1), attempt(1, 1.05)).is_good
 
 
-def test_keys_of_one_queue_are_held_in_its_order() -> None:
+def test_keys_of_one_queue_keep_its_order() -> None:
     first, second = attempt(0, 2, queue_offset=7), attempt(0, 1, key=8, queue_offset=8)
     assert verdict(first, second).out_of_order == [(first, second)]
 
 
-def test_a_key_whose_broker_was_away_has_no_order_between_its_queues() -> None:
+def test_key_is_unordered_across_queues_after_failover() -> None:
     assert verdict(attempt(0, 2), attempt(1, 1, queue_id=1)).is_good
 
 
@@ -109,13 +109,13 @@ def test_each_repetition_has_the_cause_that_lies_near(what: Happening, cause: Ca
     assert verdict(*twice, happenings=[what]).duplicates == {allowed: 1}
 
 
-def test_two_copies_need_a_second_try_of_their_sender() -> None:
+def test_two_copies_need_a_repeated_send() -> None:
     twice = attempt(0, 1, message_id="x"), attempt(0, 2, message_id="y", queue_offset=1)
     assert verdict(*twice, tries=2).duplicates == {Cause.RESENT: 1}
     assert not verdict(*twice).is_good
 
 
-def test_a_message_may_come_again_beside_its_own_retry() -> None:
+def test_message_may_be_redelivered_beside_its_retry() -> None:
     def failed(times: int, *happenings: Happening) -> Verdict:
         attempts = [attempt(0, at_s, succeeded=False) for at_s in range(times)]
         attempts += [attempt(0, 5, failures=1), attempt(0, 6, failures=1)]

@@ -26,7 +26,9 @@ def verdict(*attempts: Attempt, steps: tuple[Step, ...] = COMMITTED, is_dead: bo
     [
         verdict(attempt()),
         verdict(attempt(succeeded=False), attempt(failures=1, place=5)),  # its place in the retry topic
-        verdict(attempt(), attempt()),  # the acknowledgement was lost: another judge decides whether it may be redelivered
+        verdict(
+            attempt(), attempt()
+        ),  # the acknowledgement was lost: another judge decides whether it may be redelivered
         verdict(attempt(succeeded=False), is_dead=True),
         verdict(steps=(*STORED, Step.ROLLBACK)),
         verdict(steps=(*STORED, Step.UNKNOWN)),

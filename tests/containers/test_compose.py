@@ -129,7 +129,7 @@ def containers(engine: Engine) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-def test_what_was_sent_outlives_a_kill_and_new_containers(project: Project) -> None:
+def test_messages_survive_kill_and_new_containers(project: Project) -> None:
     project.up()
     before = containers(project.engine)
     assert len(before) == len(project.services())

@@ -191,7 +191,7 @@ def test_single_bit_flip_yields_command_or_protocol_error(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_a_frame_cut_anywhere_is_a_command_or_a_protocol_error(frame: bytes) -> None:
+def test_truncated_frame_is_command_or_protocol_error(frame: bytes) -> None:
     for end in range(len(frame)):
         check_deeply(frame[:end])
         shorter = bytearray(frame[:end])
@@ -223,7 +223,7 @@ def test_corrupt_frames_use_memory_in_proportion_to_length() -> None:
     assert most_bytes < 64 * 1024
 
 
-def test_a_spoiled_stream_in_pieces_is_split_or_refused() -> None:
+def test_damaged_stream_is_split_or_rejected() -> None:
     rng = random.Random(SEED)
     for _ in range(COUNT // 10):
         stream = bytearray()

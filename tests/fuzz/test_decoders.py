@@ -251,7 +251,7 @@ def reads(decoder: Decoder, data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_what_was_spoiled_is_read_or_an_error_of_ours(name: str) -> None:
+def test_damaged_input_is_decoded_or_triomq_error(name: str) -> None:
     decoder = BY_NAME[name]
     if not any(name.endswith(f"{kind:#x}") for kind in (LZ4, ZSTD)):  # may not be installed
         assert all(reads(decoder, seed) for seed in decoder.seeds)

@@ -44,7 +44,7 @@ def damage(root: Path, random: Random) -> str:
     return f"{kind} {path.name} at {at}"
 
 
-def test_damaged_index_stops_no_store_and_invents_no_messages(maker: StoreMaker) -> None:
+def test_damaged_index_neither_stops_store_nor_invents_messages(maker: StoreMaker) -> None:
     store = maker()
     put_some(maker, store, range(COUNT))
     store.close()

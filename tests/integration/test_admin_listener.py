@@ -48,7 +48,7 @@ async def test_administration_is_refused_elsewhere_and_noted(tmp_path: Path) -> 
     ]
 
 
-def test_the_tools_work_at_the_listener_of_a_broker(tmp_path: Path) -> None:
+def test_tools_work_at_broker_admin_listener(tmp_path: Path) -> None:
     audit = tmp_path / "audit.jsonl"
     with start_triomq(tmp_path, "--admin-listen", FREE, "--audit", str(audit)) as broker:
         assert broker.admin not in (None, broker.broker, broker.namesrv)
@@ -60,7 +60,7 @@ def test_the_tools_work_at_the_listener_of_a_broker(tmp_path: Path) -> None:
     assert {"UPDATE_AND_CREATE_TOPIC", "DELETE_TOPIC_IN_BROKER"} <= {each["request"] for each in audited(audit)}
 
 
-def test_the_tools_work_at_the_listener_of_a_name_server(tmp_path: Path) -> None:
+def test_tools_work_at_name_server_admin_listener(tmp_path: Path) -> None:
     audit = tmp_path / "audit.jsonl"
     with start_name_server(
         tmp_path, "--store", str(tmp_path / "s"), "--admin-listen", FREE, "--audit", str(audit)
@@ -84,7 +84,7 @@ def own_addresses() -> list[str]:
         return [str(sock.getsockname()[0])]
 
 
-async def test_a_peer_with_the_servers_own_address_is_on_its_machine(tmp_path: Path) -> None:
+async def test_peer_with_server_address_counts_as_local(tmp_path: Path) -> None:
     for host in own_addresses() or pytest.skip("this machine has loopback only"):
         config = NameServerConfig(root=tmp_path, listen=Address(host, 0), insecure=True)
         async with open_name_server(config) as server:

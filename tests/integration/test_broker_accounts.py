@@ -132,7 +132,7 @@ async def test_only_an_administrator_changes_accounts(path: Path, like_apache: b
             assert ((await ask(wire, USER, code, fields)).code == 0) is like_apache
 
 
-async def test_a_one_way_change_is_checked_and_done_silently(path: Path) -> None:
+async def test_oneway_change_is_checked_without_answer(path: Path) -> None:
     async with guarded(path) as (_, wire):
         await wire.send(request(50, USER.sign(NEW), flag=CommandFlag.ONEWAY))
         assert not await can_send(wire)
@@ -141,13 +141,13 @@ async def test_a_one_way_change_is_checked_and_done_silently(path: Path) -> None
         assert await can_send(wire)
 
 
-async def test_a_bad_file_prevents_the_start_and_says_where(path: Path) -> None:
+async def test_bad_account_file_prevents_start_with_location(path: Path) -> None:
     write(path, FILE + "- {accessKey: x}\n")
     with pytest.raises(ConfigError, match=rf"{path}: line 3: accessKey and secretKey"):
         async with running(path.parent / "store", acl=path):
             pytest.fail("the broker started")
 
 
-async def test_without_accounts_the_requests_about_them_are_not_supported(tmp_path: Path) -> None:
+async def test_account_requests_need_accounts(tmp_path: Path) -> None:
     async with running(tmp_path / "store") as broker, connected(broker_port(broker)) as wire:
         assert [(await wire.ask(code)).code for code in range(50, 55)] == [3] * 5

@@ -91,7 +91,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("data", BAD_FRAMES.values(), ids=list(BAD_FRAMES))
-async def test_a_bad_frame_ends_its_connection_and_no_other(
+async def test_bad_frame_closes_only_its_connection(
     root: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     async with bystander(root) as (broker, _):
@@ -128,7 +128,7 @@ async def test_requests_before_a_bad_frame_are_answered(root: Path, mock_clock: 
                 assert await wire.is_closed_by_broker()
 
 
-async def test_a_frame_that_never_ends_holds_no_memory_and_nobody_up(root: Path, mock_clock: MockClock) -> None:
+async def test_endless_frame_holds_no_memory_or_peer(root: Path, mock_clock: MockClock) -> None:
     """It claims 16 MiB and sends 1 KiB."""
     async with bystander(root) as (broker, wire), connected(broker_port(broker)) as slow:
         await slow.send(struct.pack(">i", 16 * 1024**2 - 4) + bytes(1020))
@@ -138,7 +138,7 @@ async def test_a_frame_that_never_ends_holds_no_memory_and_nobody_up(root: Path,
         assert await wire.works()
 
 
-async def test_a_connection_that_ends_inside_a_frame_is_logged_once(
+async def test_truncated_frame_is_logged_once(
     root: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with bystander(root) as (broker, _):
@@ -185,9 +185,7 @@ async def test_damaged_requests_do_no_harm(root: Path, mock_clock: MockClock) ->
 
 
 @pytest.mark.parametrize("topic", ["with space", "a/b", "..", "../../etc/passwd", "t" * 128, "", "ü", "a\0b"])
-async def test_an_illegal_topic_name_is_refused_wherever_it_stands(
-    root: Path, mock_clock: MockClock, topic: str
-) -> None:
+async def test_illegal_topic_name_is_rejected_in_every_field(root: Path, mock_clock: MockClock, topic: str) -> None:
     create = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
         "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
@@ -208,9 +206,7 @@ async def test_an_illegal_topic_name_is_refused_wherever_it_stands(
 
 
 @pytest.mark.parametrize("group", ["with space", "a@b", "g" * 256, "", "../g"])
-async def test_an_illegal_group_name_is_refused_wherever_it_stands(
-    root: Path, mock_clock: MockClock, group: str
-) -> None:
+async def test_illegal_group_name_is_rejected_in_every_field(root: Path, mock_clock: MockClock, group: str) -> None:
     heartbeat = HeartbeatData("c", [], [ConsumerData(group_name=group)]).encode()
     config = SubscriptionGroupConfig(group_name=group).encode()
     offset = {"consumerGroup": group, "topic": "T", "queueId": 0, "commitOffset": 1}
@@ -237,7 +233,7 @@ async def test_oversized_body_is_rejected_and_connection_stays_open(root: Path, 
         assert (await wire.put("T", bytes(4 * 1024**2))).code == ResponseCode.SUCCESS
 
 
-async def test_a_failure_inside_a_processor_is_its_requests_own(
+async def test_processor_failure_affects_only_its_request(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:

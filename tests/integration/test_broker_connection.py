@@ -58,7 +58,7 @@ async def test_a_message_goes_through(root: Path, mock_clock: MockClock) -> None
         assert message.born_host == f"127.0.0.1:{socket_name[1]}"
 
 
-async def test_frames_of_one_read_are_answered_in_order_in_one_write(
+async def test_pipelined_frames_are_answered_in_one_write(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushes: list[str] = []
@@ -104,9 +104,7 @@ async def test_one_peers_many_requests_let_others_come_between(root: Path, mock_
         await busy.ask(RequestCode.GET_MAX_OFFSET, {"name": "again"})
 
 
-async def test_a_peer_waits_for_its_next_step_after_work_that_could_not_pause(
-    root: Path, mock_clock: MockClock
-) -> None:
+async def test_peer_waits_after_long_uninterrupted_work(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         make_steps_short(broker)
         times: list[float] = []
@@ -147,7 +145,7 @@ async def test_sends_that_wait_too_long_are_refused_unstored(root: Path, mock_cl
         assert (await wire.put()).code == ResponseCode.SUCCESS
 
 
-async def test_a_frame_that_comes_byte_by_byte_is_answered_once(root: Path, mock_clock: MockClock) -> None:
+async def test_frame_sent_byte_by_byte_is_answered_once(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         frame = request(SEND, send_fields(), b"hello", opaque=7)
         for at in range(len(frame)):
@@ -287,7 +285,7 @@ async def hold_pull(broker: Any, wire: Any, **fields: Any) -> None:
     await until(lambda: broker.pull_hold.held == before + 1)
 
 
-async def test_held_pull_is_answered_by_the_send_that_satisfies_it(root: Path, mock_clock: MockClock) -> None:
+async def test_send_answers_held_pull(root: Path, mock_clock: MockClock) -> None:
     """C.2 scenario 21.  No clock ticks here, so no timer can have answered it."""
     async with running(root) as broker, connected(broker_port(broker)) as consumer:
         broker.topics.put(TopicConfig(topic_name="T"))
@@ -300,7 +298,7 @@ async def test_held_pull_is_answered_by_the_send_that_satisfies_it(root: Path, m
         assert await consumer.works()
 
 
-async def test_a_held_pull_blocks_nothing_else_on_its_connection(root: Path, mock_clock: MockClock) -> None:
+async def test_held_pull_does_not_block_its_connection(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         broker.topics.put(TopicConfig(topic_name="T"))
         await hold_pull(broker, wire)
@@ -309,7 +307,7 @@ async def test_a_held_pull_blocks_nothing_else_on_its_connection(root: Path, moc
         assert {(await wire.next()).opaque, (await wire.next()).opaque} == {5, 6}
 
 
-async def test_a_held_pull_with_a_filter_waits_for_its_tag(root: Path, mock_clock: MockClock) -> None:
+async def test_filtered_held_pull_waits_for_its_tag(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as consumer:
         broker.topics.put(TopicConfig(topic_name="T"))
         await hold_pull(broker, consumer, subscription="A || C")
@@ -321,7 +319,7 @@ async def test_a_held_pull_with_a_filter_waits_for_its_tag(root: Path, mock_cloc
         assert response.ext_fields["nextBeginOffset"] == "3"
 
 
-async def test_a_held_pull_is_answered_when_its_time_is_over(root: Path, mock_clock: MockClock) -> None:
+async def test_held_pull_is_answered_at_its_deadline(root: Path, mock_clock: MockClock) -> None:
     """C.2 scenario 25."""
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         broker.topics.put(TopicConfig(topic_name="T"))
@@ -335,7 +333,7 @@ async def test_a_held_pull_is_answered_when_its_time_is_over(root: Path, mock_cl
 
 
 @pytest.mark.parametrize("is_member", [False, True])
-async def test_only_the_end_of_a_members_connection_is_logged(
+async def test_only_lost_member_connections_are_logged(
     root: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, is_member: bool
 ) -> None:
     async with running(root) as broker:
@@ -368,7 +366,7 @@ async def test_the_pulls_of_a_closed_connection_are_dropped(root: Path, mock_clo
 # --- leaving ------------------------------------------------------------------------------------------------
 
 
-async def test_members_are_told_at_once_when_a_connection_ends(root: Path, mock_clock: MockClock) -> None:
+async def test_members_are_notified_when_a_connection_closes(root: Path, mock_clock: MockClock) -> None:
     """C.2 scenario 33.  No clock ticks here, so it does not wait for any scan."""
     async with running(root) as broker, connected(broker_port(broker)) as stays:
         await stays.send(request(RequestCode.HEART_BEAT, body=heartbeat("c1")))
@@ -427,7 +425,7 @@ async def test_a_member_that_sends_no_heartbeats_is_removed(root: Path, mock_clo
         assert await other.works()
 
 
-async def test_a_peer_that_does_not_read_is_stopped_and_then_closed(root: Path, mock_clock: MockClock) -> None:
+async def test_slow_reader_is_paused_then_closed(root: Path, mock_clock: MockClock) -> None:
     limit, one_answer = 1024**2, 262_144 + 1000
     async with running(root, unread_high_bytes=limit, unread_timeout_s=30) as broker:
         async with connected(broker_port(broker)) as other, connected(broker_port(broker)) as deaf:
@@ -448,7 +446,7 @@ async def test_a_peer_that_does_not_read_is_stopped_and_then_closed(root: Path, 
         assert broker.statistics.stalled_peers == 1
 
 
-async def test_held_pulls_use_no_memory_for_non_reading_peer(root: Path, mock_clock: MockClock) -> None:
+async def test_held_pulls_use_no_memory_for_slow_reader(root: Path, mock_clock: MockClock) -> None:
     limit, body_bytes, pulls = 1024**2, 60_000, 500
     async with running(root, unread_high_bytes=limit) as broker:
         async with connected(broker_port(broker)) as other, connected(broker_port(broker)) as deaf:
@@ -472,7 +470,7 @@ async def send_for_ever(wire: Wire, data: bytes) -> None:
             await wire.send(data)
 
 
-async def test_an_error_nobody_thought_of_ends_one_connection_only(
+async def test_unexpected_error_closes_one_connection(
     root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     serve = Connection.serve

@@ -53,7 +53,7 @@ async def read_all(wire: Wire) -> list[int]:
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-async def test_a_full_disk_refuses_and_room_lets_the_broker_go_on(small_disk: Path, durability: Durability) -> None:
+async def test_full_disk_rejects_and_freed_space_resumes(small_disk: Path, durability: Durability) -> None:
     settings = {**STORE, "durability": durability}
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(2 * 1024**2))

@@ -45,7 +45,7 @@ async def send(wire: Wire, data: bytes) -> None:
         await wire.send(data)
 
 
-async def test_a_long_answer_is_held_once_and_not_copied(tmp_path: Path) -> None:
+async def test_long_answer_is_held_once_without_copies(tmp_path: Path) -> None:
     """A copy of 16 MiB holds the event loop up for 5 to 15 ms."""
     async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
         assert await wire.works()

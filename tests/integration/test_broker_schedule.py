@@ -20,7 +20,7 @@ LEVELS = {"delay_levels": DelayLevels("1s 1h")}
     indirect=["disk_delay"],
 )
 @pytest.mark.usefixtures("disk_delay")
-async def test_a_delayed_message_survives_a_restart_and_comes_once(tmp_path: Path, durability: Durability) -> None:
+async def test_delayed_message_survives_restart_and_arrives_once(tmp_path: Path, durability: Durability) -> None:
     """C.2 scenarios 14 and 16."""
     store = {**LEVELS, "durability": durability}
     pull = {**pull_fields("T"), "sysFlag": 6}
@@ -61,7 +61,7 @@ async def test_timer_message_survives_restart_and_is_delivered_once(tmp_path: Pa
         assert broker.store.reader.max_offset_in_queue("T", 0) == 1
 
 
-async def test_a_message_that_is_sent_back_comes_to_the_retry_topic(tmp_path: Path) -> None:
+async def test_sent_back_message_arrives_in_retry_topic(tmp_path: Path) -> None:
     """C.2 scenario 42."""
     async with running(tmp_path, LEVELS) as broker, connected(broker_port(broker)) as wire:
         await wire.put("T", b"body", i="UNIQ_KEY\x01ID")

@@ -74,7 +74,7 @@ async def test_everything_is_there_after_a_restart(root: Path, mock_clock: MockC
         assert b'"T"' in (root / "config" / "topics.json").read_bytes()
 
 
-async def test_the_end_does_not_wait_for_peers_that_do_nothing(root: Path, mock_clock: MockClock) -> None:
+async def test_shutdown_does_not_wait_for_idle_peers(root: Path, mock_clock: MockClock) -> None:
     """No clock ticks here: neither idle connections nor held pulls keep the broker alive."""
     async with running(root) as broker:
         broker.topics.put(TopicConfig(topic_name="T"))
@@ -88,7 +88,7 @@ async def test_the_end_does_not_wait_for_peers_that_do_nothing(root: Path, mock_
     assert broker.connections == set()
 
 
-async def test_a_broker_that_ends_tells_no_member_of_the_others(root: Path, mock_clock: MockClock) -> None:
+async def test_shutdown_sends_no_member_notifications(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker:
         streams = []
         for number in range(3):
@@ -105,7 +105,7 @@ async def test_a_broker_that_ends_tells_no_member_of_the_others(root: Path, mock
             assert await stream.receive_some() == b""
 
 
-async def test_the_end_does_not_wait_for_a_peer_that_does_not_read(root: Path, autojump_clock: MockClock) -> None:
+async def test_shutdown_does_not_wait_for_slow_reader(root: Path, autojump_clock: MockClock) -> None:
     async with running(root, shutdown_grace_s=1, unread_high_bytes=1024**2) as broker:
         async with connected(broker_port(broker)) as wire:
             for _ in range(20):
@@ -193,7 +193,7 @@ async def test_second_broker_on_same_store_is_rejected(root: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["broker", "namesrv"])
-async def test_a_port_in_use_is_refused_and_leaves_nothing_behind(root: Path, role: str) -> None:
+async def test_port_in_use_fails_without_leftovers(root: Path, role: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         address = Address("127.0.0.1", port)
@@ -222,7 +222,7 @@ async def test_a_taken_vip_port_is_no_obstacle(root: Path, caplog: pytest.LogCap
     assert "no VIP port" in caplog.text
 
 
-async def test_a_store_that_is_a_file_is_refused_by_name(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_store_path_that_is_a_file_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("parent") / "store"
     root.write_bytes(b"no directory")
     with pytest.raises(StoreError, match=str(root)):
@@ -304,7 +304,7 @@ async def test_an_unreadable_store_is_refused_by_name(root: Path, disk: Disk) ->
         pass
 
 
-async def test_full_disk_rejects_sends_with_code_14_until_freed(root: Path, mock_clock: MockClock, disk: Disk) -> None:
+async def test_full_disk_rejects_sends_until_space_is_freed(root: Path, mock_clock: MockClock, disk: Disk) -> None:
     """What was stored before stays and can be consumed all the time; nothing of a refused message is stored."""
     step = {"reserve_step_bytes": 4096, "consume_queue_reserve_step_bytes": 20}
     async with running(root, store=step) as broker, connected(broker_port(broker)) as wire:

@@ -17,7 +17,7 @@ from tests.processes import ANY_DISK, start_triomq
 ON_FREE_PORTS = ("broker", "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", *ANY_DISK)
 
 
-def test_the_ready_line_is_exactly_as_scripts_expect_it(tmp_path: Path) -> None:
+def test_ready_line_format_is_stable(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with running(*ON_FREE_PORTS, "--store", str(store), "--json") as broker:
         line = read_line(broker)
@@ -52,7 +52,7 @@ def test_a_signal_ends_it_despite_a_held_pull(tmp_path: Path, number: signal.Sig
             assert broker.returncode == 0
 
 
-def test_a_second_broker_on_the_same_store_is_told_who_has_it(tmp_path: Path) -> None:
+def test_second_broker_on_a_store_names_owner(tmp_path: Path) -> None:
     first = start_triomq(tmp_path)
     line = complaint(1, *ON_FREE_PORTS, "--store", first.store, "--log-level", "warning")
     assert first.store in line
@@ -102,7 +102,7 @@ def test_each_listener_tells_its_own_address(tmp_path: Path) -> None:
     assert addresses == [ready["broker"], outside["broker"].replace("127.0.0.1", "localhost")]
 
 
-def test_the_readable_line_names_the_ports_of_every_listener(tmp_path: Path) -> None:
+def test_readable_line_names_ports_of_every_listener(tmp_path: Path) -> None:
     listener = "outside,namesrv=127.0.0.1:0,broker=127.0.0.1:0"
     with running(*ON_FREE_PORTS, "--store", str(tmp_path / "s"), "--listener", listener) as broker:
         line = read_line(broker)
@@ -111,7 +111,7 @@ def test_the_readable_line_names_the_ports_of_every_listener(tmp_path: Path) -> 
     )
 
 
-def test_sigint_that_was_ignored_at_the_start_stays_ignored(tmp_path: Path) -> None:
+def test_sigint_ignored_at_start_stays_ignored(tmp_path: Path) -> None:
     options = " ".join((*ON_FREE_PORTS, "--store", str(tmp_path / "s")))
     command = f'trap "" INT; exec {sys.executable} -m triomq.cli {options}'
     with subprocess.Popen(("sh", "-c", command), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:

@@ -131,7 +131,7 @@ def test_consume_from_timestamp_includes_all_its_messages(namesrv: str, topic: s
     assert [message["body"] for message in found] == wanted
 
 
-def test_consume_resumes_group_and_takes_only_what_it_prints(namesrv: str, topic: str) -> None:
+def test_consume_resumes_group_and_commits_printed_messages(namesrv: str, topic: str) -> None:
     ok("produce", topic, namesrv=namesrv, stdin=b"1\n2\n3\n4\n5\n")
     words = ("consume", topic, "--group", f"group-{topic}")
     assert ok(*words, "--count", "2", namesrv=namesrv) == "1\n2\n"
@@ -179,7 +179,7 @@ def test_reading_without_a_group_leaves_no_group_behind(namesrv: str, topic: str
     assert ok("group", "list", "--all", "--json", namesrv=namesrv) == before
 
 
-def test_a_count_that_is_not_reached_is_a_failure(namesrv: str, topic: str) -> None:
+def test_count_not_reached_is_a_failure(namesrv: str, topic: str) -> None:
     ok("produce", topic, namesrv=namesrv, stdin=b"1\n")
     done = triomq("consume", topic, "--count", "2", "--timeout", "0.5", namesrv=namesrv)
     assert (done.returncode, done.stdout) == (1, b"1\n")
@@ -188,7 +188,7 @@ def test_a_count_that_is_not_reached_is_a_failure(namesrv: str, topic: str) -> N
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("in_group", [True, False])
-def test_consume_ends_at_a_signal_and_stores_its_offsets(
+def test_consume_commits_offsets_on_signal(
     namesrv: str, topic: str, number: signal.Signals, code: int, in_group: bool
 ) -> None:
     group = f"group-{topic}"
@@ -203,7 +203,7 @@ def test_consume_ends_at_a_signal_and_stores_its_offsets(
         assert (shown["lag"], shown["members"]) == (0, [])
 
 
-def test_produce_ends_at_a_signal_and_tells_what_was_sent(namesrv: str, topic: str) -> None:
+def test_produce_prints_its_summary_on_signal(namesrv: str, topic: str) -> None:
     with running("produce", topic, "--json", namesrv=namesrv) as process:
         assert process.stdin is not None
         process.stdin.write(b"1\n2\n")
@@ -276,12 +276,12 @@ def test_a_topic_is_updated_in_what_is_named(namesrv: str, topic: str) -> None:
     assert (done.returncode, b"do not keep --order or --type: broker-a" in done.stderr) == (1, True)
 
 
-def test_topics_of_the_system_are_listed_only_if_asked_for(namesrv: str) -> None:
+def test_system_topics_are_listed_on_request(namesrv: str) -> None:
     assert "TBW102" not in ok("topic", "list", namesrv=namesrv)
     assert {"topic": "TBW102", "kind": "system"} in objects(ok("topic", "list", "--all", "--json", namesrv=namesrv))
 
 
-def test_a_group_is_shown_with_members_subscription_and_lag(namesrv: str, topic: str) -> None:
+def test_group_shows_members_subscription_and_lag(namesrv: str, topic: str) -> None:
     group = f"group-{topic}"
     ok("produce", topic, "--tag", "a", namesrv=namesrv, stdin=b"1\n")
     with running("consume", topic, "--group", group, "--tag", "a || b", namesrv=namesrv) as process:
@@ -376,7 +376,7 @@ def test_ping_works_despite_unreachable_advertised_address(tmp_path: Path) -> No
         ("consume", "orders"),
     ],
 )
-def test_a_name_server_that_is_not_there_is_named(words: tuple[str, ...]) -> None:
+def test_unreachable_name_server_is_named(words: tuple[str, ...]) -> None:
     address = unused_address()
     line = complaint(3, *words, namesrv=address, stdin=b"1\n")
     assert line.startswith(f"triomq {' '.join(words[:2]) if words[0] in ('topic', 'group') else words[0]}: ")
@@ -419,16 +419,16 @@ def test_missing_topic_suggests_names_and_is_not_created(namesrv: str, topic: st
         (("produce", "orders", "--json-lines"), "line 1: "),
     ],
 )
-def test_wrong_names_and_input_are_refused_with_code_2(namesrv: str, words: tuple[str, ...], told: str) -> None:
+def test_wrong_names_and_input_exit_2(namesrv: str, words: tuple[str, ...], told: str) -> None:
     if told:
         assert told in complaint(2, *words, namesrv=namesrv, stdin=b"{}\n")
 
 
-def test_an_unknown_group_is_told_with_the_known_ones(namesrv: str) -> None:
+def test_unknown_group_error_lists_known_groups(namesrv: str) -> None:
     assert "no group has a similar name" in complaint(1, "group", "show", "nobody", namesrv=namesrv)
 
 
-def test_what_was_sent_before_a_bad_line_is_told_and_counts(namesrv: str, topic: str) -> None:
+def test_bad_line_reports_messages_sent_before_it(namesrv: str, topic: str) -> None:
     lines = b'{"body":"1"}\n{"bodi":"2"}\n{"body":"3"}\n'
     done = triomq("produce", topic, "--json-lines", "--json", namesrv=namesrv, stdin=lines)
     assert done.returncode == 2
@@ -500,7 +500,7 @@ def test_interrupted_redrive_leaves_rest_for_next_run(namesrv: str, topic: str) 
     assert done["skipped"] == letters + 1 - row["redriven"]
 
 
-def test_dead_letters_are_listed_and_unknown_group_is_an_error(namesrv: str, topic: str) -> None:
+def test_dead_letters_are_listed(namesrv: str, topic: str) -> None:
     assert "no group has a similar name" in complaint(1, "dlq", "list", "nobody", namesrv=namesrv)
     assert "no group has a similar name" in complaint(1, "dlq", "redrive", "nobody", namesrv=namesrv)
     group = f"group-{topic}"
@@ -516,7 +516,7 @@ def test_dead_letters_are_listed_and_unknown_group_is_an_error(namesrv: str, top
     assert group in ok("dlq", "list", namesrv=namesrv)
 
 
-def test_a_broker_tells_how_it_is_set_up_and_doing(broker: Broker, namesrv: str) -> None:
+def test_broker_status_shows_settings_and_counters(broker: Broker, namesrv: str) -> None:
     (of_all,) = objects(ok("broker", "status", "--json", namesrv=namesrv))
     (of_one,) = objects(ok("broker", "status", broker.broker, "--json", namesrv="127.0.0.1:1"))
     assert of_all["address"] == of_one["address"] == broker.broker

@@ -57,7 +57,7 @@ def test_brokers_share_topics_and_end_with_it(tmp_path: Path, number: signal.Sig
     assert all("stopped" in (tmp_path / f"{name}.log").read_text() for name in ready["brokers"])
 
 
-def test_a_broker_that_dies_ends_it_with_an_error(tmp_path: Path) -> None:
+def test_dead_broker_ends_cluster_with_error(tmp_path: Path) -> None:
     with cluster(tmp_path) as (process, _):
         pids = broker_pids(process)
         os.kill(pids[1], signal.SIGKILL)
@@ -76,7 +76,7 @@ def test_brokers_end_in_order_when_it_is_killed(tmp_path: Path) -> None:
     assert all("stopping reason=stdin ended" in (tmp_path / f"{name}.log").read_text() for name in ready["brokers"])
 
 
-def test_a_broker_that_cannot_start_ends_it_with_an_error(tmp_path: Path) -> None:
+def test_broker_that_cannot_start_ends_cluster(tmp_path: Path) -> None:
     (tmp_path / "broker-b").touch()  # no folder
     with running("cluster", *FREE, "--store", str(tmp_path)) as process:
         rest, log = process.communicate(timeout=LIMIT_S)

@@ -12,7 +12,7 @@ COMMAND = ("namesrv", "--listen", "127.0.0.1:0")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_tells_its_address_and_ends_at_a_signal_with_code_0(tmp_path: Path, number: signal.Signals) -> None:
+def test_prints_address_and_exits_0_on_signal(tmp_path: Path, number: signal.Signals) -> None:
     with running(*COMMAND, "--store", str(tmp_path), "--metrics", "off", "--json") as process:
         ready = json.loads(read_line(process))
         assert "metrics" not in ready

@@ -52,7 +52,7 @@ async def arrived_at(broker: RunningBroker, body: bytes) -> int:
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["runs", "restarted"])
 @pytest.mark.parametrize("days", [1, -1], ids=["ahead", "behind"])
-async def test_all_is_right_as_soon_as_the_clock_is(broker: RunningBroker, days: int, is_restarted: bool) -> None:
+async def test_broker_recovers_when_clock_is_corrected(broker: RunningBroker, days: int, is_restarted: bool) -> None:
     broker.create_topic("T", queues=1)
     await send(broker, Message("T", b"before"))
     broker.clock.jump(days=days)
@@ -113,9 +113,7 @@ async def test_transactions_are_checked_after_their_time_has_passed(broker: Runn
     assert all(checked[body] - sent[body] >= 1 for body in sent)
 
 
-async def test_a_jump_is_logged_and_found_by_the_doctor(
-    broker: RunningBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_clock_jump_is_logged_and_diagnosed(broker: RunningBroker, caplog: pytest.LogCaptureFixture) -> None:
     broker.clock.advance(days=2)  # no jump: time has passed
     broker.clock.jump(days=-1)
     with trio.fail_after(30):
@@ -128,7 +126,7 @@ async def test_a_jump_is_logged_and_found_by_the_doctor(
     assert text.endswith("was set back by 86400 s")
 
 
-async def test_find_by_time_reads_on_after_messages_of_the_future(broker: RunningBroker) -> None:
+async def test_search_by_time_passes_messages_from_future(broker: RunningBroker) -> None:
     broker.create_topic("T", queues=1)
     broker.clock.jump(days=1)
     await send(broker, *(Message("T", b"wrong") for _ in range(70)))

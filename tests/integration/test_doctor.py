@@ -35,7 +35,7 @@ async def examine(namesrv: str) -> Diagnosis:
         return await admin.diagnose()
 
 
-async def test_all_faults_of_a_cluster_are_found_in_one_run(in_memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_run_finds_all_cluster_faults(in_memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     consumed = trio.Event()
 
     async def on_message(_message: MessageExt) -> None:

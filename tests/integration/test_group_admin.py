@@ -57,9 +57,7 @@ def consumer(
 
 
 @pytest.mark.parametrize(("namespace", "length"), [("", 120), ("tenant", 113)])
-async def test_a_group_name_leaves_room_for_its_retry_topic(
-    namesrv: str, admin: Admin, namespace: str, length: int
-) -> None:
+async def test_group_name_leaves_room_for_retry_topic(namesrv: str, admin: Admin, namespace: str, length: int) -> None:
     config = ClientConfig(namespace=namespace or None)
 
     async def enter(name: str, model: MessageModel = MessageModel.CLUSTERING) -> None:
@@ -77,7 +75,7 @@ async def test_a_group_name_leaves_room_for_its_retry_topic(
 # --- state --------------------------------------------------------------------------------------------------
 
 
-async def test_a_member_is_shown_with_its_queues_and_its_progress(namesrv: str, admin: Admin) -> None:
+async def test_members_are_listed_with_queues_and_progress(namesrv: str, admin: Admin) -> None:
     seen: list[MessageExt] = []
     async with consumer(namesrv, seen) as member:
         await member.wait_assigned()
@@ -175,7 +173,7 @@ async def _poll(member: LitePullConsumer, count: int) -> list[bytes]:
     return sorted(got)
 
 
-async def test_a_topic_that_is_not_there_cannot_be_reset(admin: Admin) -> None:
+async def test_reset_of_missing_topic_fails(admin: Admin) -> None:
     with pytest.raises(NoRouteError):
         await admin.reset_offsets(GROUP, "unknown", "latest")
 
@@ -203,7 +201,7 @@ async def messages_of(namesrv: str, topic: str) -> list[MessageExt]:
     return found
 
 
-async def test_dead_letters_go_back_once_as_they_were_sent_first(namesrv: str, dead: Admin) -> None:
+async def test_dead_letters_are_resent_once_in_original_form(namesrv: str, dead: Admin) -> None:
     letters = await dead.dead_letters(GROUP)
     assert [(letter.original_topic, letter.is_redriven) for letter in letters] == [("T", False)] * 5
     sent: list[MessageExt] = []
@@ -230,13 +228,13 @@ async def test_a_dry_run_counts_and_changes_nothing(namesrv: str, dead: Admin) -
     assert len(await messages_of(namesrv, "T")) == 5
 
 
-async def test_what_was_sent_back_may_be_sent_again_if_asked_for(dead: Admin) -> None:
+async def test_resent_dead_letters_can_be_resent_on_request(dead: Admin) -> None:
     await dead.redrive(GROUP)
     assert await dead.redrive(GROUP, again=True, limit=2) == (2, 0, 3)
     assert await dead.dead_letter_counts() == [(GROUP, 5, 5)]
 
 
-async def test_a_run_that_is_cut_off_notes_what_it_sent(namesrv: str, dead: Admin) -> None:
+async def test_interrupted_resend_records_sent_messages(namesrv: str, dead: Admin) -> None:
     with trio.CancelScope() as scope:
 
         def third_time(message: MessageExt) -> None:
@@ -250,7 +248,7 @@ async def test_a_run_that_is_cut_off_notes_what_it_sent(namesrv: str, dead: Admi
     assert len(await messages_of(namesrv, "T")) == 10
 
 
-async def test_an_original_topic_that_is_gone_is_not_made_anew(dead: Admin) -> None:
+async def test_deleted_original_topic_is_not_recreated(dead: Admin) -> None:
     await dead.delete_topic("T")
     with pytest.raises(NoRouteError):
         await dead.redrive(GROUP)
@@ -258,7 +256,7 @@ async def test_an_original_topic_that_is_gone_is_not_made_anew(dead: Admin) -> N
     assert await dead.dead_letter_counts() == [(GROUP, 5, 0)]
 
 
-async def test_a_dead_letter_of_unknown_origin_is_left_where_it_is(namesrv: str, dead: Admin) -> None:
+async def test_dead_letter_of_unknown_origin_stays(namesrv: str, dead: Admin) -> None:
     await send(namesrv, b"stray", topic="%DLQ%G")
     assert await dead.redrive(GROUP) == (5, 1, 0)
     assert await dead.redrive(GROUP) == (0, 0, 0)
@@ -292,7 +290,7 @@ async def test_unreadable_dead_letters_raise_error_with_remedy(namesrv: str, adm
             await fresh.dead_letters(GROUP)
 
 
-async def test_a_group_that_never_gave_up_has_no_dead_letters(admin: Admin) -> None:
+async def test_group_without_failures_has_no_dead_letters(admin: Admin) -> None:
     assert await admin.dead_letter_counts() == []
     assert await admin.dead_letters("other") == []
     assert await admin.redrive("other") == (0, 0, 0)

@@ -101,7 +101,7 @@ async def test_consumers_that_share_a_client_id_are_named(
     assert re.search(r"clients=\S+@same at 127.0.0.1:\d+, 127.0.0.1:\d+", caplog.text)
 
 
-async def test_no_queue_moves_when_all_members_reconnect_to_broker(
+async def test_no_queue_moves_when_members_reconnect(
     broker: Broker, namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by its restart (C.2 scenario 66), and not for the moment in which only one of them is back."""
@@ -135,7 +135,7 @@ def group_size(broker: Broker) -> int:
     return 0 if group is None else len(group.client_ids())
 
 
-async def test_of_five_members_on_three_queues_three_have_one_each(namesrv: str) -> None:
+async def test_five_members_share_three_queues(namesrv: str) -> None:
     """C.2 scenario 34."""
     await make_topic(namesrv, 3)
     async with AsyncExitStack() as stack:

@@ -45,7 +45,7 @@ async def test_a_broker_tells_its_figures(root: Path) -> None:
         assert await get(address, "/readyz") == (503, b"the broker stops\n")
 
 
-async def test_the_text_is_made_at_most_twice_a_second(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_text_is_rendered_at_most_twice_a_second(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(root, metrics=ANYWHERE) as broker:
         assert broker.monitor is not None
         first = await get(broker.monitor.address, "/metrics")
@@ -55,9 +55,7 @@ async def test_the_text_is_made_at_most_twice_a_second(root: Path, monkeypatch: 
         assert await get(broker.monitor.address, "/metrics") != first  # processor time has passed
 
 
-async def test_a_broker_that_opens_its_store_is_healthy_but_not_ready(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_broker_opening_its_store_is_not_ready(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Monitor] = []
     may_open = threading.Event()
     open_store = MessageStore.open
@@ -91,9 +89,7 @@ async def test_a_broker_that_opens_its_store_is_healthy_but_not_ready(
             assert await get(made[0].address, "/readyz") == (200, b"ok\n")
 
 
-async def test_the_default_port_may_be_in_use_and_a_given_one_may_not(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_the_default_metrics_port_may_be_busy(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address("127.0.0.1", taken.getsockname()[1])
         for module in (monitor, opening):
@@ -107,7 +103,7 @@ async def test_the_default_port_may_be_in_use_and_a_given_one_may_not(
     assert DEFAULT_METRICS.is_loopback
 
 
-async def test_a_broker_that_cannot_start_fails_with_one_error(root: Path) -> None:
+async def test_failed_start_raises_one_error(root: Path) -> None:
     async with running(root):
         with pytest.raises(StoreLockedError):
             async with running(root, metrics=ANYWHERE):

@@ -51,7 +51,7 @@ async def put(wire: Wire, **fields: str) -> None:
     assert (await wire.ask(RequestCode.PUT_KV_CONFIG, fields)).code == ResponseCode.SUCCESS
 
 
-async def test_a_broker_is_routed_from_its_registration_to_its_end(tmp_path: Path) -> None:
+async def test_broker_is_routed_from_registration_to_shutdown(tmp_path: Path) -> None:
     async with running(tmp_path) as server, connected(server.address.port) as client:
         assert (await route(client)).code == ResponseCode.TOPIC_NOT_EXIST
         async with connected(server.address.port) as broker:
@@ -78,7 +78,7 @@ async def test_a_damaged_registration_changes_nothing(tmp_path: Path) -> None:
         assert not server.routes.topics()
 
 
-async def test_a_lease_ends_after_two_minutes_without_a_sign_of_life(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_lease_expires_after_two_silent_minutes(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with running(tmp_path, idle_timeout_s=1000.0) as server, connected(server.address.port) as broker:
         await register(broker)
         for _ in range(5):
@@ -93,7 +93,7 @@ async def test_a_lease_ends_after_two_minutes_without_a_sign_of_life(tmp_path: P
         assert await broker.is_closed_by_broker()
 
 
-async def test_order_topics_are_told_to_brokers_and_if_wanted_to_clients(tmp_path: Path) -> None:
+async def test_order_topics_reach_brokers_and_clients(tmp_path: Path) -> None:
     async with running(tmp_path) as server, connected(server.address.port) as wire:
         await put(wire, namespace="ORDER_TOPIC_CONFIG", key="T", value="a:4")
         assert (await register(wire)).body == b'{"table":{"T":"a:4"}}'
@@ -127,7 +127,7 @@ def numbers(answer: RemotingCommand) -> Mapping[str, str]:
     return answer.ext_fields
 
 
-async def test_writing_is_stopped_and_allowed_again_for_one_broker(tmp_path: Path) -> None:
+async def test_write_permission_is_wiped_and_restored_per_broker(tmp_path: Path) -> None:
     async with running(tmp_path) as server, connected(server.address.port) as wire:
         await register(wire)
         for code, counted, perm in (
@@ -158,13 +158,13 @@ async def test_unit_topics_are_listed(tmp_path: Path, code: int, listed: list[st
         assert orjson.loads((await wire.ask(code)).body)["topicList"] == listed
 
 
-async def test_what_a_name_server_does_not_know_is_refused(tmp_path: Path) -> None:
+async def test_name_server_rejects_unknown_requests(tmp_path: Path) -> None:
     async with running(tmp_path) as server, connected(server.address.port) as wire:
         answer = await wire.ask(RequestCode.SEND_MESSAGE_V2, {})
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-async def test_its_folder_is_its_own_and_keeps_the_key_value_table(tmp_path: Path) -> None:
+async def test_name_server_keeps_its_key_value_table(tmp_path: Path) -> None:
     async with running(tmp_path) as server, connected(server.address.port) as wire:
         await put(wire, namespace="N", key="k", value="v")
         with pytest.raises(StoreLockedError):

@@ -71,7 +71,7 @@ async def send_orders(address: str) -> None:
                 await producer.send(Message("T", b"%d:%d" % (order, step)), selector=select_by_hash, key=order)
 
 
-async def test_order_steps_stay_in_sequence_during_join_and_leave(root: Path) -> None:
+async def test_order_holds_while_members_join_and_leave(root: Path) -> None:
     """C.2 scenario 59; nothing comes twice, because handlers end before a queue changes hands."""
     async with running(root) as broker:
         address, orders = namesrv_address(broker), Orders()

@@ -90,7 +90,7 @@ async def test_an_idle_hour_is_at_most_twenty_lines(
 
 
 @pytest.mark.parametrize("stands_still", [False, True])
-async def test_a_broker_that_is_away_is_one_line_a_minute_for_each_client(
+async def test_missing_broker_is_logged_once_a_minute(
     cluster: Cluster, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, stands_still: bool
 ) -> None:
     await cluster.go()

@@ -33,7 +33,7 @@ async def send(sender: Producer, messages: int) -> None:
         await sender.send(Message("T", b"x"))
 
 
-async def test_a_producer_learns_how_long_to_wait_and_gets_through(tmp_path: Path) -> None:
+async def test_throttled_producer_waits_and_succeeds(tmp_path: Path) -> None:
     acl, quotas = write(tmp_path / "plain_acl.yml", ACCOUNTS), write(tmp_path / "quotas.yml", QUOTAS)
     async with running(tmp_path / "store", acl=acl, quotas=quotas) as broker:
         greedy = "greedy-one", "secret-of-greedy"
@@ -53,7 +53,7 @@ async def test_a_producer_learns_how_long_to_wait_and_gets_through(tmp_path: Pat
         assert sent >= 20 + 2 + 3
 
 
-async def test_answers_count_when_they_are_written_and_connections_until_they_end(tmp_path: Path) -> None:
+async def test_answers_count_when_written_connections_until_closed(tmp_path: Path) -> None:
     quotas = write(tmp_path / "quotas.yml", "default: {out_bytes_per_s: 10000, connections: 2}")
     async with running(tmp_path / "store", quotas=quotas) as broker:
         async with connected(broker_port(broker)) as wire, connected(broker_port(broker)) as other:

@@ -42,7 +42,7 @@ def address_of(server: NameServer, topic: str) -> str | None:
     return None if route is None else route.broker_datas[0].broker_addrs[0]
 
 
-async def test_topics_are_at_all_name_servers_until_the_broker_ends(tmp_path: Path) -> None:
+async def test_topics_stay_registered_until_shutdown(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(test_name_server.running(tmp_path / str(n))) for n in range(2)]
         async with broker_at(tmp_path / "b", *(server.address for server in servers)) as broker:
@@ -55,7 +55,7 @@ async def test_topics_are_at_all_name_servers_until_the_broker_ends(tmp_path: Pa
 
 
 @pytest.mark.parametrize("facade", FACADES)
-async def test_what_a_tool_changes_is_at_all_name_servers_when_it_returns(tmp_path: Path, facade: str) -> None:
+async def test_tool_changes_reach_name_servers_before_return(tmp_path: Path, facade: str) -> None:
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(test_name_server.running(tmp_path / f"n{n}")) for n in range(2)]
         addresses = [server.address for server in servers]
@@ -83,7 +83,7 @@ async def test_what_a_tool_changes_is_at_all_name_servers_when_it_returns(tmp_pa
         assert not any(topic.startswith("T") and topic != "TBW102" for s in servers for topic in s.routes.topics())
 
 
-async def test_a_tool_waits_a_second_for_a_silent_name_server(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_tool_waits_a_second_for_silent_name_server(tmp_path: Path, autojump_clock: MockClock) -> None:
     answers = iter([True])
 
     def fall_silent(command: RemotingCommand) -> bytes:
@@ -101,7 +101,7 @@ async def test_a_tool_waits_a_second_for_a_silent_name_server(tmp_path: Path, au
                 await trio.sleep(20)
 
 
-async def test_where_tls_is_enforced_name_servers_need_it_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_enforced_tls_applies_to_name_servers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority, strangers = Authority(tmp_path / "ca"), Authority(tmp_path / "stranger")
     broker, server, stranger = authority.issue("broker"), authority.issue("namesrv"), strangers.issue("namesrv")
 
@@ -135,7 +135,7 @@ async def test_it_leaves_the_route_while_it_still_serves(tmp_path: Path) -> None
             assert not server.routes.topics()
 
 
-async def test_it_registers_again_when_a_name_server_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_registers_again_when_name_server_returns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def serve(stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> None:
         async with test_name_server.running(tmp_path / "n") as server:
             task_status.started(server.address)

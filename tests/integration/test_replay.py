@@ -69,7 +69,7 @@ def span(messages: list[MessageExt]) -> tuple[datetime, datetime]:
     return begin, end
 
 
-async def test_another_group_alone_gets_what_the_group_wanted_of_a_time_span(namesrv: str, admin: Admin) -> None:
+async def test_replay_of_time_span_reaches_only_target_group(namesrv: str, admin: Admin) -> None:
     first: list[MessageExt] = []
     second: list[MessageExt] = []
     third: list[MessageExt] = []
@@ -98,9 +98,7 @@ async def test_another_group_alone_gets_what_the_group_wanted_of_a_time_span(nam
     assert (copies, len(first), len(third)) == ({}, 20, 40)
 
 
-async def test_a_group_without_members_gets_them_later_and_gives_up_what_it_cannot_handle(
-    namesrv: str, admin: Admin
-) -> None:
+async def test_replay_to_idle_group_is_delivered_later(namesrv: str, admin: Admin) -> None:
     """No retry is allowed: that is for failures, and a replayed message has not failed."""
     seen: list[MessageExt] = []
     await admin.create_group(SubscriptionGroupConfig("G2", retry_max_times=0))

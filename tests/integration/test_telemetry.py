@@ -250,7 +250,7 @@ async def test_each_way_to_send_carries_the_context(
     assert (sent[1].value, duration[1].count) == (len(stored), len(spans))
 
 
-async def test_failures_have_an_error_type_and_what_comes_again_is_in_the_same_trace(
+async def test_failures_have_error_type_and_redeliveries_share_trace(
     rocketmq_broker: RunningBroker, exported: Exported, topic: str
 ) -> None:
     outcomes = iter([ValueError("no"), ConsumeStatus.RECONSUME_LATER, None])

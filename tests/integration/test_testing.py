@@ -160,7 +160,7 @@ def test_brokers_side_by_side_do_not_clash() -> None:
 # --- time -----------------------------------------------------------------------------------------------------
 
 
-def test_delayed_messages_are_due_when_the_clock_says_so(broker: RunningBroker) -> None:
+def test_advanced_clock_delivers_delayed_messages(broker: RunningBroker) -> None:
     with sync.Producer("P", namesrv=broker.namesrv) as producer:
         producer.send(Message("T", b"level", delay_level=18))
         producer.send(Message("T", b"time", delay_s=7200))
@@ -192,7 +192,7 @@ def test_retries_are_due_when_the_clock_says_so(rocketmq_broker: RunningBroker) 
             rocketmq_broker.clock.advance(minutes=2)
 
 
-async def test_undecided_transactions_are_checked_when_the_clock_says_so(rocketmq_broker: RunningBroker) -> None:
+async def test_advanced_clock_checks_undecided_transactions(rocketmq_broker: RunningBroker) -> None:
     checked: list[str] = []
 
     async def check(half: MessageExt) -> TransactionState:
@@ -214,7 +214,7 @@ async def test_undecided_transactions_are_checked_when_the_clock_says_so(rocketm
             assert len(rocketmq_broker.messages(HALF_TOPIC)) == before + 1
 
 
-async def test_members_do_not_fall_silent_when_the_clock_is_advanced(rocketmq_broker: RunningBroker) -> None:
+async def test_advanced_clock_does_not_expire_members(rocketmq_broker: RunningBroker) -> None:
     async def producers(host: BrokerHost) -> set[str]:
         host._broker.housekeeping.remove_silent_members()
         return set(host._broker.groups.producers.all())
@@ -335,7 +335,7 @@ def test_a_restarted_broker_has_its_addresses_and_messages(broker: RunningBroker
     assert bodies(broker, "T") == [b"0", b"1"]
 
 
-def test_a_killed_broker_answers_nothing_until_it_is_restarted() -> None:
+def test_killed_broker_is_silent_until_restarted() -> None:
     with BrokerProcess() as broker:
         broker.create_topic("T")
         with sync.Producer("P", namesrv=broker.namesrv) as producer:

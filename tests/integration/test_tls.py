@@ -123,7 +123,7 @@ async def test_a_tls_peer_that_reads_late_gets_everything(
 
 
 @pytest.mark.parametrize("data", [b"\x16", b"\x16\x03\x01\x00\x05hello", b"\x16" * 20_000])
-async def test_a_broken_handshake_ends_its_connection_and_no_other(
+async def test_broken_handshake_closes_only_its_connection(
     root: Path, mock_clock: MockClock, tls: TlsConfig, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     async with running(root, tls=tls) as broker, connected(broker_port(broker)) as bystander:
@@ -179,7 +179,7 @@ async def test_enforcing_refuses_plain_peers(
                 pass
 
 
-async def test_a_tls_client_at_a_plain_broker_learns_what_to_change(root: Path, authority: Authority) -> None:
+async def test_tls_client_at_plain_broker_gets_advice(root: Path, authority: Authority) -> None:
     async with running(root) as broker:
         settings = ClientConfig(tls=ClientTlsConfig(ca=authority.ca))
         with pytest.raises(ClientError, match="does it speak TLS"):
@@ -269,7 +269,7 @@ async def test_changed_files_are_taken_without_losing_a_connection(
             assert await wire.works()
 
 
-async def test_unusable_files_stop_the_start_and_leave_the_store_free(root: Path, identity: Identity) -> None:
+async def test_unusable_tls_files_prevent_start(root: Path, identity: Identity) -> None:
     wrong = TlsConfig(cert=identity.cert, key=identity.cert)
     with pytest.raises(ConfigError, match="contains no private key"):
         async with running(root, tls=wrong):
@@ -278,7 +278,7 @@ async def test_unusable_files_stop_the_start_and_leave_the_store_free(root: Path
         pass
 
 
-async def test_permissive_with_required_certificates_says_that_plain_clients_stay(
+async def test_permissive_with_required_certificates_warns_about_plaintext(
     root: Path, authority: Authority, identity: Identity, caplog: pytest.LogCaptureFixture
 ) -> None:
     for enforcing in (True, False):

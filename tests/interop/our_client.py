@@ -44,7 +44,7 @@ def namesrv(place: tuple[str, str]) -> Iterator[str]:
         yield address
 
 
-async def test_triomq_honours_large_pull_and_apache_caps_it_at_32(request: pytest.FixtureRequest, namesrv: str) -> None:
+async def test_only_apache_caps_large_pulls_at_32(request: pytest.FixtureRequest, namesrv: str) -> None:
     """Apache's brokers pass over the field that says it."""
     broker, _ = request.node.callspec.params["place"]
     topic = await new_topic(namesrv, queues=1)

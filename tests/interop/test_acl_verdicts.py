@@ -44,7 +44,7 @@ DENIED: Final = "org.apache.rocketmq.acl.common.AclException: "
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One request.  ``None`` among the fields is null; ``signed`` replaces the signed bytes, ``signature`` the result."""
+    """One request.  ``None`` among the fields is null; ``signed`` and ``signature`` replace the computed ones."""
 
     name: str
     code: int

@@ -39,7 +39,7 @@ JAVA: Final = (
         "mqadmin_commands",
     )
 )
-#: Go's client registers a producer at one broker only; as with two of Apache's brokers, a reply may arrive over the other.
+#: Go's client registers a producer at one broker only; a reply may arrive over the other, as with Apache's.
 GO: Final = (
     [one for one in WHOLE_GO if one != "request_reply"]
     if WHOLE_KIT

@@ -1,7 +1,7 @@
 """One of two brokers, Apache's or ours, stops and restarts while clients send and consume.
 
-No send raises, so none takes longer than its timeout of 3 s, and all acknowledged messages are consumed.  How long sends
-really take is measured by ``python -m bench failover``.
+No send raises, so none takes longer than its timeout of 3 s, and all acknowledged messages are consumed.
+``python -m bench failover`` measures how long sends really take.
 """
 
 import signal
@@ -115,7 +115,7 @@ class Senders:
 
 
 @pytest.mark.parametrize("cut", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-async def test_sends_and_consumption_go_on_while_a_broker_is_away(pair: Pair, cut: signal.Signals) -> None:
+async def test_sends_and_consumption_survive_broker_loss(pair: Pair, cut: signal.Signals) -> None:
     topic = fresh("failover")
     sent, inbox = Senders(topic), Inbox()
     with trio.fail_after(LIMIT_S):

@@ -1,4 +1,4 @@
-"""Apache's own class reads the offsets that our broadcasting consumers keep, and our consumers read the ones it writes."""
+"""Apache's own class reads the offsets that our broadcasting consumers keep, and our consumers read its files."""
 
 from pathlib import Path
 from typing import Final

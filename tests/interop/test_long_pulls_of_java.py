@@ -19,9 +19,7 @@ PROGRAM: Final = Path(__file__).with_name("PullMany.java")
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 @pytest.mark.parametrize("broker", ["triomq", "apache-4.9.7", "apache-5.5.0"])
-async def test_a_java_pull_of_a_hundred_gets_thirty_two(
-    request: pytest.FixtureRequest, broker: str, version: str
-) -> None:
+async def test_java_pull_of_100_gets_32(request: pytest.FixtureRequest, broker: str, version: str) -> None:
     """C.2 scenario 24."""
     kind, _, broker_version = broker.partition("-")
     if kind == "triomq":

@@ -9,11 +9,11 @@ from tests.interop.clusters import CLUSTERS, NAMES
 from tests.interop.our_client import (
     namesrv,
     place,
+    test_only_apache_caps_large_pulls_at_32,
     test_our_client,
-    test_triomq_honours_large_pull_and_apache_caps_it_at_32,
 )
 
-__all__ = ["namesrv", "place", "test_our_client", "test_triomq_honours_large_pull_and_apache_caps_it_at_32"]
+__all__ = ["namesrv", "place", "test_only_apache_caps_large_pulls_at_32", "test_our_client"]
 
 pytestmark = pytest.mark.jvm
 

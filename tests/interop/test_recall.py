@@ -31,7 +31,7 @@ def namesrv(
     apache_brokers.stop(folder)
 
 
-async def test_messages_are_taken_back_by_java_and_by_us(namesrv: str) -> None:
+async def test_java_and_triomq_recall_messages(namesrv: str) -> None:
     """One message by each client; one that Java sent is taken back by us."""
     topic, inbox = await new_topic(namesrv, queues=1), Inbox()
     wanted = {topic: "*"}

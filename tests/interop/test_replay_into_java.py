@@ -45,7 +45,7 @@ def handled(output: Path) -> list[int]:
     return [int(line[1]) for line in lines if len(line) == 4]
 
 
-async def test_an_orderly_java_consumer_gets_a_time_span_again_in_its_order(namesrv: str, tmp_path: Path) -> None:
+async def test_orderly_java_consumer_gets_replay_in_order(namesrv: str, tmp_path: Path) -> None:
     topic, group, output = await new_topic(namesrv, queues=2), fresh("java"), tmp_path / "handled.txt"
     began = datetime.now(UTC)
     async with Producer(fresh("producer"), namesrv=namesrv) as producer:

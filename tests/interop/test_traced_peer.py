@@ -66,7 +66,7 @@ async def story(namesrv: str, message_id: str, count: int) -> list[tuple[str, st
     return [(step["what"], step["group"], step["result"]) for step in found]
 
 
-async def test_java_and_we_share_a_namespace_and_one_trace(namesrv: str, tmp_path: Path) -> None:
+async def test_java_and_triomq_share_namespace_and_trace(namesrv: str, tmp_path: Path) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     config = ClientConfig(namespace=fresh("tenant"), open_telemetry=OpenTelemetry(tracer_provider=provider))

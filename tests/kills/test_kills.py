@@ -24,6 +24,6 @@ def test_everything_acknowledged_is_delivered_after_kills(tmp_path: Path, durabi
 
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("disk_delay")
-def test_transaction_is_committed_by_a_check_after_a_kill(tmp_path: Path) -> None:
+def test_check_commits_transaction_after_kill(tmp_path: Path) -> None:
     checks = kill_with_half_message(tmp_path, "sync")
     assert checks == list(range(1, len(checks) + 1))

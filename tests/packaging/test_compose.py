@@ -58,7 +58,7 @@ def test_schema_refuses_what_is_not_a_service(
         validator.validate(broken)
 
 
-def test_only_accounts_or_loopback_ports_open_the_broker_to_a_network(compose: dict[str, Any]) -> None:
+def test_network_needs_accounts_or_loopback_ports(compose: dict[str, Any]) -> None:
     plain = compose["services"]["broker"]
     guarded = load("docker-compose.secure.yml")["services"]["broker"]
     assert guarded["extends"] == {"file": "docker-compose.yml", "service": "broker"}
@@ -99,7 +99,7 @@ def test_store_outlives_the_container(compose: dict[str, Any]) -> None:
     assert path == last("VOLUME").arguments
 
 
-def test_brokers_of_a_cluster_register_and_publish_their_ports(cluster: dict[str, Any]) -> None:
+def test_cluster_brokers_register_and_publish_ports(cluster: dict[str, Any]) -> None:
     namesrv = cluster.pop("namesrv")
     name_server = parse(namesrv["command"][1:]).options
     assert isinstance(name_server, NamesrvOptions)
@@ -118,7 +118,7 @@ def test_brokers_of_a_cluster_register_and_publish_their_ports(cluster: dict[str
         assert service["ports"] == [f"${{TRIOMQ_BIND:-127.0.0.1}}:{each}:{each}" for each in (port, port - 2)]
 
 
-def test_servers_of_a_cluster_have_stores_and_health_checks_of_their_own(cluster: dict[str, Any]) -> None:
+def test_cluster_servers_have_separate_stores_and_health_checks(cluster: dict[str, Any]) -> None:
     for name, service in cluster.items():
         assert service["volumes"] == [f"{name}:{last('VOLUME').arguments}"]
         _, program, *words = service["healthcheck"]["test"]

@@ -50,7 +50,7 @@ def test_every_room_is_copied_and_reaches_the_build() -> None:
 
 
 @pytest.mark.parametrize("instruction", ["CMD", "HEALTHCHECK"])
-def test_command_line_knows_every_option_that_the_image_gives(instruction: str) -> None:
+def test_command_line_knows_options_of_image(instruction: str) -> None:
     program, command, *words = last(instruction).words()
     assert program == "triomq"
     shown = subprocess.run(
@@ -152,7 +152,7 @@ def test_commands_install_built_package_not_working_tree(image: Sandbox) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_data_folder_belongs_to_the_user_of_the_image(image: Sandbox) -> None:
+def test_data_folder_belongs_to_image_user(image: Sandbox) -> None:
     user, _, group = last("USER").arguments.partition(":")
     status = Path(image.place("/data")).stat()
     assert (status.st_uid, status.st_gid) == (int(user), int(group))

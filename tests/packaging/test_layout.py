@@ -47,7 +47,7 @@ def top_level(modules: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_room_is_a_relative_link_to_its_top_level_folder(room: str) -> None:
+def test_room_is_a_relative_link(room: str) -> None:
     link = ROOT / "src" / "triomq" / room
     assert link.is_symlink()
     assert link.readlink() == Path("..", "..", room)
@@ -80,7 +80,7 @@ def test_importing_triomq_loads_nothing_from_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("room", ["protocol", "storage"])
-def test_room_without_a_loop_loads_neither_trio_nor_socket(room: str) -> None:
+def test_room_without_loop_loads_no_trio_or_socket(room: str) -> None:
     assert not top_level(loaded_by(f"triomq.{room}")) & {"trio", "socket", "asyncio"}
 
 

@@ -26,7 +26,7 @@ def settings() -> dict[str, str]:
     return dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
 
 
-def test_its_command_serves_a_network_with_accounts_and_tls_only() -> None:
+def test_unit_serves_network_with_accounts_and_tls() -> None:
     found = settings()
     program, *words = found["ExecStart"].split()
     assert (program, words.pop()) == (PROGRAM, "$TRIOMQ_OPTIONS")

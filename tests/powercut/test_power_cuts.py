@@ -22,7 +22,7 @@ EXHAUSTIVE_SEEDS = 4
 FIRST_SEEDS = {"flush_delivered": 300}
 
 
-def test_power_cuts_lose_no_acked_and_invent_no_messages(tmp_path: Path) -> None:
+def test_power_cuts_lose_and_invent_no_messages(tmp_path: Path) -> None:
     cuts = acknowledged = 0
     for seed in SEEDS:
         try:
@@ -35,7 +35,7 @@ def test_power_cuts_lose_no_acked_and_invent_no_messages(tmp_path: Path) -> None
     assert acknowledged > len(SEEDS)
 
 
-def test_power_may_be_cut_at_every_boundary_of_a_life(capsys: pytest.CaptureFixture[str]) -> None:
+def test_power_cut_at_every_file_operation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--every", "--seeds", str(EXHAUSTIVE_SEEDS)]) == 0
     lives_run = int(capsys.readouterr().out.partition(": ")[2].partition(" lives")[0])
     assert lives_run > 50 * EXHAUSTIVE_SEEDS
@@ -67,7 +67,7 @@ def test_failing_seed_is_reported_with_its_replay_command(
         (FoundFiles, "__new__", lambda cls, *found: tuple.__new__(cls, (found[0], [], []))),
     ],
 )
-def test_a_store_that_forgets_a_duty_is_found_out(
+def test_store_without_a_sync_is_detected(
     owner: type, name: str, planted: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, planted)
@@ -102,7 +102,7 @@ def test_model_disk_drops_unsynced_data_in_whole_sectors(tmp_path: Path) -> None
     assert len(found) == 2**4
 
 
-def test_the_model_disk_forgets_names_that_were_not_synced(tmp_path: Path) -> None:
+def test_model_disk_forgets_unsynced_names(tmp_path: Path) -> None:
     disk = ModelDisk(tmp_path, Random(1))
     disk.write_file(tmp_path / "old", b"old")
     disk.sync_directory(tmp_path)

@@ -143,7 +143,7 @@ def cuts(crashed: Crashed, share: float) -> Iterator[ModelDisk]:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("share", SHARES_KEPT)
-def test_a_recovery_after_one_that_was_cut_makes_the_same(
+def test_interrupted_recovery_repeats_with_same_result(
     tmp_path: Path, damage: Callable[[Crashed], None], share: float
 ) -> None:
     crashed = Crashed(tmp_path)

@@ -85,7 +85,7 @@ class Life:
 @given(moves=MOVES)
 @example([(0, 5, ""), (DAY_MS, 5, ""), (-DAY_MS, 5, "restart"), (0, 5, "kill")])
 @example([(0, 5, ""), (-DAY_MS, 5, "kill"), (DAY_MS, 5, "")])
-def test_searches_find_what_was_stored_while_clock_was_wrong(moves: list[tuple[int, int, str]]) -> None:
+def test_searches_find_messages_stored_with_wrong_clock(moves: list[tuple[int, int, str]]) -> None:
     with tempfile.TemporaryDirectory(prefix="triomq-clock-") as parent:
         life = Life(Path(parent))
         try:

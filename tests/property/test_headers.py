@@ -55,9 +55,7 @@ def headers_of(cls: type[Header]) -> st.SearchStrategy[Header]:
 @pytest.mark.parametrize("cls", CLASSES)
 @REPEATABLE
 @given(data=st.data(), serialize_type=st.sampled_from(list(SerializeType)))
-def test_header_comes_back_from_each_serialisation_as_it_was(
-    cls: type[Header], data: st.DataObject, serialize_type: int
-) -> None:
+def test_header_round_trips_in_each_serialisation(cls: type[Header], data: st.DataObject, serialize_type: int) -> None:
     header = data.draw(headers_of(cls))
     command = RemotingCommand(10, ext_fields=header.encode(), serialize_type=serialize_type)
     arrived = RemotingCommand.decode(command.encode()[4:])
@@ -78,7 +76,7 @@ def test_header_writes_text_under_distinct_names(cls: type[Header], data: st.Dat
 @pytest.mark.parametrize("cls", CLASSES)
 @REPEATABLE
 @given(data=st.data())
-def test_any_text_header_is_read_or_error_names_its_field(cls: type[Header], data: st.DataObject) -> None:
+def test_text_header_decodes_or_error_names_field(cls: type[Header], data: st.DataObject) -> None:
     written = data.draw(headers_of(cls).map(Header.encode).filter(bool))  # a class may have optional fields only
     name = data.draw(st.sampled_from(sorted(written)))
     written[name] = data.draw(NUMBER_LIKE)

@@ -57,7 +57,7 @@ def test_what_is_held_stays_within_the_budget(changes: list[tuple[int, int]], re
     assert sum(len(peer.given_up) for peer in peers) == budget._statistics.given_up_peers
 
 
-def test_of_those_who_hold_alike_the_first_is_given_up() -> None:
+def test_equal_holders_are_closed_in_order() -> None:
     budget, peers = budget_and_peers(LIMIT // (UNCOUNTED_BYTES * 16) + 1)
     for peer in peers:
         peer.size = UNCOUNTED_BYTES * 16

@@ -28,7 +28,7 @@ def test_nobody_gets_more_than_the_rate(rate: float, requests: list[tuple[int, i
 
 
 @given(rate=st.floats(0.1, 1000), units=UNITS)
-def test_a_bucket_gives_all_of_its_rate_and_fills_again(rate: float, units: int) -> None:
+def test_bucket_gives_its_full_rate_and_refills(rate: float, units: int) -> None:
     bucket, now_ms = Bucket(BURST_MS), 0.0
     bucket.set_rate(rate)
     for _ in range(10):
@@ -39,7 +39,7 @@ def test_a_bucket_gives_all_of_its_rate_and_fills_again(rate: float, units: int)
     assert bucket.is_full(now_ms + 10 * units * 1000 / rate)
 
 
-def test_a_bucket_holds_its_rate_for_a_second_exactly() -> None:
+def test_bucket_holds_exactly_one_second() -> None:
     bucket = Bucket(BURST_MS)
     bucket.set_rate(100)
     passed = 0

@@ -46,7 +46,7 @@ def test_shares_differ_by_one_at_most(strategy: AllocateStrategy, queues: set[Me
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(queues=st.lists(st.sampled_from([MessageQueue("T", "a", i) for i in range(9)])), data=st.data())
 @REPEATABLE
-def test_order_and_repetition_of_the_input_do_not_matter(
+def test_input_order_and_repetition_do_not_matter(
     strategy: AllocateStrategy, queues: list[MessageQueue], data: st.DataObject
 ) -> None:
     members = ["a@1", "b@2", "c@3"]
@@ -56,7 +56,7 @@ def test_order_and_repetition_of_the_input_do_not_matter(
 
 @given(queues=QUEUES, members=MEMBERS)
 @REPEATABLE
-def test_leaving_member_moves_only_its_own_queues_on_hash_ring(queues: set[MessageQueue], members: set[str]) -> None:
+def test_leaving_member_moves_only_its_queues(queues: set[MessageQueue], members: set[str]) -> None:
     leaver, *rest = sorted(members)
     for member in rest:
         before = allocate(allocate_consistent_hash, queues, members, member)

@@ -75,7 +75,7 @@ def ends(contexts: Contexts) -> tuple[End, End]:
     sent=st.tuples(*[st.lists(st.integers(0, 100_000), max_size=5)] * 2),
     taken=st.lists(st.integers(1, 300_000), min_size=1, max_size=10),
 )
-def test_bytes_arrive_whole_and_once_however_the_wire_divides_them(
+def test_bytes_arrive_once_for_any_split(
     contexts: Contexts, sent: tuple[list[int], list[int]], taken: list[int]
 ) -> None:
     pair = ends(contexts)
@@ -130,7 +130,7 @@ def test_what_tls_says_itself_waits_behind_plain_bytes(contexts: Contexts) -> No
     assert server.read() == b"plain"
 
 
-def test_a_peer_that_makes_us_answer_and_does_not_read_is_given_up(contexts: Contexts) -> None:
+def test_peer_that_forces_unread_answers_is_closed(contexts: Contexts) -> None:
     client, server = shaken(contexts)
     server._outgoing.write(bytes(65 * 1024))  # as if it asked for new keys again and again
     with pytest.raises(ssl.SSLError, match="does not read"):
