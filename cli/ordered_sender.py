@@ -15,10 +15,12 @@ from triomq.client.producer.config import DEFAULT_COMPRESS_OVER_BYTES
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
     BrokerResponseError,
+    BrokerSystemError,
     ConnectError,
     ConnectionLostError,
     MessageIllegalError,
     ProtocolError,
+    ServiceNotAvailableError,
     TriomqError,
 )
 from triomq.protocol.record.message import Message
@@ -28,7 +30,8 @@ _FIRST_PAUSE_S: Final = 0.1
 _MAX_REQUEST_BYTES: Final = 2 * 1024**2
 _MESSAGE_BYTES: Final = 512
 """Estimated size of a message in a request without its body."""
-_RETRY_CODES: Final = frozenset((ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR))
+#: Failures that the same queue may not have a moment later.  The producer itself waits for a busy broker.
+_RETRIED: Final = (ConnectError, ConnectionLostError, ServiceNotAvailableError, BrokerSystemError)
 
 
 class Batch(NamedTuple):
@@ -97,7 +100,7 @@ class OrderedSender:
                     await self._producer.send_batch(messages, queue=queue)
             except TriomqError as exc:
                 late = trio.current_time() + pause > began + _RETRY_FOR_S
-                if queue is None or late or self._stopper.is_set or not _may_pass(exc):
+                if queue is None or late or self._stopper.is_set or not isinstance(exc, _RETRIED):
                     tally.unanswered -= len(messages)
                     raise
             else:
@@ -130,9 +133,3 @@ def _is_refusal(error: TriomqError) -> bool:
     if isinstance(error, BrokerResponseError):
         return error.code == ResponseCode.MESSAGE_ILLEGAL
     return isinstance(error, MessageIllegalError | ProtocolError)
-
-
-def _may_pass(error: TriomqError) -> bool:
-    if isinstance(error, BrokerResponseError):
-        return error.code in _RETRY_CODES
-    return isinstance(error, ConnectError | ConnectionLostError)

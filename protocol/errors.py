@@ -21,7 +21,6 @@
     |  |  `- NoBrokerError            no broker is known at all
     |  |- DataLossError               messages to be read no longer exist
     |  |- HandlerProcessError         the process that ran a consumer's handler died
-    |  |- HandlerProcessError         the process that ran a handler died
     |  `- ClientClosedError           used after it was closed
     |- StoreError
     |  |- StoreLockedError            another process owns the store directory
@@ -46,7 +45,17 @@ _MAX_DIGITS: Final = 9
 
 
 class TriomqError(Exception):
-    """Base of all errors of triomq; never raised itself."""
+    """Base of all errors of triomq; never raised itself.
+
+    Attributes:
+        is_retriable: the same request to the same peer may succeed a moment later.
+        is_retriable_elsewhere: another broker may accept the request.
+        is_logged_once: the connection failed, which the client instance logs once for all requests on it.
+    """
+
+    is_retriable = False
+    is_retriable_elsewhere = False
+    is_logged_once = False
 
 
 class ProtocolError(TriomqError):
@@ -143,12 +152,15 @@ class BrokerSystemError(BrokerResponseError):
     """SYSTEM_ERROR(1): any failure inside the broker."""
 
     response_code: ClassVar[int] = ResponseCode.SYSTEM_ERROR
+    is_retriable_elsewhere = True
 
 
 class SystemBusyError(BrokerResponseError):
     """SYSTEM_BUSY(2): the broker sheds load; try again later."""
 
     response_code: ClassVar[int] = ResponseCode.SYSTEM_BUSY
+    is_retriable = True
+    is_retriable_elsewhere = True
 
 
 class RequestCodeNotSupportedError(BrokerResponseError):
@@ -167,18 +179,22 @@ class ServiceNotAvailableError(BrokerResponseError):
     """SERVICE_NOT_AVAILABLE(14): the store accepts no messages now (disk full, closing, slave)."""
 
     response_code: ClassVar[int] = ResponseCode.SERVICE_NOT_AVAILABLE
+    is_retriable = True
+    is_retriable_elsewhere = True
 
 
 class NoPermissionError(BrokerResponseError):
     """NO_PERMISSION(16): the broker, topic or group does not permit this."""
 
     response_code: ClassVar[int] = ResponseCode.NO_PERMISSION
+    is_retriable_elsewhere = True
 
 
 class TopicNotExistError(BrokerResponseError):
     """TOPIC_NOT_EXIST(17): the broker lacks the topic, or the name server has no route to it."""
 
     response_code: ClassVar[int] = ResponseCode.TOPIC_NOT_EXIST
+    is_retriable_elsewhere = True
 
 
 class QueryNotFoundError(BrokerResponseError):
@@ -205,6 +221,20 @@ class SubscriptionGroupNotExistError(BrokerResponseError):
     response_code: ClassVar[int] = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
+class NoBuyerIdError(BrokerResponseError):
+    """NO_BUYER_ID(204): this broker does not serve the unit of the client."""
+
+    response_code: ClassVar[int] = 204
+    is_retriable_elsewhere = True
+
+
+class NotInCurrentUnitError(BrokerResponseError):
+    """NOT_IN_CURRENT_UNIT(205): this broker belongs to another unit."""
+
+    response_code: ClassVar[int] = 205
+    is_retriable_elsewhere = True
+
+
 class ConsumerNotOnlineError(BrokerResponseError):
     """CONSUMER_NOT_ONLINE(206): no member of the group is connected."""
 
@@ -214,23 +244,30 @@ class ConsumerNotOnlineError(BrokerResponseError):
 class ClientError(TriomqError):
     """Base of errors on the client's side of a request."""
 
+    is_retriable = True
+
 
 class ConnectError(ClientError):
     """No connection to an address; the text names it, its source and the remedy."""
+
+    is_retriable_elsewhere = True
+    is_logged_once = True
 
 
 class ConnectionLostError(ClientError):
     """The connection ended before the answer came: the peer may or may not have done the work."""
 
+    is_retriable_elsewhere = True
+    is_logged_once = True
+
 
 class RequestTimeoutError(ClientError):
     """No answer came within the deadline: the peer may or may not have done the work.
 
-    Attributes:
-        is_silent: the peer has not answered anything on this connection.
+    Logged once if the peer has never answered on the connection.
     """
 
-    is_silent = False
+    is_retriable_elsewhere = True
 
 
 class NameServerError(ClientError):
@@ -248,6 +285,8 @@ class NoBrokerError(NoRouteError):
 class DataLossError(ClientError):
     """Messages to be read no longer exist: they expired, or their topic was deleted or recreated."""
 
+    is_retriable = False
+
 
 class HandlerProcessError(ClientError):
     """A process that ran a consumer's handler died, or its handler raised what cannot be copied to this one."""
@@ -255,6 +294,10 @@ class HandlerProcessError(ClientError):
 
 class ClientClosedError(ClientError):
     """The client was used after it was closed."""
+
+
+#: What a request to a broker or name server raises: no answer, a refusal, or an answer that cannot be read.
+REMOTE_ERRORS: Final = (ClientError, BrokerResponseError, ProtocolError)
 
 
 class StoreError(TriomqError):

@@ -4,11 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
     BrokerResponseError,
-    ClientError,
-    DataLossError,
     NoBrokerError,
     NoRouteError,
     RequestTimeoutError,
@@ -18,17 +15,11 @@ from triomq.protocol.errors import (
 T = TypeVar("T")
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 2.0
-_BUSY_CODES: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
 
 
 def is_busy(error: TriomqError) -> bool:
     """Whether a broker rejected a request only because it is busy."""
-    return isinstance(error, BrokerResponseError) and error.code in _BUSY_CODES
-
-
-def is_transient(error: TriomqError) -> bool:
-    """Whether a later attempt may succeed: the broker is busy, or there was no answer."""
-    return is_busy(error) or (isinstance(error, ClientError) and not isinstance(error, DataLossError))
+    return error.is_retriable and isinstance(error, BrokerResponseError)
 
 
 def is_missing_topic(error: TriomqError) -> bool:
@@ -93,7 +84,7 @@ class Retry:
             TriomqError: ``error`` itself if another attempt cannot help.
             RequestTimeoutError: the time is up; ``error`` is its cause and part of its text.
         """
-        if not is_transient(error):
+        if not error.is_retriable:
             raise error
         now = self._clock()
         if self._began is None:

@@ -12,11 +12,16 @@ import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.route import MASTER_ID, dialled_address
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.environment import wall_clock_ms
 from triomq.protocol.bodies.route import KVTable, MissingBroker
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import BrokerSystemError, NameServerError, NoPermissionError, TopicNotExistError
+from triomq.protocol.errors import (
+    REMOTE_ERRORS,
+    BrokerSystemError,
+    NameServerError,
+    NoPermissionError,
+    TopicNotExistError,
+)
 from triomq.protocol.names import AUTO_CREATE_TOPIC
 from triomq.protocol.requests.topics import GetRouteInfoRequestHeader
 

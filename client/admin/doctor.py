@@ -7,11 +7,11 @@ from triomq.client.admin.broker_answers import ask_brokers
 from triomq.client.admin.diagnosis import Facts, Finding, judge
 from triomq.client.admin.group_state import GroupState, read_group_state
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import ClusterInfo, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import REMOTE_ERRORS
 from triomq.protocol.names import is_system_group
 
 

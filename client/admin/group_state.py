@@ -19,7 +19,7 @@ from triomq.client.cluster.requests import Requests
 from triomq.client.cluster.route import masters_of_route
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.consumer.requests.pull import Pull
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import (
@@ -43,10 +43,8 @@ from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import ConsumerConnection, ConsumeStats
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
-    BrokerResponseError,
-    ClientError,
+    REMOTE_ERRORS,
     ConsumerNotOnlineError,
-    ProtocolError,
     SubscriptionParseError,
     TopicNotExistError,
 )
@@ -323,7 +321,7 @@ async def _running_info(
             try:
                 response = await instance.requests.ask(address, code, header, timeout_s=_ANSWER_S)
                 return ConsumerRunningInfo.decode(response.body)
-            except (BrokerResponseError, ClientError, ProtocolError):  # not connected there, or no answer
+            except REMOTE_ERRORS:  # not connected there, or no answer
                 continue
     return None
 
@@ -343,7 +341,7 @@ async def _stall(
     try:
         await instance.routes.topic_route(lag.queue.topic)
         waits_long = await QueueRequests(instance, group).search_offset(lag.queue, long_ago) >= lag.consumer_offset
-    except (BrokerResponseError, ClientError, ProtocolError):
+    except REMOTE_ERRORS:
         return None
     return stall if waits_long else None
 

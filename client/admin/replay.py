@@ -25,11 +25,11 @@ from triomq.client.consumer.offsets.first_offsets import first_stored_at
 from triomq.client.consumer.processing.send_back import send_copy
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.consumer.requests.pull import Pull
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.subscription import select
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import MessageModel
-from triomq.protocol.errors import ClientError, ConfigError, NoRouteError
+from triomq.protocol.errors import REMOTE_ERRORS, ClientError, ConfigError, NoRouteError
 from triomq.protocol.filters.expressions import EVERYTHING
 from triomq.protocol.filters.filter_types import MessageFilter, parse_filter
 from triomq.protocol.message_queue import MessageQueue

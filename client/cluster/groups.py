@@ -13,7 +13,7 @@ import trio
 from triomq.client.cluster.requests import Requests
 from triomq.client.cluster.route import MASTER_ID, BrokerTable
 from triomq.client.connection.broker_requests import ConsumerCallbacks, TransactionChecker
-from triomq.client.connection.pool import ConnectionObserver, is_reported
+from triomq.client.connection.pool import ConnectionObserver
 from triomq.protocol.bodies.client import HeartbeatData, ProducerData
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError
@@ -215,7 +215,7 @@ class Groups(ConnectionObserver):
         """Log a refusal, or the second failure in a row; a single one does no harm."""
         is_repeated = address in self._unreached
         self._unreached.add(address)
-        if isinstance(error, BrokerResponseError) or (is_repeated and not (self.consumers and is_reported(error))):
+        if isinstance(error, BrokerResponseError) or (is_repeated and not (self.consumers and error.is_logged_once)):
             self._heartbeats_log.failed(address, error, key=address)
 
     async def _leave(self, producer_group: str | None = None, consumer_group: str | None = None) -> None:

@@ -27,6 +27,7 @@ from triomq.client.environment import RANDOM
 from triomq.protocol.bodies.route import ClusterInfo, TopicList, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
+    REMOTE_ERRORS,
     BrokerResponseError,
     ClientClosedError,
     ClientError,
@@ -188,7 +189,7 @@ class Routes:
         """Return a text that names similar topics, or says why it does not."""
         try:
             topics = [name for name in await self.topics() if not name.startswith("%")]
-        except (ClientError, BrokerResponseError, ProtocolError) as exc:
+        except REMOTE_ERRORS as exc:
             return f"similar topics are unknown: {exc}"
         else:
             return similar_names("topic", topic, topics)
@@ -210,7 +211,7 @@ class Routes:
             auto_create = await self.find(AUTO_CREATE_TOPIC) is not None
             if not (await self.cluster()).broker_addr_table:
                 return NoBrokerError(explain_no_broker(topic, asked))
-        except (ClientError, BrokerResponseError, ProtocolError) as exc:
+        except REMOTE_ERRORS as exc:
             LOGGER.info("no hints for a missing topic topic=%s error=%s", topic, exc)
         return NoRouteError(explain_no_route(topic, asked, topics, auto_create))
 
@@ -266,7 +267,7 @@ class Routes:
         """Whether a broker is in a topic's route, but not at an address."""
         try:
             route = await self._ask(topic)
-        except (ClientError, BrokerResponseError, ProtocolError):
+        except REMOTE_ERRORS:
             return False  # the poll logs it
         addresses = _addresses(route, name) if route is not None else ()
         return bool(addresses) and address not in addresses
@@ -291,7 +292,7 @@ class Routes:
                 self._take(topic, fetch.route)
                 if not self._groups.failing and self._watched.get(topic, _UNWATCHED)[0] <= _broker_names(fetch.route):
                     self._watched.pop(topic, None)
-        except (ClientError, BrokerResponseError, ProtocolError) as exc:
+        except REMOTE_ERRORS as exc:
             fetch.error = exc
         except trio.Cancelled:
             fetch.error = ClientClosedError("the client instance is closed")

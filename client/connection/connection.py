@@ -360,7 +360,7 @@ class Connection:
             waiter.error = error = RequestTimeoutError(
                 f"no answer from {self.address} in time; whether it carried out the request is unknown"
             )
-            error.is_silent = not self._answered
+            error.is_logged_once = not self._answered
             trio.lowlevel.reschedule(waiter.task)
             self._gave_up = True
         return min((waiter.deadline for waiter in waiters.values()), default=inf)

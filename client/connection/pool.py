@@ -13,21 +13,16 @@ import trio
 from triomq.client.config import ClientConfig
 from triomq.client.connection.connection import Connection, RequestHandler
 from triomq.client.connection.dial import dial
-from triomq.protocol.errors import ClientClosedError, ConnectError, ConnectionLostError, RequestTimeoutError
+from triomq.protocol.errors import ClientClosedError, ConnectError, TriomqError
 from triomq.protocol.failure_log import FailureLog
 
 LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
 
 
-def is_reported(error: Exception) -> bool:
-    """Whether the client instance logs this failure itself, once for all its tasks."""
-    is_silent = isinstance(error, RequestTimeoutError) and error.is_silent
-    return is_silent or isinstance(error, ConnectError | ConnectionLostError)
-
-
 def log_retry(log: FailureLog, key: str, error: Exception) -> None:
-    """Log that an operation failed and will be retried, as a warning unless :func:`is_reported`."""
-    level = logging.INFO if is_reported(error) else logging.WARNING
+    """Log that an operation failed and will be retried, as a warning unless the error ``is_logged_once``."""
+    is_logged = isinstance(error, TriomqError) and error.is_logged_once
+    level = logging.INFO if is_logged else logging.WARNING
     log.failed(key, error, key=key, cause=str(error), level=level)
 
 

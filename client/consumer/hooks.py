@@ -1,10 +1,10 @@
 """Hooks around the handler, and filters between pull and handler: for traces and metrics.
 
 Hooks observe; they change no result.  One that raises is logged and ignored.  Without hooks they cost nothing:
-they wrap the handler's function when the consumer is created.
+they wrap the handler's function when the consumer is created.  Message trace and OpenTelemetry are such a hook, too.
 
 Source: behaviour.md B.10 (filter hooks), B.12, B.13 and B.16 (hooks around the handler); ConsumeMessageHook.java,
-FilterMessageHook.java, ConsumeReturnType.java.
+FilterMessageHook.java, ConsumeMessageTraceHookImpl.java, ConsumeReturnType.java.
 """
 
 import logging
@@ -13,14 +13,20 @@ from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import uuid4
 
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.consumer.handlers import Handler, status_of
+from triomq.client.environment import wall_clock_ms
+from triomq.client.producer.tracing import Tracer
+from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName
+from triomq.protocol.trace import ConsumeBegun, ConsumeEnded
 
 if TYPE_CHECKING:
-    from triomq.client.telemetry import Operation
+    from triomq.client.telemetry import Operation, Telemetry
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.hooks")
 
@@ -178,3 +184,84 @@ def _run(hook: Callable[[HookContext], None], context: HookContext) -> None:
         hook(context)
     except Exception:  # boundary: foreign code may raise anything
         LOGGER.exception("consume hook failed messages=%d", len(context.messages))
+
+
+_CODES: Final = {kind: number for number, kind in enumerate(ConsumeReturnType)}
+
+
+class ConsumeObserver(ConsumeHook):
+    """Records what a consumer does with its messages: in a trace, as operations of OpenTelemetry, or both."""
+
+    def __init__(self, tracer: Tracer | None, telemetry: "Telemetry | None", model: MessageModel) -> None:
+        self._tracer = tracer
+        self._telemetry = telemetry
+        self._model = model.value.lower()
+
+    def join(self, hooks: Sequence[ConsumeHook]) -> Sequence[ConsumeHook]:
+        """Return the hooks, after this one if it records anything."""
+        return hooks if self._tracer is None and self._telemetry is None else (self, *hooks)
+
+    def before(self, context: HookContext) -> None:
+        """Record that the handler is called; what it does belongs to the operation."""
+        if self._telemetry is not None:
+            context.operation = self._telemetry.consuming("process", context.group, self._model, context.messages)
+            context.operation.make_current()
+        if self._tracer is not None:
+            self._trace_begun(self._tracer, context)
+
+    def after(self, context: HookContext) -> None:
+        """Record how the call ended."""
+        is_success = context.return_type is ConsumeReturnType.SUCCESS
+        if context.operation is not None and context.return_type is not None:
+            context.operation.end(None if is_success else context.error or context.return_type.name)
+        if self._tracer is not None and context.trace_id:
+            self._trace_ended(self._tracer, context, is_success)
+
+    def abandoned(self, context: HookContext) -> None:
+        """Record that the handler was cancelled."""
+        if context.operation is not None:
+            context.operation.end("Cancelled")
+
+    def polled(self, group: str, messages: Sequence[MessageExt]) -> None:
+        """Record messages that the user polled: they count as consumed, because their handling cannot be seen."""
+        if self._tracer is not None:
+            context = HookContext(group, messages, ConsumeReturnType.SUCCESS)
+            self._trace_begun(self._tracer, context)
+            self._trace_ended(self._tracer, context, is_success=True)
+        if self._telemetry is not None:
+            self._telemetry.consuming("receive", group, self._model, messages).end()
+
+    def _trace_begun(self, tracer: Tracer, context: HookContext) -> None:
+        request_id = context.trace_id = uuid4().hex.upper()
+        for message in _traced(context):
+            tracer.put(
+                ConsumeBegun(
+                    wall_clock_ms(),
+                    message.properties.get(PropertyName.MSG_REGION, ""),
+                    context.group,
+                    request_id,
+                    message.message_id,
+                    message.reconsume_times,
+                    " ".join(message.keys),
+                )
+            )
+
+    def _trace_ended(self, tracer: Tracer, context: HookContext, is_success: bool) -> None:
+        messages = _traced(context)
+        for message in messages:
+            tracer.put(
+                ConsumeEnded(
+                    context.trace_id,
+                    message.message_id,
+                    round(context.took_s * 1000 / len(messages)),
+                    is_success,
+                    " ".join(message.keys),
+                    _CODES[context.return_type or ConsumeReturnType.SUCCESS],
+                    wall_clock_ms(),
+                    context.group,
+                )
+            )
+
+
+def _traced(context: HookContext) -> list[MessageExt]:
+    return [message for message in context.messages if message.properties.get(PropertyName.TRACE_SWITCH) != "false"]

@@ -15,6 +15,7 @@ from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartOffset, StartPolicy
 from triomq.client.consumer.engine import Engine, Plan, open_group
+from triomq.client.consumer.hooks import ConsumeObserver
 from triomq.client.consumer.maintenance import END_LIMIT_S
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.pulling.poll_buffer import PollBuffer
@@ -24,10 +25,9 @@ from triomq.client.consumer.queries import QueueQueries
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import LitePullStatistics
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.client.consumer.trace_hook import TraceHook
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import open_service_nursery
-from triomq.client.producer.tracing import open_tracer
+from triomq.client.producer.tracing import open_tracer, trace_topic
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError
 from triomq.protocol.filters.expressions import FilterExpression, filter_of
@@ -111,7 +111,8 @@ class LitePullConsumer(QueueQueries):
         subscriptions = Subscriptions(group, {}, wall_clock_ms, with_retry_topic=False, may_be_empty=True)
         self._plan = Plan(group, subscriptions, StartPolicy.parse(start), model, allocate, self._settings)
         self._open_group = partial(open_group, self._plan, namesrv, config, instance)
-        self._trace = TraceHook(trace)
+        self._trace_topic = trace_topic(trace)
+        self._observer: ConsumeObserver
         self._engine: Engine | None = None
         self._assigns: bool  # the user chooses the queues
         self._buffer = PollBuffer()
@@ -221,9 +222,7 @@ class LitePullConsumer(QueueQueries):
             self.commit_nowait()
         messages = self._buffer.take()
         if messages:
-            self._trace.polled(self.group, messages)
-            if (telemetry := self._open_instance().telemetry) is not None:
-                telemetry.consuming("receive", self.group, self._plan.model.value.lower(), messages).end()
+            self._observer.polled(self.group, messages)
         return messages
 
     async def wait_messages(self) -> None:
@@ -375,10 +374,11 @@ class LitePullConsumer(QueueQueries):
     async def _run(self) -> AsyncGenerator[None, None]:
         async with (
             self._open_group() as (instance, self._offsets),
-            open_tracer(instance, self.group, self._trace.topic, "CONSUME") as self._trace.tracer,
+            open_tracer(instance, self.group, self._trace_topic, "CONSUME") as tracer,
             open_service_nursery() as self._nursery,
         ):
             self._instance = instance
+            self._observer = ConsumeObserver(tracer, instance.telemetry, self._plan.model)
             self._requests = QueueRequests(instance, self.group)
             try:
                 yield

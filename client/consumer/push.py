@@ -19,7 +19,7 @@ from triomq.client.consumer.assignment.strategies import AllocateStrategy, alloc
 from triomq.client.consumer.config import MAX_CONCURRENCY, ConsumerConfig, StartOffset, StartPolicy
 from triomq.client.consumer.engine import Engine, Plan, open_group
 from triomq.client.consumer.handlers import ARE_GONE, COME_LATER, Handler, OnMessage, OnMessages
-from triomq.client.consumer.hooks import ConsumeHook, FilterHook, with_hooks
+from triomq.client.consumer.hooks import ConsumeHook, ConsumeObserver, FilterHook, with_hooks
 from triomq.client.consumer.maintenance import END_LIMIT_S
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.processing.concurrently import ConcurrentService
@@ -30,11 +30,10 @@ from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.client.consumer.trace_hook import TelemetryHook, TraceHook
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery, stop_signals
 from triomq.client.producer.reply import Replier
-from triomq.client.producer.tracing import open_tracer
+from triomq.client.producer.tracing import open_tracer, trace_topic
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientClosedError, ConfigError
 from triomq.protocol.filters.expressions import FilterExpression
@@ -143,8 +142,8 @@ class PushConsumer(OpenOnce):
         self._plan = Plan(group, topics, StartPolicy.parse(start), model, allocate, settings, orderly, tuple(filters))
         handler = Handler.of(on_message, on_messages, group, COME_LATER if with_retry_topic else ARE_GONE)
         self._handler, self._open_processes = _placed(handler, settings)
-        self._trace = TraceHook(trace)
-        self._hooks = self._trace.join(hooks)
+        self._trace_topic = trace_topic(trace)
+        self._hooks = hooks
         self._settings = settings
         self._open_group = partial(open_group, self._plan, namesrv, config, instance)
         self._life: _Life | None = None
@@ -286,12 +285,11 @@ class PushConsumer(OpenOnce):
         with trio.CancelScope() as scope:
             async with (
                 self._open_group() as (instance, offsets),
-                open_tracer(instance, self.group, self._trace.topic, "CONSUME") as self._trace.tracer,
+                open_tracer(instance, self.group, self._trace_topic, "CONSUME") as tracer,
                 self._open_processes(),
             ):
-                hooks, timeout_s = self._hooks, self._settings.consume_timeout_s
-                if instance.telemetry is not None:
-                    hooks = (TelemetryHook(instance.telemetry, self._plan.model), *hooks)
+                hooks = ConsumeObserver(tracer, instance.telemetry, self._plan.model).join(self._hooks)
+                timeout_s = self._settings.consume_timeout_s
                 handler = with_hooks(self._handler, hooks, self.group, timeout_s, orderly=self._plan.orderly)
                 life = _Life(instance, self._plan, self._settings, handler, offsets)
 

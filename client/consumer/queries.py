@@ -7,10 +7,10 @@ import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.offsets.first_offsets import first_stored_at
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.nursery import OpenOnce
 from triomq.protocol.bodies.statistics import TopicOffset
-from triomq.protocol.errors import ClientClosedError, TriomqError
+from triomq.protocol.errors import REMOTE_ERRORS, ClientClosedError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_topic
 from triomq.protocol.units import QueueOffset, Timestamp

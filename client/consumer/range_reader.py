@@ -18,9 +18,9 @@ import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.requests.pull import Pull, PullStatus, RawPull
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.nursery import OpenOnce, open_service_nursery
-from triomq.protocol.errors import ClientClosedError, ConfigError, TriomqError
+from triomq.protocol.errors import REMOTE_ERRORS, ClientClosedError, ConfigError, TriomqError
 from triomq.protocol.filters.expressions import EVERYTHING, FilterExpression, filter_of
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue

@@ -15,6 +15,7 @@ from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.delivery import Delivery
 from triomq.client.producer.publish import RECORD_BYTES, Outgoing, batch_request, message_request
 from triomq.client.producer.send_result import SendResult
+from triomq.client.producer.tracing import SendObserver
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ClientClosedError, TriomqError
 from triomq.protocol.names import RETRY_PREFIX
@@ -75,8 +76,16 @@ class _TopicQueue:
 class AutoBatch:
     """Collects the messages of one open producer."""
 
-    def __init__(self, delivery: Delivery, nursery: trio.Nursery, settings: ProducerConfig) -> None:
+    def __init__(
+        self,
+        delivery: Delivery,
+        nursery: trio.Nursery,
+        settings: ProducerConfig,
+        observer: SendObserver | None = None,
+    ) -> None:
+        """Take what sends the batches, and the observer of each message, which does not observe the batches."""
         self._delivery = delivery
+        self._observer = observer
         self._compress_over_bytes = settings.compress_over_bytes
         self._nursery = nursery
         self._queues: dict[tuple[str, bool], _TopicQueue] = {}
@@ -92,6 +101,15 @@ class AutoBatch:
         Raises:
             ClientError: as :meth:`Producer.send`.
         """
+        if self._observer is None:
+            return await self._join(message, message_id, properties)
+        outgoing = message_request(message, message_id, properties)
+        with self._observer.sending(message.topic, outgoing) as stored:
+            result = await self._join(message, message_id, outgoing.properties)
+            stored(result)
+        return result
+
+    async def _join(self, message: Message, message_id: str, properties: str) -> SendResult:
         waiting = _Waiting(message, message_id, properties)
         key = message.topic, message.wait_store_ok
         queue = self._queues.get(key)

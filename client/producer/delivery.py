@@ -3,8 +3,8 @@
 Source: behaviour.md B.3.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
@@ -12,7 +12,6 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.connection.connection import Connection
 from triomq.client.environment import RANDOM
 from triomq.client.producer.config import ProducerConfig
-from triomq.client.producer.latency_faults import LatencyFaults
 from triomq.client.producer.publish import NoSuchQueueError, Outgoing, Target, TopicPlan, check_topic
 from triomq.client.producer.send_result import STATUS_BY_CODE, SendResult, SendStatus, read_send_result
 from triomq.protocol.codes import CommandFlag, ResponseCode
@@ -22,60 +21,137 @@ from triomq.protocol.errors import (
     ConnectionLostError,
     NoRouteError,
     RequestTimeoutError,
+    TriomqError,
 )
 from triomq.protocol.names import AUTO_CREATE_TOPIC
 
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-#: Errors of one broker that another broker, or the same one a moment later, may not have.
-_RETRY_CODES: Final = frozenset(
-    (
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.NO_PERMISSION,
-        204,  # NO_BUYER_ID
-        205,  # NOT_IN_CURRENT_UNIT
-    )
-)
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 0.5
-#: With less time a busy broker is not tried again: it might store what is then given up.  The last attempt to connect
-#: is made when so much is left.
+#: With less time left, a busy broker gets no further attempt, because it might store a message that the caller has
+#: given up.  The last attempt to connect begins when this much time is left.
 _LAST_TRY_S: Final = 0.2
 _ROUNDING_S: Final = 1e-3
 _SPREAD: Final = 1.5
-#: A broker from which nothing arrives for this long is given up if another one can take the message.
+#: A broker that sends nothing for this long is given up if another one can take the message.
 _SILENCE_S: Final = 1.0
+#: How long a broker is avoided after an answer that took this long, in seconds, longest first.
+_AVOIDED_S_BY_LATENCY_S: Final = ((15.0, 600.0), (3.0, 180.0), (2.0, 120.0), (1.0, 60.0), (0.55, 30.0))
 
 Choice: TypeAlias = Callable[[TopicPlan], Target]
 
 
-class _Attempts:
-    """What one send has tried.
+class Attempts(NamedTuple):
+    """The attempts of one send so far.
 
     Attributes:
         brokers: names in order.
-        count: attempts that may have reached a broker.
-        unreached: further ones, which could not connect, so that nothing was sent.
+        reached: attempts that may have reached a broker.
+        unreached: attempts without a connection, which sent nothing.
     """
 
-    __slots__ = ("brokers", "count", "unreached")
+    brokers: tuple[str, ...] = ()
+    reached: int = 0
+    unreached: int = 0
 
-    def __init__(self) -> None:
-        self.brokers: list[str] = []
-        self.count = self.unreached = 0
+    def add(self, broker_name: str, error: TriomqError | None = None) -> "Attempts":
+        """Return these attempts and one more."""
+        is_unreached = isinstance(error, ConnectError)
+        brokers = (*self.brokers, broker_name)
+        return Attempts(brokers, self.reached + (not is_unreached), self.unreached + is_unreached)
 
-    def failed(self, broker_name: str, error: Exception) -> None:
-        self.brokers.append(broker_name)
-        if isinstance(error, ConnectError):
-            self.unreached += 1
-        else:
-            self.count += 1
 
-    def restart(self) -> None:
-        """Let all brokers be tried again: the last one was busy and stored nothing."""
-        del self.brokers[:-1]
-        self.count, self.unreached = 1, 0
+_NO_ATTEMPTS: Final = Attempts()
+
+
+class Retry(NamedTuple):
+    """Try again: after a pause, with these attempts behind it."""
+
+    pause_s: float
+    attempts: Attempts
+
+
+def next_try(
+    error: TriomqError,
+    attempts: Attempts,
+    left_s: float,
+    settings: ProducerConfig,
+    *,
+    has_other: bool,
+    is_chosen: bool,
+    spread: float = 1.0,
+) -> Retry | None:
+    """Decide whether a failed send is retried; ``None``: raise the error.
+
+    An attempt that stored nothing does not count against ``retries``: one without a connection (unless ``retries``
+    is 0), and one that a busy broker refused (unless ``on_busy`` is "raise").
+
+    Args:
+        error: why the last attempt failed.
+        attempts: all attempts, the last one included.
+        left_s: time left for the send.
+        settings: of the producer.
+        has_other: another broker seems able to take the message.
+        is_chosen: the caller chose the queue, so only attempts that stored nothing are repeated.
+        spread: multiplies pauses, 1 to 1.5, so that senders that failed together do not return together.
+    """
+    is_left = not is_chosen and left_s > 0 and attempts.reached <= settings.retries
+    if isinstance(error, ConnectError):
+        if has_other and left_s > 0:
+            return Retry(0.0, attempts)
+        room_s = left_s - _LAST_TRY_S
+        pause_s = min(_growing_pause_s(attempts.unreached), _MAX_PAUSE_S) * spread
+        return Retry(min(pause_s, room_s), attempts) if settings.retries and room_s > _ROUNDING_S else None
+    if not isinstance(error, BrokerResponseError):
+        if has_other and left_s > 0:
+            return Retry(0.0, attempts)
+        return Retry(min(_growing_pause_s(attempts.reached), left_s), attempts) if is_left else None  # it may restart
+    is_busy = error.code == ResponseCode.SYSTEM_BUSY
+    if is_left and error.is_retriable_elsewhere and (has_other or not is_busy):
+        return Retry(0.0, attempts)
+    wait_s = error.retry_after_s
+    if wait_s is None and is_busy:
+        wait_s = max(_FIRST_PAUSE_S, min(settings.send_timeout_s - left_s, _MAX_PAUSE_S))
+    if wait_s is None or settings.on_busy == "raise" or wait_s * spread + _LAST_TRY_S >= left_s:
+        return None
+    return Retry(wait_s * spread, Attempts(attempts.brokers[-1:], 1))  # all brokers may be tried again
+
+
+def _growing_pause_s(attempts: int) -> float:
+    return _FIRST_PAUSE_S * 2.0 ** (attempts - 1)
+
+
+class LatencyFaults:
+    """The brokers that a producer avoids for a while because they answered slowly (``send_latency_fault_enable``).
+
+    Unlike RocketMQ's table it does not hold brokers that failed, so a broker that returns is used at once.
+
+    Attributes:
+        slow: by broker name, latency of the last answer in seconds, and until when the broker is avoided.
+    """
+
+    __slots__ = ("_clock", "slow")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Take a clock in seconds."""
+        self._clock = clock
+        self.slow: dict[str, tuple[float, float]] = {}
+
+    def answered(self, broker_name: str, latency_s: float) -> None:
+        """Record how long a broker took to answer, or how long it has not answered."""
+        for limit_s, avoided_s in _AVOIDED_S_BY_LATENCY_S:
+            if latency_s >= limit_s:
+                self.slow[broker_name] = latency_s, self._clock() + avoided_s
+                return
+        self.slow.pop(broker_name, None)
+
+    def prefer(self, broker_names: Collection[str]) -> Collection[str]:
+        """Return the brokers that are not avoided; if all are, the quicker half of them."""
+        now = self._clock()
+        for name in [name for name, (_, until) in self.slow.items() if until <= now]:
+            del self.slow[name]
+        quick = [name for name in broker_names if name not in self.slow]
+        return quick or sorted(broker_names, key=self.slow.__getitem__)[: (len(broker_names) + 1) // 2]
 
 
 class Delivery:
@@ -87,54 +163,70 @@ class Delivery:
         "_group",
         "_instance",
         "_latencies",
+        "_on_answer",
         "_plans",
-        "_read_result",
         "_settings",
-        "_tries",
         "namespace",
     )
 
-    def __init__(self, instance: ClientInstance, group: str, settings: ProducerConfig) -> None:
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        settings: ProducerConfig,
+        on_answer: Callable[[str, Mapping[str, str]], None] | None = None,
+    ) -> None:
+        """Take an open instance, and a function that gets broker and fields of each answer."""
         self._instance = instance
         self._connections = instance.requests.connections
         self._failing = instance.groups.failing
-        self._latencies = LatencyFaults(trio.current_time)  # empty unless they are to be noted
+        self._latencies = LatencyFaults(trio.current_time)  # empty without ``send_latency_fault_enable``
         self._group = group
         self.namespace = instance.requests.namespace
         self._settings = settings
-        self._tries = 1 + settings.retries
-        self._read_result = read_send_result
+        self._on_answer = on_answer
         self._plans: dict[str, TopicPlan] = {}
 
     async def send(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
-        """Try until a broker stored it, or the attempts or the time are used up; one attempt if ``choose`` is given.
+        """Send until a broker has stored it or :func:`next_try` gives up; ``choose`` picks the queue.
 
-        Where nothing was stored it is no attempt: without a connection, unless ``retries`` is 0, and after a refusal by
-        a busy broker, unless ``on_busy`` is "raise".
+        A message that was stored, but not flushed or copied in time, is sent again only with
+        ``retry_another_broker_when_not_stored_ok``.
         """
-        deadline = trio.current_time() + self._settings.send_timeout_s
-        tried = _Attempts()
+        settings, attempts = self._settings, _NO_ATTEMPTS
+        deadline = trio.current_time() + settings.send_timeout_s
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
             plan = self._current_plan(topic) or await self._plan_in_time(topic, deadline)
-            chosen = self._choose(plan, tried.brokers, choose) or await self._choose_anew(topic, deadline, choose)
+            chosen = self._choose(plan, attempts.brokers, choose) or await self._choose_anew(topic, deadline, choose)
             target, has_other = chosen
             try:
                 result = await self._try_once(target, outgoing, deadline, has_other)
             except (ConnectError, ConnectionLostError, RequestTimeoutError, BrokerResponseError) as exc:
-                tried.failed(target.queue.broker_name, exc)
-                self._note_failure(topic, target, exc)
-                if choose is None and self._may_retry(exc, tried, deadline, has_other):
-                    is_alone = not (has_other or isinstance(exc, BrokerResponseError))
-                    pause_s = _restart_pause_s(tried.count, deadline) if is_alone else 0.0
-                elif (wait_s := self._wait_s(exc, tried, deadline)) is not None:
-                    pause_s = wait_s
-                else:
+                attempts = attempts.add(target.queue.broker_name, exc)
+                self._refresh_route(topic, target, exc)
+                retry = next_try(
+                    exc,
+                    attempts,
+                    deadline - trio.current_time(),
+                    settings,
+                    has_other=has_other,
+                    is_chosen=choose is not None,
+                    spread=RANDOM.uniform(1, _SPREAD),
+                )
+                if retry is None:
+                    if len(names := attempts.brokers) > 1:
+                        exc.add_note(f"tried {len(names)} times: {', '.join(names)}")
                     raise
-                if pause_s:
-                    await trio.sleep(pause_s)
+                attempts = retry.attempts
+                if retry.pause_s:
+                    await trio.sleep(retry.pause_s)
                 continue
-            if choose is not None or result.status is SendStatus.SEND_OK or self._is_enough(tried, target, deadline):
+            if result.status is SendStatus.SEND_OK or choose is not None:
+                return result
+            attempts = attempts.add(target.queue.broker_name)
+            is_over = attempts.reached > settings.retries or trio.current_time() >= deadline
+            if is_over or not settings.retry_another_broker_when_not_stored_ok:
                 return result
 
     async def send_oneway(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> None:
@@ -149,7 +241,7 @@ class Delivery:
                 connection = connection or await self._connect(target, deadline, has_other)
                 break
             except ConnectError as exc:
-                self._note_failure(topic, target, exc)
+                self._refresh_route(topic, target, exc)
                 if not has_other:
                     raise
         opaque, credentials = self._instance.requests.next_opaque(), self._instance.config.credentials
@@ -225,59 +317,13 @@ class Delivery:
             await self._instance.routes.find(topic, refresh=True)
         return choose(await self._plan_in_time(topic, deadline)), False
 
-    def _note_failure(self, topic: str, target: Target, error: Exception) -> None:
+    def _refresh_route(self, topic: str, target: Target, error: Exception) -> None:
         routes = self._instance.routes
         if not isinstance(error, BrokerResponseError):
             self._instance.groups.send_failed(target.address)
             if routes.known(topic) is None:  # the template's route is not polled
                 routes.refresh(AUTO_CREATE_TOPIC)
         routes.refresh(topic)
-
-    def _may_retry(self, error: Exception, tried: _Attempts, deadline: float, has_other: bool) -> bool:
-        is_left = tried.count < self._tries
-        if isinstance(error, ConnectError):
-            may = has_other
-        elif isinstance(error, BrokerResponseError):
-            may = is_left and (error.code in _RETRY_CODES or (error.code == ResponseCode.SYSTEM_BUSY and has_other))
-        else:
-            may = is_left or has_other
-        return may and trio.current_time() < deadline
-
-    def _wait_s(self, error: Exception, tried: _Attempts, deadline: float) -> float | None:
-        """Return how long to wait until an attempt that stored nothing is repeated, ``None``: it is not.
-
-        The pauses differ, or all that failed together would come back together.
-        """
-        wait_s = None
-        if not isinstance(error, ConnectError):
-            wait_s = self._busy_pause_s(error, deadline)
-            if wait_s is not None:
-                tried.restart()
-        elif self._settings.retries and (left_s := deadline - trio.current_time() - _LAST_TRY_S) > _ROUNDING_S:
-            pause_s = min(_FIRST_PAUSE_S * 2.0 ** (tried.unreached - 1), _MAX_PAUSE_S) * RANDOM.uniform(1, _SPREAD)
-            wait_s = min(pause_s, left_s)
-        if wait_s is None and len(names := tried.brokers) > 1:
-            error.add_note(f"tried {len(names)} times: {', '.join(names)}")
-        return wait_s
-
-    def _busy_pause_s(self, error: Exception, deadline: float) -> float | None:
-        if not isinstance(error, BrokerResponseError) or self._settings.on_busy == "raise":
-            return None
-        left_s, pause_s = deadline - trio.current_time(), error.retry_after_s
-        if pause_s is None:
-            if error.code != ResponseCode.SYSTEM_BUSY:
-                return None
-            pause_s = max(_FIRST_PAUSE_S, min(self._settings.send_timeout_s - left_s, _MAX_PAUSE_S))
-        pause_s *= RANDOM.uniform(1, _SPREAD)
-        return pause_s if pause_s + _LAST_TRY_S < left_s else None
-
-    def _is_enough(self, tried: _Attempts, target: Target, deadline: float) -> bool:
-        """Return whether a message that was stored, but not flushed or copied in time, is not sent again."""
-        tried.brokers.append(target.queue.broker_name)
-        tried.count += 1
-        if not self._settings.retry_another_broker_when_not_stored_ok:
-            return True
-        return tried.count >= self._tries or trio.current_time() >= deadline
 
     async def _try_once(self, target: Target, outgoing: Outgoing, deadline: float, has_other: bool) -> SendResult:
         """Send once; if another broker seems able to take the message, leave it a third of the time at least."""
@@ -301,7 +347,9 @@ class Delivery:
         status = STATUS_BY_CODE.get(response.code)
         if status is None:
             raise BrokerResponseError.from_response(response.code, response.remark, target.address, response.ext_fields)
-        return self._read_result(status, outgoing.message_id, target.queue, response.ext_fields)
+        if self._on_answer is not None:
+            self._on_answer(target.queue.broker_name, response.ext_fields)
+        return read_send_result(status, outgoing.message_id, target.queue, response.ext_fields)
 
     async def _connect(self, target: Target, deadline: float, has_other: bool) -> Connection:
         if has_other:
@@ -312,8 +360,3 @@ class Delivery:
 def _silence_s(deadline: float) -> float:
     """Return for how long nothing may arrive from a broker if another one can take the message."""
     return min(_SILENCE_S, (deadline - trio.current_time()) / 3)
-
-
-def _restart_pause_s(tries: int, deadline: float) -> float:
-    """Return how long to wait before the next attempt at the only broker of a topic: it may be restarting."""
-    return max(0.0, min(_FIRST_PAUSE_S * 2.0 ** (tries - 1), deadline - trio.current_time()))

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Final
 
 import trio
@@ -32,7 +31,7 @@ from triomq.client.producer.publish import (
 )
 from triomq.client.producer.selectors import QueueSelector
 from triomq.client.producer.send_result import SendResult
-from triomq.client.producer.tracing import TracedAutoBatch, Tracer, delivery_of, open_tracer, trace_topic
+from triomq.client.producer.tracing import ObservedDelivery, SendObserver, Tracer, open_tracer, trace_topic
 from triomq.protocol.errors import (
     ClientClosedError,
     MessageIllegalError,
@@ -112,18 +111,17 @@ class Producer(OpenOnce):
             instance.groups.add_producer(self.group)
             ip, random_bits = pack_ip(instance.client_ip), RANDOM.getrandbits(32)
             self._next_id = UniqueIdGenerator(ip, os.getpid(), random_bits, wall_clock_ms).next
-            telemetry = instance.telemetry
-            make_delivery = partial(delivery_of, instance, self.group, self._settings, self.tracer)
-            self._delivery = make_delivery(telemetry)
+            observer = None
+            if self.tracer is not None or instance.telemetry is not None:
+                observer = SendObserver(instance, self.group, self.tracer, instance.telemetry)
+            settings = self._settings
+            plain = Delivery(instance, self.group, settings, observer.answered if observer else None)
+            self._delivery = ObservedDelivery(instance, self.group, settings, observer) if observer else plain
             self._instance = instance
             try:
                 async with open_service_nursery() as nursery:
-                    if self._settings.auto_batch:
-                        self._auto_batch = (
-                            AutoBatch(self._delivery, nursery, self._settings)
-                            if telemetry is None
-                            else TracedAutoBatch(make_delivery(None), nursery, self._settings, telemetry)
-                        )
+                    if settings.auto_batch:
+                        self._auto_batch = AutoBatch(plain, nursery, settings, observer)
                     yield
             finally:
                 self._delivery = self._auto_batch = None
@@ -312,18 +310,6 @@ class Producer(OpenOnce):
         packed = None if len(message.body) < self._settings.compress_over_bytes else await _compress(message.body)
         message_id = self._next_id()
         return message_request(message, message_id, encode_message_properties(message, message_id) + added, packed)
-
-
-async def send_half(producer: Producer, message: Message) -> SendResult:
-    """Send a message as the half of a transaction.
-
-    Raises:
-        MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as ``Producer.send``.
-    """
-    delivery = producer._entered()  # noqa: SLF001  # not a method: it is for one caller
-    added = f"\x02TRAN_MSG\x01true\x02PGROUP\x01{delivery.namespace.wrap(producer.group)}"
-    outgoing = await producer._prepare(message, added)  # noqa: SLF001  # likewise
-    return await delivery.send(message.topic, outgoing, None)
 
 
 async def _compress(body: bytes) -> bytes:

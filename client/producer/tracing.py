@@ -1,15 +1,15 @@
-"""Tracing: what becomes of each message is written to a topic, in the background.
+"""Observing a producer: message trace, which records each message in a topic, and OpenTelemetry.
 
-Records wait in a bounded buffer, and a task sends them in batches.  A record that finds it full is dropped: tracing
-delays no message and fails no send.
+Trace records wait in a bounded buffer, and a task sends them in batches.  A record that finds the buffer full is
+dropped: tracing delays no message and fails no send.
 
 Source: behaviour.md B.16, AsyncTraceDispatcher.java, SendMessageTraceHookImpl.java.
 """
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -18,15 +18,13 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import open_service_nursery
-from triomq.client.producer.auto_batch import AutoBatch
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.delivery import Choice, Delivery
 from triomq.client.producer.publish import Outgoing, encode_message_properties, message_request
-from triomq.client.producer.send_result import SendResult, SendStatus, read_send_result
+from triomq.client.producer.send_result import SendResult
 from triomq.protocol.codes import MessageSysFlag
-from triomq.protocol.errors import BrokerResponseError, ClientError, ProtocolError
+from triomq.protocol.errors import REMOTE_ERRORS
 from triomq.protocol.failure_log import FailureLog
-from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import TRACE_TOPIC
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.properties import PropertyName
@@ -125,7 +123,7 @@ class Tracer:
             except trio.Cancelled:  # the last flush sends them; tools show a record that is stored twice once
                 self.waiting.extendleft(reversed(records))
                 raise
-            except (ClientError, BrokerResponseError, ProtocolError) as exc:
+            except REMOTE_ERRORS as exc:
                 self._drop(len(records), exc)
             else:
                 self._log.worked()
@@ -185,50 +183,41 @@ async def open_tracer(
             LOGGER.info("trace records not sent group=%s topic=%s records=%d", group, topic, tracer.dropped)
 
 
-class TracedDelivery(Delivery):
-    """Delivers, and records what was stored, unless the broker's answers say that it does not want traces.
-
-    With OpenTelemetry each send is an operation of that.
-    """
-
-    __slots__ = ("_brokers", "_telemetry", "_tracer")
+class SendObserver:
+    """Records the sends of one producer: in a trace, as operations of OpenTelemetry, or both."""
 
     def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        settings: ProducerConfig,
-        tracer: Tracer | None,
-        telemetry: "Telemetry | None",
+        self, instance: ClientInstance, group: str, tracer: Tracer | None, telemetry: "Telemetry | None"
     ) -> None:
-        super().__init__(instance, group, settings)
+        self._instance = instance
+        self._group = group
         self._tracer = tracer
         self._telemetry = telemetry
-        self._brokers: dict[str, tuple[str, bool]] = {}  # region, and whether it is traced
-        self._read_result = self._note_broker
+        self._brokers: dict[str, tuple[str, bool]] = {}  # region, and whether the broker wants traces
 
-    async def send(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
-        """Send as usual, then record it."""
-        if self._telemetry is None:
-            return await self._send_recorded(topic, outgoing, choose)
-        with self._telemetry.sending(topic, outgoing) as operation:
-            result = await self._send_recorded(topic, outgoing, choose)
-            operation.stored(result.queue)
-        return result
+    def answered(self, broker_name: str, ext_fields: Mapping[str, str]) -> None:
+        """Take from a broker's answer its region, and whether it wants traces."""
+        is_traced = ext_fields.get("TRACE_ON", "true") != "false"
+        self._brokers[broker_name] = ext_fields.get("MSG_REGION", ""), is_traced
 
-    async def send_oneway(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> None:
-        """Write the request once."""
-        with nullcontext() if self._telemetry is None else self._telemetry.sending(topic, outgoing):
-            await super().send_oneway(topic, outgoing, choose)
-
-    async def _send_recorded(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
+    @contextmanager
+    def sending(self, topic: str, outgoing: Outgoing) -> Iterator[Callable[[SendResult], None]]:
+        """Observe the send in the block, which calls the function with the result."""
         time_ms, began = wall_clock_ms(), trio.current_time()
-        result = await super().send(topic, outgoing, choose)
-        took_ms = round((trio.current_time() - began) * 1000)
+        with nullcontext() if self._telemetry is None else self._telemetry.sending(topic, outgoing) as operation:
+
+            def stored(result: SendResult) -> None:
+                if operation is not None:
+                    operation.stored(result.queue)
+                self._trace(topic, outgoing, result, time_ms, round((trio.current_time() - began) * 1000))
+
+            yield stored
+
+    def _trace(self, topic: str, outgoing: Outgoing, result: SendResult, time_ms: int, took_ms: int) -> None:
         broker_name = result.queue.broker_name
         region, is_traced = self._brokers.get(broker_name, ("", False))
         if self._tracer is None or not is_traced:
-            return result
+            return
         address = self._instance.brokers.find(broker_name) or ""
         places = result.offset_message_id.split(",")
         for number, (message_id, body_bytes, properties) in enumerate(outgoing.contents()):
@@ -248,45 +237,28 @@ class TracedDelivery(Delivery):
                     places[number] if number < len(places) else "",
                 )
             )
+
+
+class ObservedDelivery(Delivery):
+    """Delivers for a producer with an observer."""
+
+    __slots__ = ("_observer",)
+
+    def __init__(self, instance: ClientInstance, group: str, settings: ProducerConfig, observer: SendObserver) -> None:
+        super().__init__(instance, group, settings, observer.answered)
+        self._observer = observer
+
+    async def send(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> SendResult:
+        """Send and record it."""
+        with self._observer.sending(topic, outgoing) as stored:
+            result = await super().send(topic, outgoing, choose)
+            stored(result)
         return result
 
-    def _note_broker(
-        self, status: SendStatus, message_id: str, queue: MessageQueue, ext_fields: Mapping[str, str]
-    ) -> SendResult:
-        is_traced = ext_fields.get("TRACE_ON", "true") != "false"
-        self._brokers[queue.broker_name] = ext_fields.get("MSG_REGION", ""), is_traced
-        return read_send_result(status, message_id, queue, ext_fields)
-
-
-def delivery_of(
-    instance: ClientInstance,
-    group: str,
-    settings: ProducerConfig,
-    tracer: Tracer | None,
-    telemetry: "Telemetry | None",
-) -> Delivery:
-    """Return what delivers for a producer, and traces it if wanted."""
-    if tracer is None and telemetry is None:
-        return Delivery(instance, group, settings)
-    return TracedDelivery(instance, group, settings, tracer, telemetry)
-
-
-class TracedAutoBatch(AutoBatch):
-    """Makes each message an operation of OpenTelemetry; its delivery makes none."""
-
-    def __init__(
-        self, delivery: Delivery, nursery: trio.Nursery, settings: ProducerConfig, telemetry: "Telemetry"
-    ) -> None:
-        super().__init__(delivery, nursery, settings)
-        self._telemetry = telemetry
-
-    async def send(self, message: Message, message_id: str, properties: str) -> SendResult:
-        """Send a message with others and return its own result."""
-        outgoing = message_request(message, message_id, properties)
-        with self._telemetry.sending(message.topic, outgoing) as operation:
-            result = await super().send(message, message_id, outgoing.properties)
-            operation.stored(result.queue)
-        return result
+    async def send_oneway(self, topic: str, outgoing: Outgoing, choose: Choice | None) -> None:
+        """Write the request once; a trace records only what a broker has confirmed."""
+        with self._observer.sending(topic, outgoing):
+            await super().send_oneway(topic, outgoing, choose)
 
 
 def _message_type(properties: Mapping[str, str]) -> int:

@@ -20,10 +20,10 @@ from triomq.client.config import ClientConfig
 from triomq.client.functions import is_async
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.producer.config import ProducerConfig
-from triomq.client.producer.producer import Producer, send_half
+from triomq.client.producer.producer import Producer
 from triomq.client.producer.send_result import STATUS_BY_CODE, SendResult, SendStatus
 from triomq.protocol.codes import MessageSysFlag, RequestCode
-from triomq.protocol.errors import BrokerResponseError, ClientError, MessageIllegalError, ProtocolError, WrongTypeError
+from triomq.protocol.errors import REMOTE_ERRORS, ClientError, MessageIllegalError, WrongTypeError
 from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
@@ -87,6 +87,20 @@ Check: TypeAlias = Callable[[MessageExt], Awaitable[TransactionState]] | Callabl
 """Returns how the local transaction of a message ended; a plain function runs in a worker thread."""
 
 
+class HalfProducer(Producer):
+    """Sends the halves of transactions."""
+
+    async def send_half(self, message: Message) -> SendResult:
+        """Send a message as the half of a transaction.
+
+        Raises:
+            MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
+        """
+        delivery = self._entered()
+        added = f"\x02TRAN_MSG\x01true\x02PGROUP\x01{delivery.namespace.wrap(self.group)}"
+        return await delivery.send(message.topic, await self._prepare(message, added), None)
+
+
 class TransactionProducer(OpenOnce):
     """Sends messages that are delivered only if a local transaction succeeds.
 
@@ -140,9 +154,9 @@ class TransactionProducer(OpenOnce):
         self._namesrv = namesrv
         self._config = config
         self._given_instance = instance
-        self._producer: Producer
+        self._producer: HalfProducer
         validate_group(group)
-        self._make_producer = partial(Producer, group, settings=settings, trace=trace)
+        self._make_producer = partial(HalfProducer, group, settings=settings, trace=trace)
         self._instance: ClientInstance
         self._waiting_bytes = 0  # of messages to be checked
         self._send_check: trio.MemorySendChannel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]]
@@ -173,7 +187,7 @@ class TransactionProducer(OpenOnce):
             for topic in (AUTO_CREATE_TOPIC, *self._topics):
                 try:
                     await self._instance.routes.find(topic, refresh=True)  # new brokers get a heartbeat
-                except (ClientError, BrokerResponseError, ProtocolError) as exc:
+                except REMOTE_ERRORS as exc:
                     LOGGER.info("no route of topic %s: %s", topic, exc)
                     pause_s = min(pause_s, _FIND_AGAIN_S)
             await trio.sleep(pause_s)
@@ -220,7 +234,7 @@ class TransactionProducer(OpenOnce):
         """
         if message.is_delayed:
             raise MessageIllegalError("a transactional message cannot be delayed")
-        result = await send_half(self._producer, message)
+        result = await self._producer.send_half(message)
         if result.status is not SendStatus.SEND_OK:  # not safe yet: the local transaction may not rely on it
             await self.decide(Transaction(message, result), TransactionState.ROLLBACK)
             raise ClientError(f"half message is not stored safely: {result.status.value}; it was rolled back")

@@ -20,7 +20,8 @@ import trio
 from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import QueueLock
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
+from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.protocol.errors import REMOTE_ERRORS
 from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
 

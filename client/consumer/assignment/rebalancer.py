@@ -19,10 +19,9 @@ from triomq.client.consumer.offsets.remote_offsets import RETURN_S
 from triomq.client.consumer.processing.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscription, Subscriptions
-from triomq.protocol.errors import ClientError
+from triomq.protocol.errors import REMOTE_ERRORS, ClientError
 from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
 

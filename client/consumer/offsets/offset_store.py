@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
+from triomq.protocol.errors import REMOTE_ERRORS
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 

@@ -17,8 +17,8 @@ import trio
 
 from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.offsets.offset_store import OffsetStore, for_each
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS, QueueRequests
-from triomq.protocol.errors import TriomqError
+from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.protocol.errors import REMOTE_ERRORS, TriomqError
 from triomq.protocol.failure_log import FailureLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset

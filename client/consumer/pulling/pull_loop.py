@@ -11,17 +11,16 @@ from typing import Final
 
 import trio
 
-from triomq.client.connection.pool import is_reported
 from triomq.client.consumer.hooks import choose
 from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
 from triomq.client.consumer.pulling.flow_control import PullDecision, decide_pull, pull_size
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus, complete
-from triomq.client.consumer.requests.queue_requests import REMOTE_ERRORS
 from triomq.client.consumer.statistics import QueueStatistics, TopicCounters
 from triomq.client.consumer.subscription import Subscription
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
+    REMOTE_ERRORS,
     BrokerResponseError,
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
@@ -376,7 +375,7 @@ class PullLoop:
     async def _wait_after(self, exc: TriomqError) -> None:
         config, complaint = self._context.config, str(exc).partition("\n")[0]
         delay_s = config.pull_error_delay_s
-        level = logging.INFO if is_reported(exc) else logging.WARNING
+        level = logging.INFO if exc.is_logged_once else logging.WARNING
         if isinstance(exc, SubscriptionNotExistError | SubscriptionNotLatestError):
             self._context.announce()
             if complaint != self._complaint:  # the first time: the heartbeat follows

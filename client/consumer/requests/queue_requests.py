@@ -30,7 +30,6 @@ from triomq.protocol.errors import (
     ClientError,
     ConnectError,
     NoRouteError,
-    ProtocolError,
     QueryNotFoundError,
 )
 from triomq.protocol.failure_log import FailureLog
@@ -54,8 +53,6 @@ from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.requests.queue_requests")
 
-#: Errors of requests that are caused by the network or the broker.
-REMOTE_ERRORS: Final = (ClientError, BrokerResponseError, ProtocolError)
 #: Margin of the client's timeout over the broker's hold of a pull: brokers check held pulls every 5 s.
 HOLD_MARGIN_S: Final = 10.0
 _SHARED_ID: Final = (

@@ -9,7 +9,7 @@ from triomq.protocol.errors import (
     RequestTimeoutError,
     SystemBusyError,
 )
-from triomq.spark.retry import Retry, is_busy, is_transient
+from triomq.spark.retry import Retry, is_busy
 
 LOST = ConnectError("127.0.0.1:1 refused")
 
@@ -90,9 +90,9 @@ def test_what_no_later_try_can_change_is_raised_at_once() -> None:
     assert clock.pauses == []
 
 
-def test_errors_are_told_apart() -> None:
-    busy = SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "")
-    assert (is_busy(busy), is_transient(busy)) == (True, True)
-    assert (is_busy(LOST), is_transient(LOST)) == (False, True)
-    assert not is_transient(DataLossError("gone"))
-    assert not is_transient(BrokerResponseError(1, "system error"))
+def test_answers_of_busy_brokers_are_retriable() -> None:
+    busy = BrokerResponseError.from_response(int(ResponseCode.SYSTEM_BUSY), "")
+    assert (is_busy(busy), busy.is_retriable) == (True, True)
+    assert (is_busy(LOST), LOST.is_retriable) == (False, True)
+    assert not DataLossError("gone").is_retriable
+    assert not BrokerResponseError.from_response(1, "system error").is_retriable

@@ -7,7 +7,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from triomq.client.producer.config import ProducerConfig
-from triomq.client.producer.producer import Producer, send_half
+from triomq.client.producer.producer import Producer
+from triomq.client.producer.transaction import HalfProducer
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import RequestTimeoutError, SystemBusyError
 from triomq.protocol.message_queue import MessageQueue
@@ -70,7 +71,8 @@ async def test_a_killed_broker_is_tried_once_and_again_when_it_is_back(
 
 
 async def send_half_message(producer: Producer) -> object:
-    return await send_half(producer, Message("Topic", b"x"))
+    assert isinstance(producer, HalfProducer)
+    return await producer.send_half(Message("Topic", b"x"))
 
 
 async def send_batch(producer: Producer) -> object:
@@ -90,9 +92,8 @@ async def test_a_frozen_broker_holds_up_sends_for_one_second(
     send: Callable[[Producer], Awaitable[object]],
     auto_batch: bool,
 ) -> None:
-    async with Producer(
-        "group", namesrv=name_server.address, settings=ProducerConfig(auto_batch=auto_batch)
-    ) as producer:
+    settings = ProducerConfig(auto_batch=auto_batch)
+    async with HalfProducer("group", namesrv=name_server.address, settings=settings) as producer:
         await send_some(producer)
         thaw = freeze(brokers[1])
         waits: list[float] = []

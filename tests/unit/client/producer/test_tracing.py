@@ -11,11 +11,11 @@ from tests.unit.client.fake_broker import FakeBroker
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.consumer.handlers import Handler
-from triomq.client.consumer.hooks import with_hooks
-from triomq.client.consumer.trace_hook import TraceHook
+from triomq.client.consumer.hooks import ConsumeObserver, with_hooks
 from triomq.client.producer import tracing
 from triomq.client.producer.producer import Producer
-from triomq.client.producer.tracing import Tracer
+from triomq.client.producer.tracing import Tracer, trace_topic
+from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.names import TRACE_TOPIC
 from triomq.protocol.record.message import Message
@@ -124,11 +124,9 @@ async def test_a_record_is_kept_when_its_sending_is_cancelled(broker: FakeBroker
 
 
 async def test_calls_of_a_handler_are_recorded(tracer: Tracer) -> None:
-    hook = TraceHook("other")
-    hook.tracer = tracer
-    assert hook.topic == "other"
+    observer = ConsumeObserver(tracer, None, MessageModel.CLUSTERING)
     handler = Handler(lambda _messages, _context: ConsumeStatus.RECONSUME_LATER, takes_batch=True, is_async=False)
-    traced = with_hooks(handler, hook.join(()), "G", 900, orderly=False)
+    traced = with_hooks(handler, observer.join(()), "G", 900, orderly=False)
     messages = [make_message(1, UNIQ_KEY="A", KEYS="k"), make_message(2, UNIQ_KEY="B", TRACE_ON="false")]
     traced.function(messages, None)
     begun, ended = tracer.waiting
@@ -138,5 +136,6 @@ async def test_calls_of_a_handler_are_recorded(tracer: Tracer) -> None:
     assert (ended.request_id, ended.message_id, ended.is_success, ended.code) == (begun.request_id, "A", False, 4)
 
 
-async def test_without_trace_there_is_no_hook() -> None:
-    assert TraceHook(False).join(()) == ()
+def test_nothing_to_record_needs_no_hook() -> None:
+    assert ConsumeObserver(None, None, MessageModel.CLUSTERING).join(()) == ()
+    assert (trace_topic(False), trace_topic(True), trace_topic("other")) == (None, TRACE_TOPIC, "other")
