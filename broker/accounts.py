@@ -18,7 +18,7 @@ from triomq.protocol.acl.addresses import union
 from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.bodies.route import DataVersion
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.storage.files.file_system import FileSystem
 
 LOGGER: Final = logging.getLogger("triomq.broker.accounts")
@@ -44,7 +44,7 @@ class Accounts(WatchedFiles[AclRules]):
             like_apache: check only what RocketMQ checks.
         """
         self._folder = path / _FURTHER_FILES if path.is_dir() else None
-        log = FailureLog(LOGGER, "accounts not read again, the old ones stay in force: %s")
+        log = EventLog(LOGGER, "accounts not read again, the old ones stay in force: %s")
         super().__init__(path if self._folder is None else path / _DEFAULT_FILE, log)
         self.rules = AclRules()
         self._like_apache = like_apache

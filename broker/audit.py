@@ -20,7 +20,7 @@ from triomq.broker.signals import Signal
 from triomq.common.log_file import LogFile
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.broker.audit")
@@ -83,7 +83,7 @@ class Audit:
         self._unwritten = 0  # lines that the disk refused; this and the next two are of the thread
         self._recorded = 0  # lost lines that the file reports
         self._logged = 0  # dropped lines that the log reports
-        self._log = FailureLog(LOGGER, "the audit file misses lines: %s")
+        self._log = EventLog(LOGGER, "the audit file misses lines: %s")
 
     @property
     def lost(self) -> int:
@@ -162,16 +162,16 @@ class Audit:
             lines.append(self._line(event="lost", count=lost - self._recorded))
         if self._dropped > self._logged:
             self._logged = self._dropped
-            self._log.failed("more requests than it takes", key="queue")
+            self._log.occurred("more requests than it takes", key="queue")
         if not lines:
             return
         try:
             self._file.emit(logging.makeLogRecord({"msg": "\n".join(lines)}))
         except OSError as exc:
             self._unwritten += len(lines)
-            self._log.failed(exc, cause=str(exc))
+            self._log.occurred(exc, cause=str(exc))
         else:
-            self._log.worked()
+            self._log.ended()
             self._recorded = lost
 
 

@@ -74,10 +74,10 @@ class NameServer:
         self._saving = TableSaving((self.key_values,), changed, _SAVE_INTERVAL_S)
         statistics = BrokerStatistics(0)
         self.routes: Final = RouteTable(_steady_ms, statistics)
-        budget = MemoryBudget(config.memory_budget_bytes, statistics, _steady_ms)
-        admission = Admission(config, statistics, _steady_ms)
+        budget = MemoryBudget(config.memory_budget_bytes, statistics)
+        admission = Admission(config, statistics)
         requests = ClientRequests(self.stopping, budget, config.unread_high_bytes)
-        steps, refusals = Steps(lambda: None), Refusals(statistics, "", _steady_ms)
+        steps, refusals = Steps(lambda: None), Refusals(statistics, "")
         self.context: Final = ConnectionContext(
             config,
             statistics,
@@ -91,7 +91,7 @@ class NameServer:
         settings = NameServerSettings(path, config.order_messages)
         self._tls = tls
         self.audit: Final = None if config.audit is None else Audit(config, system_clock_ms)
-        self._guard = Guard(config, self.routes, statistics, _steady_ms, audit=self.audit)
+        self._guard = Guard(config, self.routes, statistics, audit=self.audit)
         paged_reads = PagedReads(steps, refusals, budget, config.unread_high_bytes)
         self._requests = Requests(name_server(self.routes, self.key_values, settings, paged_reads))
 

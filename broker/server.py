@@ -137,12 +137,12 @@ class Broker:
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
         self._build_tables(steady_clock_ms, random)
         check = None if self.quotas is None else QuotaCheck(self.quotas, store)
-        self._guard = Guard(config, self.routes, self.statistics, steady_clock_ms, self.accounts, self.audit, check)
+        self._guard = Guard(config, self.routes, self.statistics, self.accounts, self.audit, check)
         self._build_delays()
         self._build_transactions(random)
         self._build_services()
         self.processors: Final = self._build_processors()
-        shedding = Shedding(config, self.statistics, self.refusals, steady_clock_ms)
+        shedding = Shedding(config, self.statistics, self.refusals)
         ports = tables(self.processors, self.paged_reads, config.max_body_bytes, self._guard, shedding)
         self.ports: Final = ports if gate is None else Ports(*map(gate, ports))
         self._listeners: Final = Listeners(config.listeners, self.ports, config.admin_listen)
@@ -150,8 +150,8 @@ class Broker:
 
     def _build_pulls(self) -> None:
         config, store = self.config, self.store
-        self.refusals = Refusals(self.statistics, config.region, self._steady_ms)
-        self.budget = MemoryBudget(config.memory_budget_bytes, self.statistics, self._steady_ms)
+        self.refusals = Refusals(self.statistics, config.region)
+        self.budget = MemoryBudget(config.memory_budget_bytes, self.statistics)
         self.pull_hold = PullHold(self.budget, filtered_hold_s=config.filtered_hold_s)
         self.pulls = PullAnswers(
             store,
@@ -240,7 +240,7 @@ class Broker:
 
     def _build_services(self) -> None:
         config, store = self.config, self.store
-        admission = Admission(config, self.statistics, self._steady_ms, lambda: store.max_open_files, self.quotas)
+        admission = Admission(config, self.statistics, lambda: store.max_open_files, self.quotas)
         parts = self.steps, self.budget, self.refusals, self.client_requests, admission
         self.context = ConnectionContext(config, self.statistics, *parts, self._forget)
         self.stalls = StallWatch(config, store, self.topics, self.groups, self.client_requests, self._clock_ms)

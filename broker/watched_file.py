@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import trio
 
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 
 LOGGER: Final = logging.getLogger("triomq.broker.watched_file")
 
@@ -33,7 +33,7 @@ class WatchedFiles(ABC, Generic[Content]):
         readings, failed_readings: how often they were read since the start, and how often one was wrong.
     """
 
-    def __init__(self, path: Path, log: FailureLog) -> None:
+    def __init__(self, path: Path, log: EventLog) -> None:
         """``log`` tells that a changed file is wrong."""
         self.path: Final = path
         self.readings = 0
@@ -80,11 +80,11 @@ class WatchedFiles(ABC, Generic[Content]):
             found = await trio.to_thread.run_sync(self._read_changed)
         except ConfigError as exc:
             self.failed_readings += 1
-            self._log.failed(exc, cause=str(exc))
+            self._log.occurred(exc, cause=str(exc))
             return
         if found is not None:
             self._take(*found)
-            self._log.worked()
+            self._log.ended()
             LOGGER.info("file read again path=%s", self.path)
 
     def _take(self, marks: Marks, content: Content) -> None:

@@ -4,6 +4,7 @@ import logging
 from typing import Final
 
 from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
+from triomq.protocol.event_log import EventLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.file_system import DiskSpace
 
@@ -19,13 +20,15 @@ class Refusal:
         is_active: whether messages are refused now.
     """
 
-    __slots__ = ("_config", "_disk", "_has_logged", "_has_refused", "failure", "is_active", "is_open")
+    __slots__ = ("_config", "_disk", "_has_refused", "_log", "failure", "is_active", "is_open")
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
         self._disk: DiskSpace | None = None
         self._has_refused = False  # a message, since the disk was measured last
-        self._has_logged = False
+        self._log = EventLog(
+            LOGGER, "store refuses messages root=%s error=%s", recovery="store accepts messages again root=%s"
+        )
         self.failure: StoreError | None = None
         self.is_open = False
         self.is_active = True
@@ -34,7 +37,8 @@ class Refusal:
         """Take messages from now on."""
         self.is_open = True
         self.failure = self._disk = None
-        self._has_refused = self._has_logged = False
+        self._has_refused = False
+        self._log.ended(self._config.root)
         self._update()
 
     def closed(self) -> None:
@@ -54,17 +58,14 @@ class Refusal:
         self._update()
         if (error := self.error()) is not None:
             self.log(error)
-        elif self._has_logged and not self._has_refused:
-            LOGGER.info("store accepts messages again root=%s", self._config.root)
-            self._has_logged = False
+        elif not self._has_refused:
+            self._log.ended(self._config.root)
         self._has_refused = False
 
     def log(self, error: StoreError) -> None:
-        """Log the reason, once until :meth:`measured` finds that nothing was refused since its last call."""
+        """Log the reason; that ends when :meth:`measured` finds that nothing was refused since its last call."""
         self._has_refused = True
-        if not self._has_logged:
-            self._has_logged = True
-            LOGGER.error("store refuses messages root=%s error=%s", self._config.root, error)
+        self._log.occurred(self._config.root, error)
 
     def error(self) -> StoreError | None:
         """Return a new error that says why messages are refused; ``None`` if they are not."""

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError, ProtocolError, StoreError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName, get_property, set_property
@@ -114,7 +114,7 @@ class Delivery:
         self.statistics: Final = statistics
         self._messages = WaitingMessages(store)
         self._reader = CopyReader(self._messages.find)
-        self._log = FailureLog(LOGGER, "delayed messages are not delivered for now: %s")
+        self._log = EventLog(LOGGER, "delayed messages are not delivered for now: %s")
 
     def decode(self, physical_offset: int, size: int) -> MessageExt | None:
         """Return the message that a unit points to, as ``WaitingMessages.decode``."""
@@ -165,11 +165,11 @@ class Delivery:
                 return done if done < half else done + self._store_all(entries[half:])
             LOGGER.error("delayed message dropped topic=%s: %s", entries[0].queue.topic, exc)
         except StoreError as exc:
-            self._log.failed(exc)
+            self._log.occurred(exc)
             return 0
         else:
             self._count(entries)
-        self._log.worked()
+        self._log.ended()
         return len(entries)
 
     def _count(self, entries: Sequence[Entry]) -> None:

@@ -23,7 +23,7 @@ from triomq.broker.services.flush import FlushRuns, GroupCommit
 from triomq.broker.services.saving import save_now
 from triomq.broker.signals import Signal
 from triomq.protocol.errors import StoreError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.service")
@@ -50,8 +50,8 @@ class ScheduledDelivery:
     def __post_init__(self) -> None:
         self._tables = (self.schedule.offsets, self.timer.progress)
         self._flushes = FlushRuns(self.store, trio.to_thread.run_sync, self.delivery.statistics.flushes)
-        self._saving_log = FailureLog(LOGGER, "progress of delayed messages is not saved for now: %s")
-        self._reading_log = FailureLog(LOGGER, "delayed messages cannot be read for now: %s")
+        self._saving_log = EventLog(LOGGER, "progress of delayed messages is not saved for now: %s")
+        self._reading_log = EventLog(LOGGER, "delayed messages cannot be read for now: %s")
         self._read_again_at = 0.0  # what could not be read
 
     async def run(self, save_interval_s: float) -> None:
@@ -87,11 +87,11 @@ class ScheduledDelivery:
             await run_paged_read(source.prepare(now_ms, is_retry=is_retry))
         refusal = self.schedule.refusal or self.timer.refusal
         if refusal is None:
-            self._reading_log.worked()
+            self._reading_log.ended()
             return
         if is_retry:
             self._read_again_at = trio.current_time() + UNREADABLE_MS / 1000
-        self._reading_log.failed(refusal)
+        self._reading_log.occurred(refusal)
 
     def _deliver(self) -> float | None:
         """Deliver once; return how long nothing is due, s; ``None``: until a message comes."""
@@ -135,9 +135,9 @@ class ScheduledDelivery:
                 try:
                     await trio.to_thread.run_sync(table.write, content)
                 except StoreError as exc:
-                    self._saving_log.failed(exc)
+                    self._saving_log.occurred(exc)
                 else:
-                    self._saving_log.worked()
+                    self._saving_log.ended()
                     del unsaved[table]
         finally:
             for table in unsaved:  # refused or cancelled: the shutdown saves them

@@ -1,10 +1,8 @@
 """Responses to requests that fail: an error becomes a response code and a remark."""
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
-from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
@@ -17,6 +15,7 @@ from triomq.protocol.errors import (
     SubscriptionParseError,
     TriomqError,
 )
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.command import RemotingCommand, json_template
 
 LOGGER: Final = logging.getLogger("triomq.broker.limits.refused")
@@ -38,10 +37,12 @@ _CODES: Final[tuple[tuple[type[TriomqError], int], ...]] = (
 class Refusals:
     """Makes and counts the responses to failed requests."""
 
-    def __init__(self, statistics: BrokerStatistics, region: str, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, statistics: BrokerStatistics, region: str) -> None:
         self._statistics = statistics
-        self._limits = RareLog(
-            LOGGER, "requests beyond a limit since the start: %d; the last one peer=%s code=%d reason=%.300s", clock_ms
+        self._limits = EventLog(
+            LOGGER,
+            "requests beyond a limit since the start: %d; the last one peer=%s code=%d reason=%.300s",
+            logging.WARNING,
         )
         self._send_fields: Final = {"MSG_REGION": region, "TRACE_ON": "true"}
 
@@ -61,7 +62,7 @@ class Refusals:
         """Return the response to a request that raised ``error``."""
         if isinstance(error, RefusedError) and error.limit:
             self._statistics.limited_requests += 1
-            self._limits.note(self._statistics.limited_requests, peer, command.code, error, kind=error.limit)
+            self._limits.occurred(self._statistics.limited_requests, peer, command.code, error, key=error.limit)
         if isinstance(error, TriomqError):
             response = self.response(peer, command, response_code(error), remark_of(error))
             if isinstance(error, RefusedError) and error.retry_after_ms:

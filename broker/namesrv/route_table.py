@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.bodies.route import (
     BrokerData,
@@ -33,6 +32,7 @@ from triomq.protocol.bodies.route import (
 )
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import RefusedError
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 
 LOGGER: Final = logging.getLogger("triomq.broker.namesrv.route_table")
@@ -115,12 +115,10 @@ class RouteTable:
         """``clock_ms`` is a clock that is never set back."""
         self._clock_ms = clock_ms
         self._statistics = statistics
-        self._conflict_log = RareLog(
+        self._conflict_log = EventLog(
             LOGGER,
             "two brokers have one name broker=%s id=%d addresses=%s: the route changes between them; give each its own "
             "--broker-name",
-            clock_ms,
-            logging.ERROR,
         )
         self._brokers: dict[str, _Broker] = {}
         self._missing: dict[tuple[str, int], _Missing] = {}
@@ -197,7 +195,7 @@ class RouteTable:
         lease.conflict_ms = self._clock_ms()
         self._statistics.name_conflicts += 1
         addresses = ", ".join(filter(None, (lease.address, *(lease.turns.keys() - {lease.address}))))
-        self._conflict_log.note(header.broker_name, header.broker_id, addresses)
+        self._conflict_log.occurred(header.broker_name, header.broker_id, addresses)
 
     def _check_room(self, addresses: int, topics: int) -> None:
         more = (addresses, topics)

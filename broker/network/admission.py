@@ -12,9 +12,9 @@ from typing import Final
 
 from triomq.broker.addresses import Address
 from triomq.broker.config import ConnectionConfig
-from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.quotas.quotas import Quotas
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.event_log import EventLog
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.admission")
 
@@ -31,7 +31,6 @@ class Admission:
         self,
         config: ConnectionConfig,
         statistics: BrokerStatistics,
-        clock_ms: Callable[[], int],
         files_of_store: Callable[[], int] = lambda: 0,
         quotas: Quotas | None = None,
     ) -> None:
@@ -40,7 +39,6 @@ class Admission:
         Args:
             config: the limits.
             statistics: counts those that are refused.
-            clock_ms: a steady clock.
             files_of_store: returns how many files the store may open.
             quotas: may tell how many connections an address may have.
         """
@@ -50,7 +48,9 @@ class Admission:
         self._statistics = statistics
         self._by_port: Counter[bool] = Counter()  # those of name servers' ports, and the others
         self._by_address: Counter[str] = Counter()
-        self._log = RareLog(LOGGER, "connections refused since the start: %d; the last one from %s: %s", clock_ms)
+        self._log = EventLog(
+            LOGGER, "connections refused since the start: %d; the last one from %s: %s", logging.WARNING
+        )
 
     def admits(self, host: str, *, is_namesrv: bool) -> bool:
         """Return whether another connection of an address is accepted; it counts until :meth:`left`.
@@ -79,7 +79,7 @@ class Admission:
             self._by_address[host] += 1
             return True
         self._statistics.refused_connections += 1
-        self._log.note(self._statistics.refused_connections, host, reason, kind=kind)
+        self._log.occurred(self._statistics.refused_connections, host, reason, key=kind)
         return False
 
     def left(self, host: str, *, is_namesrv: bool) -> None:

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.network.sockets import accept_loop
+from triomq.protocol.event_log import EventLog
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.http_server")
 
@@ -55,11 +55,10 @@ Answer: TypeAlias = Callable[[str], Awaitable[Reply]]
 class HttpServer:
     """Serves one listening socket."""
 
-    def __init__(self, answer: Answer, clock_ms: Callable[[], int]) -> None:
-        """``clock_ms`` is a steady clock."""
+    def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._open: dict[trio.CancelScope, None] = {}  # the oldest first
-        self._log = RareLog(LOGGER, "metrics not served error=%r", clock_ms)
+        self._log = EventLog(LOGGER, "metrics not served error=%r", logging.WARNING)
 
     async def run(self, listener: socket.socket) -> None:
         """Serve until cancelled; then close the socket."""
@@ -102,7 +101,7 @@ class HttpServer:
         try:
             reply = await self._answer(target.partition(b"?")[0].decode())
         except Exception as exc:  # noqa: BLE001  # boundary: no request ends the server
-            self._log.note(exc)
+            self._log.occurred(exc)
             reply = _error(HTTPStatus.INTERNAL_SERVER_ERROR)
         return method == b"HEAD", reply
 

@@ -6,11 +6,10 @@ little is left, it is refused.
 """
 
 import logging
-from collections.abc import Callable
 from typing import Final, Protocol
 
-from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.event_log import EventLog
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.memory_budget")
 
@@ -43,17 +42,16 @@ class MemoryBudget:
         reserved_bytes: what is reserved now; whoever waits adds to it, and subtracts again.
     """
 
-    def __init__(self, limit_bytes: int, statistics: BrokerStatistics, clock_ms: Callable[[], int]) -> None:
-        """``clock_ms`` is a steady clock."""
+    def __init__(self, limit_bytes: int, statistics: BrokerStatistics) -> None:
         self.limit_bytes: Final = limit_bytes
         self.held_bytes = 0
         self.reserved_bytes = 0
         self._statistics = statistics
-        self._log = RareLog(
+        self._log = EventLog(
             LOGGER,
             "memory budget is used up: %d bytes, connections closed since the start: %d; the last one peer=%s held "
             "%d bytes that it does not read or finish",
-            clock_ms,
+            logging.WARNING,
         )
         # By the number of bits of what is held, so that nobody is searched for; first those who have held it longest.
         self._holders: Final[list[dict[Holder, None]]] = [{} for _ in range(_SIZES)]
@@ -79,7 +77,7 @@ class MemoryBudget:
         self._statistics.given_up_peers += 1
         self._count(holder, 0)
         holder.give_up()
-        self._log.note(self.limit_bytes, self._statistics.given_up_peers, holder.peer, size)
+        self._log.occurred(self.limit_bytes, self._statistics.given_up_peers, holder.peer, size)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether so much may be reserved; else what needs it must be refused."""

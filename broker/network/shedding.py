@@ -18,11 +18,11 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 import orjson
 
 from triomq.broker.config import BrokerConfig
-from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
 from triomq.protocol.errors import RefusedError
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.header_format import INT32_MAX
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, Frame, build_frame
@@ -114,18 +114,16 @@ class Shedding:
     Who has been served late for a second is refused, and then whoever is late, until for a second nobody was.
     """
 
-    def __init__(
-        self, config: BrokerConfig, statistics: BrokerStatistics, refusals: Refusals, clock_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, statistics: BrokerStatistics, refusals: Refusals) -> None:
         self._config = config
         self._statistics = statistics
         self._refusals = refusals
         self._template = refusals.send_template(RefusedError(_REMARK, ResponseCode.SYSTEM_BUSY))
         self._refused_at = -inf
-        self._log = RareLog(
+        self._log = EventLog(
             LOGGER,
             "sends refused as the broker is overloaded since_start=%d peer=%s waited_ms=%d",
-            clock_ms,
+            logging.WARNING,
         )
 
     def next_command(self, arrivals: Arrivals, now: float, after: float, usual: _Usual) -> _Usual | _NextCommand:
@@ -168,7 +166,7 @@ class Shedding:
             if count:
                 self._refused_at = now
                 self._statistics.shed_sends += count
-                self._log.note(self._statistics.shed_sends, connection.peer, waited_ms)
+                self._log.occurred(self._statistics.shed_sends, connection.peer, waited_ms)
                 if answers:
                     connection.send_frame(b"".join(answers))
         return None

@@ -16,12 +16,12 @@ from typing import Final, Protocol, TypeAlias
 import trio
 
 from triomq.broker.config import TlsConfig
-from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.sockets import Wire
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.common.tls import HANDSHAKE, TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason
 from triomq.protocol.errors import ConfigError
+from triomq.protocol.event_log import EventLog
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.tls")
 
@@ -73,10 +73,10 @@ class ServerTls:
         self._max_sessions = max_sessions
         self._sessions: Counter[str] = Counter()  # by address
         self._handshakes: dict[_ServerTlsSocket, float] = {}  # their deadlines
-        self._log = RareLog(
+        self._log = EventLog(
             LOGGER,
             "TLS connections refused since the start: %d; the last one from %s: %d are open, raise memory_budget",
-            lambda: round(trio.current_time() * 1000),
+            logging.WARNING,
         )
         self._turn = self._steps = 0
         if config.client_auth == "require" and not config.enforcing:
@@ -103,7 +103,7 @@ class ServerTls:
             most, most_of_address = most - most // _LEFT_FOR_LOOPBACK, most // 2
         if total >= most or self._sessions[host] >= most_of_address:
             self.statistics.refused_connections += 1
-            self._log.note(self.statistics.refused_connections, host, total)
+            self._log.occurred(self.statistics.refused_connections, host, total)
             raise ConnectionError(f"{total} connections with TLS are open")
         self._sessions[host] += 1
 

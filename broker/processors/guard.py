@@ -14,7 +14,6 @@ from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import is_in
 from triomq.broker.audit import Audit
 from triomq.broker.config import ConnectionConfig
-from triomq.broker.limits.rare_log import RareLog
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.processors.quotas import QuotaCheck
@@ -25,6 +24,7 @@ from triomq.protocol.acl.needs import BROKER_REQUESTS, is_administration
 from triomq.protocol.acl.verdict import authenticate, check, passes_as_send
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import RefusedError, TriomqError
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.requests.topics import BrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import ACCESS_KEY
@@ -73,7 +73,6 @@ class Guard:
         config: ConnectionConfig,
         routes: RouteTable,
         statistics: BrokerStatistics,
-        clock_ms: Callable[[], int],
         accounts: Accounts | None = None,
         audit: Audit | None = None,
         quotas: QuotaCheck | None = None,
@@ -84,8 +83,8 @@ class Guard:
         self._accounts = accounts
         self._audit = audit
         self.quotas: Final = quotas
-        self._log = RareLog(
-            LOGGER, "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s", clock_ms
+        self._log = EventLog(
+            LOGGER, "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s", logging.WARNING
         )
 
     def guarded(self, requests: Requests, port: Port) -> Requests:
@@ -221,7 +220,7 @@ class Guard:
         self._statistics.denied_requests += 1
         if self._audit is not None:
             self._audit.note("denied", connection, command, account, reason)
-        self._log.note(self._statistics.denied_requests, connection.peer, command.code, reason)
+        self._log.occurred(self._statistics.denied_requests, connection.peer, command.code, reason)
 
 
 def _key(account: Account | None) -> str:

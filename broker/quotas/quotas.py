@@ -19,7 +19,7 @@ from triomq.broker.watched_file import WatchedFile
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError, StoreError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
@@ -56,7 +56,7 @@ class Quotas(WatchedFile[QuotaRules]):
         self, path: Path, store: MessageStore, clock_ms: Callable[[], float], accounts: object | None = None
     ) -> None:
         """Nothing is limited until :meth:`load`; ``clock_ms`` is a steady clock, ``accounts`` are the broker's."""
-        super().__init__(path, FailureLog(LOGGER, "quotas not read again, the old ones stay in force: %s"))
+        super().__init__(path, EventLog(LOGGER, "quotas not read again, the old ones stay in force: %s"))
         self.rules = QuotaRules()
         self.holdings: Final = Holdings(JsonTable(store.config.root / "config" / "quotas.json", store.file_system))
         self.current: Usage | None = None

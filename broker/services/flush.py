@@ -25,7 +25,7 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.statistics.timing import Flushes
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
 from triomq.storage.files.file_system import is_unopened
@@ -51,7 +51,7 @@ class FlushRuns:
         self._store = store
         self._flushes = flushes
         self._run_in_thread = run_in_thread
-        self._log = FailureLog(LOGGER, "messages are not flushed for now: %s")
+        self._log = EventLog(LOGGER, "messages are not flushed for now: %s")
 
     async def run(self, plan: FlushPlan) -> bool:
         """Run a plan and record its result; return ``False`` if files could not be opened: try again later.
@@ -65,9 +65,9 @@ class FlushRuns:
         except StoreError as exc:
             if not is_unopened(exc):
                 raise
-            self._log.failed(exc)
+            self._log.occurred(exc)
             return False
-        self._log.worked()
+        self._log.ended()
         self._flushes.end(self, trio.current_time())
         self._store.flush_done(plan)
         return True

@@ -12,7 +12,7 @@ import trio
 from triomq.broker.paged_read import run_paged_read
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import StoreError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.storage.index.message_index import MessageIndex
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.index")
@@ -28,7 +28,7 @@ class Indexing:
     def __init__(self, index: MessageIndex, statistics: BrokerStatistics) -> None:
         self._index = index
         self._statistics = statistics
-        self._log = FailureLog(LOGGER, "messages are not indexed for now: %s")
+        self._log = EventLog(LOGGER, "messages are not indexed for now: %s")
 
     async def run(self) -> None:
         """Index until cancelled."""
@@ -53,7 +53,7 @@ class Indexing:
         try:
             is_more_left = await run_paged_read(self._index.follow())
         except StoreError as exc:  # sending continues, and the next interval tries again
-            self._log.failed(exc)
+            self._log.occurred(exc)
             return False
-        self._log.worked()
+        self._log.ended()
         return is_more_left

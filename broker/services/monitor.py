@@ -72,7 +72,7 @@ class Monitor:
 
     async def run(self) -> None:
         """Answer until cancelled."""
-        await HttpServer(self._answer, lambda: round(trio.current_time() * 1000)).run(self._listener)
+        await HttpServer(self._answer).run(self._listener)
 
     async def _answer(self, path: str) -> Reply:
         match path:

@@ -31,7 +31,7 @@ from triomq.protocol.bodies.registration import RegisterBrokerBody
 from triomq.protocol.bodies.route import ClusterInfo, DataVersion, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, ProtocolError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.registration")
@@ -95,7 +95,7 @@ class Registration:
         self.config: Final = config
         self.address_at: Final = address_at
         self.leaving: Final = trio.Event()
-        self.log: Final = FailureLog(
+        self.log: Final = EventLog(
             LOGGER, "not registered for now namesrv=%s reason=%s", logging.WARNING, recovery="registered namesrv=%s"
         )
         self.tls: Final = client_context(config.tls)
@@ -221,7 +221,7 @@ class _Link:
                 self._is_registered = False
                 self.tried.set()
                 if not self._owner.leaving.is_set():
-                    self._owner.log.failed(self._address, reason, key=self._address)
+                    self._owner.log.occurred(self._address, reason, key=self._address)
                     await trio.sleep(pause_s)
                     pause_s = min(pause_s * 2, _INTERVAL_S)
 
@@ -260,9 +260,9 @@ class _Link:
         self._is_registered = response.code == ResponseCode.SUCCESS
         if not self._is_registered:
             reason = f"refused: {response.remark} ({response.code})"
-            self._owner.log.failed(self._address, reason, key=self._address)
+            self._owner.log.occurred(self._address, reason, key=self._address)
         else:
             if not self.tried.is_set():
                 LOGGER.info("registered namesrv=%s", self._address)
-            self._owner.log.worked(self._address, key=self._address)
+            self._owner.log.ended(self._address, key=self._address)
         self.tried.set()

@@ -17,7 +17,7 @@ import trio
 from triomq.broker.services.clock_watch import ClockWatch
 from triomq.broker.signals import Signal
 from triomq.protocol.errors import StoreError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
 from triomq.storage.retention import Deletion, Retention
@@ -41,7 +41,7 @@ class RetentionService:
         self._clock_watch = clock_watch
         self._store = store
         self._delay_s = delay_s
-        self._log = FailureLog(LOGGER, "old files are not deleted for now: %s", logging.WARNING)
+        self._log = EventLog(LOGGER, "old files are not deleted for now: %s", logging.WARNING)
         self._requested = Signal()
 
     def request(self) -> None:
@@ -58,11 +58,11 @@ class RetentionService:
                 if self._requested.is_set() or trio.current_time() >= first_run:
                     self._requested.clear()
                     await self.clean()
-                    self._log.worked()
+                    self._log.ended()
                 else:
                     self._store.check_disk()
             except StoreError as exc:
-                self._log.failed(exc)
+                self._log.occurred(exc)
             await self._sleep(self._store.config.clean_interval_s)
 
     async def _sleep(self, seconds: float) -> None:

@@ -12,7 +12,7 @@ import trio
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.signals import Signal
 from triomq.protocol.errors import StoreError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.saving")
 
@@ -29,7 +29,7 @@ class TableSaving:
         self._tables = tables
         self._changed = changed
         self._interval_s = interval_s
-        self._log = FailureLog(LOGGER, "tables are not saved for now: %s")
+        self._log = EventLog(LOGGER, "tables are not saved for now: %s")
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -60,9 +60,9 @@ class TableSaving:
                     refusal = exc
         if refusal is not None:
             self._changed.set()
-            self._log.failed(refusal)
+            self._log.occurred(refusal)
             return _RETRY_S
-        self._log.worked()
+        self._log.ended()
         return max(_PAUSE_S, encoding_s * _PAUSE_TO_WORK)
 
 

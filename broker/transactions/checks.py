@@ -28,7 +28,7 @@ from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import MessageIllegalError, StoreError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.names import CHECK_MAX_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import offset_message_id
@@ -68,8 +68,8 @@ class TransactionChecks:
 
     def __post_init__(self) -> None:
         self.clock_moved = Signal()
-        self._refused = FailureLog(LOGGER, "transactions cannot be checked for now: %s")
-        self._absent = FailureLog(
+        self._refused = EventLog(LOGGER, "transactions cannot be checked for now: %s")
+        self._absent = EventLog(
             LOGGER, "no live producer to ask about undecided transactions group=%s", logging.WARNING
         )
 
@@ -107,9 +107,9 @@ class TransactionChecks:
                 if half is not None and budget > 0:
                     budget -= half.store_size
                     undecided.copy(half, None)
-            self._refused.worked()
+            self._refused.ended()
         except (StoreError, MessageIllegalError) as exc:
-            self._refused.failed(exc, cause=str(exc))
+            self._refused.occurred(exc, cause=str(exc))
             retry_ms = now_ms + _RETRY_MS
         for queue_offset in left:
             undecided.postpone(queue_offset, retry_ms)
@@ -145,9 +145,9 @@ class TransactionChecks:
         group = (get_property(half.encoded_properties, _GROUP) or b"").decode("utf-8", "replace")
         live = [each for each in self.producers.get(group) or () if each.unread_bytes <= self.config.unread_high_bytes]
         if not live:
-            self._absent.failed(group, key=group)
+            self._absent.occurred(group, key=group)
             return None
-        self._absent.worked(key=group)
+        self._absent.ended(key=group)
         return self.random.choice(live)
 
     def _ask(

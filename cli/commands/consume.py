@@ -24,7 +24,7 @@ from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.nursery import in_parallel, open_service_nursery
 from triomq.protocol.errors import BrokerResponseError, ClientError, TriomqError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.consume")
 
@@ -167,7 +167,7 @@ async def _read(options: ConsumeOptions, output: Output) -> None:
         PullConsumer(TOOLS_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull,
         open_service_nursery() as nursery,
     ):
-        failures = FailureLog(
+        failures = EventLog(
             LOGGER, "pull failed, retrying broker=%s error=%s", logging.WARNING, recovery="pull works again broker=%s"
         )
         queues = await pull.queues(options.topic)
@@ -193,17 +193,17 @@ async def _read_queue(
     queue_offset: int,
     options: ConsumeOptions,
     output: Output,
-    failures: FailureLog,
+    failures: EventLog,
 ) -> None:
     broker_name = queue.broker_name
     while True:
         try:
             found = await pull.pull(queue, queue_offset, options.sql or options.tag, _BATCH, _HOLD_S, _PULL_BYTES)
         except (ClientError, BrokerResponseError) as exc:
-            failures.failed(broker_name, exc, key=broker_name)
+            failures.occurred(broker_name, exc, key=broker_name)
             await trio.sleep(_RETRY_S)
             continue
-        failures.worked(broker_name, key=broker_name)
+        failures.ended(broker_name, key=broker_name)
         if found.messages:
             await output.write(found.messages)
         queue_offset = found.next_begin_offset

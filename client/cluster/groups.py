@@ -17,7 +17,7 @@ from triomq.client.connection.pool import ConnectionObserver
 from triomq.protocol.bodies.client import HeartbeatData, ProducerData
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.requests.groups import UnregisterClientRequestHeader
 
 LOGGER: Final = logging.getLogger("triomq.client.cluster.groups")
@@ -54,13 +54,13 @@ class Groups(ConnectionObserver):
         self._announced: set[str] = set()  # addresses whose connection carried a heartbeat that was answered
         self._beating: Counter[str] = Counter()  # addresses with a heartbeat under way
         self._unreached: set[str] = set()  # addresses whose last heartbeat failed
-        self._connections_log = FailureLog(
+        self._connections_log = EventLog(
             LOGGER,
             "broker unreachable, retrying address=%s error=%s",
             logging.WARNING,
             recovery="broker reachable again address=%s",
         )
-        self._heartbeats_log = FailureLog(
+        self._heartbeats_log = EventLog(
             LOGGER, "heartbeat failed broker=%s error=%s", logging.WARNING, recovery="heartbeat works again broker=%s"
         )
 
@@ -86,7 +86,7 @@ class Groups(ConnectionObserver):
     def unreachable(self, address: str, reason: str) -> None:
         """Warn for all tasks of consumers together, which retry until it works; other callers get the error."""
         if self.consumers and self._requests.is_open and address in self._brokers.addresses():
-            self._connections_log.failed(address, reason, key=address)
+            self._connections_log.occurred(address, reason, key=address)
             self.on_unreachable(address)
 
     def send_failed(self, address: str) -> None:
@@ -199,14 +199,14 @@ class Groups(ConnectionObserver):
                 self._failed(address, exc)
             is_answered = isinstance(exc, BrokerResponseError)
             if is_answered:
-                self._connections_log.worked(address, key=address)
+                self._connections_log.ended(address, key=address)
             return is_answered
         else:
             self.broker_versions[address] = version
             self._announced.add(address)
             self._unreached.discard(address)
-            self._heartbeats_log.worked(address, key=address)
-            self._connections_log.worked(address, key=address)
+            self._heartbeats_log.ended(address, key=address)
+            self._connections_log.ended(address, key=address)
             return True
         finally:
             self._beating[address] -= 1
@@ -216,7 +216,7 @@ class Groups(ConnectionObserver):
         is_repeated = address in self._unreached
         self._unreached.add(address)
         if isinstance(error, BrokerResponseError) or (is_repeated and not (self.consumers and error.is_logged_once)):
-            self._heartbeats_log.failed(address, error, key=address)
+            self._heartbeats_log.occurred(address, error, key=address)
 
     async def _leave(self, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Unregister where there is a connection: other brokers have dropped this client already."""

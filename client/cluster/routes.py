@@ -36,7 +36,7 @@ from triomq.protocol.errors import (
     ProtocolError,
     TriomqError,
 )
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.names import AUTO_CREATE_TOPIC
 from triomq.protocol.requests.topics import GetRouteInfoRequestHeader
 
@@ -78,7 +78,7 @@ class Routes:
         self._sought: set[str] = set()  # addresses of brokers that consumers cannot reach
         self._refreshed: dict[str, float] = {}  # when a failure last asked for the route
         self._watched: dict[str, tuple[frozenset[str], float]] = {}  # names of the brokers to come back, and until when
-        self._log = FailureLog(
+        self._log = EventLog(
             LOGGER, "routes not updated topics=%d error=%s", logging.WARNING, recovery="routes are updated again"
         )
 
@@ -231,10 +231,10 @@ class Routes:
                 except (BrokerResponseError, ProtocolError) as exc:
                     LOGGER.warning("route not updated topic=%s error=%s", topic, exc)
                 except ClientError as exc:
-                    self._log.failed(len(topics), exc)
+                    self._log.occurred(len(topics), exc)
                     break
                 else:
-                    self._log.worked()
+                    self._log.ended()
 
     def _seek_soon(self, address: str) -> None:
         if address not in self._sought:

@@ -13,7 +13,7 @@ from triomq.client.connection.connection import Connection
 from triomq.protocol.bodies.client import ConsumerData, GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.message import MessageExt
@@ -94,12 +94,12 @@ class RequestServer:
         self.checkers = checkers
         self._nursery = nursery
         self._direct = 0
-        self._log = FailureLog(LOGGER, "requests dropped, the peer does not read answers peer=%s", logging.WARNING)
+        self._log = EventLog(LOGGER, "requests dropped, the peer does not read answers peer=%s", logging.WARNING)
 
     def serve(self, connection: Connection, command: RemotingCommand) -> None:
         """Answer a broker's request; a malformed one is refused and logged.  One that does not read gets no answer."""
         if connection.is_full and not command.is_oneway:
-            self._log.failed(connection.address, key=connection.address)
+            self._log.occurred(connection.address, key=connection.address)
             return  # its answer would only take memory, too
         handler = _HANDLERS.get(command.code)
         if self.namespace:

@@ -14,16 +14,16 @@ from triomq.client.config import ClientConfig
 from triomq.client.connection.connection import Connection, RequestHandler
 from triomq.client.connection.dial import dial
 from triomq.protocol.errors import ClientClosedError, ConnectError, TriomqError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 
 LOGGER: Final = logging.getLogger("triomq.client.connection.pool")
 
 
-def log_retry(log: FailureLog, key: str, error: Exception) -> None:
+def log_retry(log: EventLog, key: str, error: Exception) -> None:
     """Log that an operation failed and will be retried, as a warning unless the error ``is_logged_once``."""
     is_logged = isinstance(error, TriomqError) and error.is_logged_once
     level = logging.INFO if is_logged else logging.WARNING
-    log.failed(key, error, key=key, cause=str(error), level=level)
+    log.occurred(key, error, key=key, cause=str(error), level=level)
 
 
 class ConnectionObserver:

@@ -24,7 +24,7 @@ from triomq.client.producer.publish import Outgoing, encode_message_properties, 
 from triomq.client.producer.send_result import SendResult
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import REMOTE_ERRORS
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.names import TRACE_TOPIC
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.properties import PropertyName
@@ -75,7 +75,7 @@ class Tracer:
         self._delivery = Delivery(instance, group, _SETTINGS)
         self._topic = topic
         self.waiting: deque[TraceRecord] = deque()
-        self._log = FailureLog(LOGGER, "trace records dropped topic=%s error=%s", logging.WARNING)
+        self._log = EventLog(LOGGER, "trace records dropped topic=%s error=%s", logging.WARNING)
         self.dropped = 0
 
     def put(self, record: TraceRecord) -> None:
@@ -126,7 +126,7 @@ class Tracer:
             except REMOTE_ERRORS as exc:
                 self._drop(len(records), exc)
             else:
-                self._log.worked()
+                self._log.ended()
 
     def _next_batch(self) -> tuple[list[TraceRecord], bytes]:
         """Remove the records of the next message; return them and its body."""
@@ -144,7 +144,7 @@ class Tracer:
 
     def _drop(self, count: int, reason: object) -> None:
         self.dropped += count
-        self._log.failed(self._topic, reason)
+        self._log.occurred(self._topic, reason)
 
 
 def _keys(records: list[TraceRecord]) -> list[str]:

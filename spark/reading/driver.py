@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from triomq.client.sync import ClientInstance, PullConsumer
 from triomq.protocol.errors import ConfigError, TriomqError
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.connections import client_config
 from triomq.spark.options.options import Options
@@ -29,7 +30,6 @@ LOGGER: Final = logging.getLogger("triomq.spark.reading.driver")
 #: A first message that was stored this long after the checkpoint is not the one that the checkpoint counted, for
 #: checkpoints that do not have its time.
 _RECREATED_MARGIN_MS: Final = 60_000
-_WARNING_INTERVAL_S: Final = 60.0
 #: Without a trigger Spark asks again 10 ms after an answer, and each question costs the driver more than it costs us.
 #: So an idle query is slowed down.  One with a trigger, or with another source that has news, asks later than this.
 _BUSY_POLL_S: Final = 0.030
@@ -86,8 +86,7 @@ class StreamDriver:
         grace_s = _GRACE_DISCOVERIES * options["discoveryIntervalMs"] / 1000
         self._missing = MissingQueues(grace_s, lambda queue: int(self._open()[0].consumer.max_offset(queue)))
         self._deleted: set[MessageQueue] = set()  # known to be: a queue of this name is a new one
-        self._warned_at = -_WARNING_INTERVAL_S
-        self._unanswered = 0
+        self._unanswered = EventLog(LOGGER, "brokers do not answer brokers=%s error=%s", logging.WARNING)
 
     def initial_offset(self) -> Json:
         """Return where a new query starts; every call returns the same."""
@@ -190,7 +189,7 @@ class StreamDriver:
         self._polled_at = self._clock()
         self._missing.saw({queue: bounds.high for queue, bounds in self._bounds.queues.items()})
         if self._bounds.errors:
-            self._warn(now)
+            self._report_unanswered()
         if self._bounds.gone:
             self._discovered_at = now - interval_s  # look again at the next poll
         return True
@@ -229,15 +228,11 @@ class StreamDriver:
             if name not in offset.ends and all(queue.topic != name for queue in offset.ends):
                 raise error
 
-    def _warn(self, now: float) -> None:
+    def _report_unanswered(self) -> None:
         error = next(iter(self._bounds.errors.values()))
         if self._options["failOnUnreachable"]:
             raise error
-        self._unanswered += 1
-        if now - self._warned_at >= _WARNING_INTERVAL_S:
-            names = ", ".join(sorted(self._bounds.errors))
-            LOGGER.warning("brokers do not answer brokers=%s times=%d error=%s", names, self._unanswered, error)
-            self._warned_at, self._unanswered = now, 0
+        self._unanswered.occurred(", ".join(sorted(self._bounds.errors)), error)
 
     def _moved(self, offset: StreamOffset) -> dict[MessageQueue, int]:
         """Return the start of queues that are new or whose offset no longer exists."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import IndexDamagedError, StoreError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.record.index_unit import key_hash, key_hashes
 from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
@@ -106,7 +106,7 @@ class MessageIndex:
         self._clock_s = clock_s
         self._skip = 0  # keys of the record at ``position`` that are indexed already
         self._is_position_known = True
-        self._refusals = FailureLog(LOGGER, "messages are not indexed for now: %s", logging.WARNING)
+        self._refusals = EventLog(LOGGER, "messages are not indexed for now: %s", logging.WARNING)
         self._kept_end: int | None = None  # where it ended when files covered by the checkpoint were deleted
         self.position = 0
 
@@ -177,7 +177,7 @@ class MessageIndex:
         except StoreError as exc:
             return self._recover_from(exc)
         self.position, self._skip = batch.end, batch.skip
-        self._refusals.worked()
+        self._refusals.ended()
         return self.position < end
 
     def catch_up_before_close(self) -> None:
@@ -338,7 +338,7 @@ class MessageIndex:
         if isinstance(error, IndexDamagedError):
             self._rebuild(self.files.all[-1], error)
             return True
-        self._refusals.failed(error)
+        self._refusals.occurred(error)
         self._resume()  # a part of the batch may be in a file that became full
         return False
 

@@ -72,7 +72,7 @@ async def clients(cluster: Cluster) -> AsyncGenerator[None]:
 
 @pytest.fixture
 async def cluster(tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Cluster]:
-    monkeypatch.setattr("triomq.protocol.failure_log.monotonic", trio.current_time)
+    monkeypatch.setattr("triomq.protocol.event_log.monotonic", trio.current_time)
     async with open_name_server(NameServerConfig(root=tmp_path / "n", listen=FREE, metrics=None)) as server:
         made = Cluster(nursery, tmp_path / "b", server.address)
         await made.come()

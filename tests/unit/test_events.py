@@ -9,7 +9,7 @@ from triomq.common.logs import event_id
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("protocol", "common", "storage", "broker", "client", "spark", "cli", "testing", "demo")
-LOGS = ("FailureLog", "RareLog")
+LOG = "EventLog"
 METHODS = ("warning", "error", "exception")
 SILENT = ("logging.INFO", "logging.DEBUG")
 
@@ -23,7 +23,7 @@ def trees() -> Iterator[ast.Module]:
 def texts_of(call: ast.Call) -> list[ast.expr]:
     """Return the constant texts of a call that logs warnings or errors."""
     function = call.func
-    if isinstance(function, ast.Name) and function.id in LOGS:
+    if isinstance(function, ast.Name) and function.id == LOG:
         return [call.args[1], *(keyword.value for keyword in call.keywords if keyword.arg == "recovery")]
     if not isinstance(function, ast.Attribute) or ast.unparse(function.value) != "LOGGER":
         return []

@@ -22,7 +22,7 @@ from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import QueueLock
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.errors import REMOTE_ERRORS
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.locks")
@@ -39,7 +39,7 @@ class LockKeeper:
         self._config = config
         self._held: dict[MessageQueue, QueueLock] = {}
         self._asked: set[MessageQueue] = set()  # queues that brokers may have locked for this member
-        self._failures = FailureLog(LOGGER, "queues not locked, retrying broker=%s error=%s")
+        self._failures = EventLog(LOGGER, "queues not locked, retrying broker=%s error=%s")
         self._serial: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
     async def acquire(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, QueueLock]:
@@ -55,7 +55,7 @@ class LockKeeper:
                 except REMOTE_ERRORS as exc:
                     log_retry(self._failures, broker_name, exc)
                     return
-                self._failures.worked(key=broker_name)
+                self._failures.ended(key=broker_name)
                 self._asked.difference_update(wanted)
                 self._asked |= given.intersection(wanted)
                 for queue in given.intersection(wanted):
@@ -132,7 +132,7 @@ class LockKeeper:
                     complete = False
                     log_retry(self._failures, broker_name, exc)
                     return
-                self._failures.worked(key=broker_name)
+                self._failures.ended(key=broker_name)
                 gone = [queue for queue in held if not self._renew(queue, now, revived, is_given=queue in given)]
             if gone:
                 LOGGER.warning("locks lost broker=%s queues=%d", broker_name, len(gone))

@@ -22,7 +22,7 @@ from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscription, Subscriptions
 from triomq.protocol.errors import REMOTE_ERRORS, ClientError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.strategies")
@@ -110,7 +110,7 @@ class Rebalancer:
         #: Queues of each topic when it was first known whether the topic exists.
         self._known_at_start: dict[str, frozenset[MessageQueue]] = {}
         self._missing: set[str] = set()
-        self._failures = FailureLog(LOGGER, "rebalance failed, retrying topic=%s error=%s")
+        self._failures = EventLog(LOGGER, "rebalance failed, retrying topic=%s error=%s")
 
     def loop(self, queue: MessageQueue) -> PullLoop:
         """Return the pull loop of a queue.
@@ -242,7 +242,7 @@ class Rebalancer:
         for topic in self._known_at_start.keys() - set(self._subscriptions.topics):
             del self._known_at_start[topic]
             self._missing.discard(topic)
-            self._failures.worked(key=topic)
+            self._failures.ended(key=topic)
             self._membership.forget(topic)
         if gone := [queue for queue in self.loops if queue.topic not in self._subscriptions]:
             await self._give_up(gone)
@@ -264,7 +264,7 @@ class Rebalancer:
                 complete = False
                 log_retry(self._failures, topic, exc)
             else:
-                self._failures.worked(key=topic)
+                self._failures.ended(key=topic)
         return complete
 
     async def _rebalance(self, topic: str) -> bool:

@@ -29,7 +29,7 @@ from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.bodies.client import LocalOffsets, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.namespace import Namespace
 from triomq.protocol.units import QueueOffset
@@ -150,7 +150,7 @@ class LocalOffsetStore(OffsetStore):
         self._file = file
         self._stored = dict(stored)
         self._saving = trio.Lock()
-        self._failures = FailureLog(LOGGER, "offsets not stored, retrying file=%s error=%s")
+        self._failures = EventLog(LOGGER, "offsets not stored, retrying file=%s error=%s")
 
     async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
         """Write the file if something changed, but not with ``changed_only``: the next full interval does it.
@@ -199,7 +199,7 @@ class LocalOffsetStore(OffsetStore):
             except OSError as exc:
                 log_retry(self._failures, str(self._file.path), exc)
                 return exc
-            self._failures.worked(key=str(self._file.path))
+            self._failures.ended(key=str(self._file.path))
             self._stored = wanted
             return None
 

@@ -19,7 +19,7 @@ from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.offsets.offset_store import OffsetStore, for_each
 from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.errors import REMOTE_ERRORS, TriomqError
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
@@ -57,7 +57,7 @@ class RemoteOffsetStore(OffsetStore):
         self._recent: defaultdict[MessageQueue, deque[QueueOffset]] = defaultdict(partial(deque, maxlen=_MAX_RECENT))
         self._aside: dict[MessageQueue, _Aside] = {}
         self._doubtful: dict[MessageQueue, float] = {}  # until when; inf: the broker has not answered since
-        self._failures = FailureLog(LOGGER, "offsets not stored, retrying broker=%s error=%s")
+        self._failures = EventLog(LOGGER, "offsets not stored, retrying broker=%s error=%s")
 
     def forget(self, queue: MessageQueue) -> None:
         """Remove a queue from memory."""
@@ -144,7 +144,7 @@ class RemoteOffsetStore(OffsetStore):
                 return  # the other queues would fail too
             self._told[queue] = queue_offset
             self._note_sent(queue, queue_offset)  # again: the queue may have been taken anew
-        self._failures.worked(key=broker_name)
+        self._failures.ended(key=broker_name)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
         """Store the progress of these queues concurrently, and wait until the brokers have it for good.

@@ -25,7 +25,7 @@ from triomq.client.consumer.handlers import BLOCK_THEIR_QUEUE, RAISED, Handler, 
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.processing.worker_pool import BLOCKED_S, Slot, WorkerPool
 from triomq.protocol.bodies.client import ConsumeResult
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -74,7 +74,7 @@ class OrderlyService(WorkerPool):
     def __init__(self, handler: Handler, sender: DeadLetterSender, config: ConsumerConfig) -> None:
         super().__init__(handler._replace(after_failure=BLOCK_THEIR_QUEUE), config)
         self._sender = sender
-        self._failures = FailureLog(LOGGER, RAISED, logging.WARNING, traceback=True)
+        self._failures = EventLog(LOGGER, RAISED, logging.WARNING, traceback=True)
         self._ready: deque[ProcessQueue] = deque()
         self._busy: set[MessageQueue] = set()
         self._timers: trio.Nursery | None = None
@@ -106,7 +106,7 @@ class OrderlyService(WorkerPool):
     def _log_raised(self, messages: Sequence[MessageExt], error: Exception) -> None:
         """Log a call that raised: of one message, which comes again after a pause, at once and then once a minute."""
         place = messages[0].topic, messages[0].queue_id, messages[0].queue_offset
-        self._failures.failed(*self.handler.failure(messages), key=place, cause=type(error).__name__)
+        self._failures.occurred(*self.handler.failure(messages), key=place, cause=type(error).__name__)
 
     def direct_result(self, status: object) -> ConsumeResult:
         """Return what a result means for a direct call."""

@@ -12,7 +12,7 @@ from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, Orderl
 from triomq.client.consumer.handlers import ARE_GONE, HELD, RAISED, Handler, missing_package
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.bodies.client import ConsumeResult
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import REPLIER, MessageExt
 
@@ -136,7 +136,7 @@ class WorkerPool(CooperativeBudget, ABC):
         self.parked = trio.lowlevel.ParkingLot()
         self.replier: Callable[[MessageExt, bytes], Any] | None = None
         self._nursery: trio.Nursery | None = None
-        self._held = FailureLog(LOGGER, HELD)
+        self._held = EventLog(LOGGER, HELD)
 
     @abstractmethod
     async def work(self, slot: Slot) -> None:
@@ -188,7 +188,7 @@ class WorkerPool(CooperativeBudget, ABC):
         """Whether failed messages wait for a package that their bodies need: no failure is counted, others go on."""
         if (error := missing_package(messages)) is None:
             return False
-        self._held.failed(*self.handler.held(messages, error), key=messages[0].topic, cause=str(error))
+        self._held.occurred(*self.handler.held(messages, error), key=messages[0].topic, cause=str(error))
         return True
 
     def report_block(self, began: float, messages: Sequence[MessageExt]) -> None:

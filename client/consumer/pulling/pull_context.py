@@ -15,7 +15,7 @@ from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.flow_control import FlowLimits
 from triomq.client.consumer.pulling.progress import Progress
 from triomq.client.consumer.requests.queue_requests import QueueRequests
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -69,8 +69,8 @@ class PullContext:
     corrections: int = 0
     gone_topics: set[str] = field(default_factory=set)
     complaints: Counter[str] = field(default_factory=Counter)
-    failures: FailureLog = field(
-        default_factory=lambda: FailureLog(LOGGER, "pull failed, retrying queue=%s error=%s", logging.WARNING)
+    failures: EventLog = field(
+        default_factory=lambda: EventLog(LOGGER, "pull failed, retrying queue=%s error=%s", logging.WARNING)
     )
 
     def __post_init__(self) -> None:
@@ -98,13 +98,13 @@ class PullContext:
     def complain(self, queue: MessageQueue, before: str, complaint: str, level: int) -> None:
         """Record and log why the last pull of a queue failed, and the one before; "": it did not."""
         if complaint:
-            self.failures.failed(queue, complaint, key=complaint, level=level)
+            self.failures.occurred(queue, complaint, key=complaint, level=level)
         if complaint == before:
             return
         if complaint:
             self.complaints[complaint] += 1
         if before and self.withdraw(before) and not complaint:
-            self.failures.worked(key=before)
+            self.failures.ended(key=before)
             LOGGER.info("pulls work again queue=%s error=%s", queue, before)
 
     def withdraw(self, complaint: str) -> bool:

@@ -32,7 +32,7 @@ from triomq.protocol.errors import (
     NoRouteError,
     QueryNotFoundError,
 )
-from triomq.protocol.failure_log import FailureLog
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.filters.filter_types import TAG
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
@@ -83,7 +83,7 @@ class QueueRequests:
     def __init__(self, instance: ClientInstance, group: str) -> None:
         self._instance = instance
         self._group = group
-        self._shared_id = FailureLog(LOGGER, _SHARED_ID, logging.WARNING)
+        self._shared_id = EventLog(LOGGER, _SHARED_ID, logging.WARNING)
 
     async def pull(self, queue: MessageQueue, pull: Pull) -> PullResult:
         """Pull messages and decode them."""
@@ -255,7 +255,7 @@ class QueueRequests:
                 error = exc
             else:
                 if f"{instance.client_id} at " in (response.remark or ""):  # only triomq's brokers name such ids
-                    self._shared_id.failed(self._group, response.remark)
+                    self._shared_id.occurred(self._group, response.remark)
                 return Members(name, ConsumerIdList.decode(response.body).consumer_id_list)
         raise error
 

@@ -40,7 +40,7 @@ def test_an_error_has_the_code_that_clients_act_on(error: TriomqError, code: int
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT])
 def test_a_busy_broker_says_when_to_try_again(code: int) -> None:
-    refusals = Refusals(BrokerStatistics(0), "region", lambda: 0)
+    refusals = Refusals(BrokerStatistics(0), "region")
     for error, after in [
         (RefusedError("busy", ResponseCode.SYSTEM_BUSY), "500"),
         (RefusedError("busy", ResponseCode.SYSTEM_BUSY, retry_after_ms=20), "20"),

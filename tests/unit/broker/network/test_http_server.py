@@ -27,7 +27,7 @@ async def serving() -> AsyncGenerator[int]:
     listener = listen(Address("127.0.0.1", 0))
     port = listener.getsockname()[1]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(HttpServer(answer, lambda: 0).run, listener)
+        nursery.start_soon(HttpServer(answer).run, listener)
         yield port
         nursery.cancel_scope.cancel()
 

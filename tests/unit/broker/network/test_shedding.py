@@ -37,7 +37,7 @@ def statistics() -> BrokerStatistics:
 @pytest.fixture
 def shedding(statistics: BrokerStatistics) -> Shedding:
     config = BrokerConfig(store=StoreConfig(root=Path("unused")))
-    return Shedding(config, statistics, Refusals(statistics, "100%", lambda: 0), lambda: 0)
+    return Shedding(config, statistics, Refusals(statistics, "100%"))
 
 
 def frame(code: int, opaque: int = 1, flag: int = 0, **fields: Any) -> bytes:
