@@ -25,7 +25,7 @@ from triomq.storage.config import Durability
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.unit_search import physical_offset_of
 from triomq.storage.files.file_system import FileSystem, translated
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 #: A flush that takes longer will not end.
 _HUNG_S: Final = 30.0
@@ -72,9 +72,9 @@ class BrokerMetrics:
 
     async def metrics(self) -> bytes:
         """Return all metrics, as text."""
-        return await self._broker.paged_reads.run(self._write())
+        return await self._broker.worker.run(self._write())
 
-    def _write(self) -> PagedRead[bytes]:
+    def _write(self) -> Work[bytes]:
         cluster_name, broker_name = self._names
         text = Exposition(cluster=cluster_name, node_type="broker", node_id=broker_name)
         labels = _Labels()
@@ -85,26 +85,26 @@ class BrokerMetrics:
         yield from self._write_members(text)
         yield from self._write_store(text)
         self._write_delays(text)
-        yield ()
+        yield PAUSE
         self._write_limits(text)
-        yield ()
+        yield PAUSE
         return text.encode()
 
     # --- topics and groups ------------------------------------------------------------------------------
 
-    def _name(self, labels: "_Labels") -> PagedRead[None]:
+    def _name(self, labels: "_Labels") -> Work[None]:
         """Make the labels of the topics and groups that there are."""
         for topic in self._broker.topics.names():
             labels.topics[topic] = label("topic", topic) + _IS_SYSTEM[topic_kind(topic, self._names) == "system"]
-            yield ()
+            yield PAUSE
         groups = self._broker.groups
         for group in chain(groups.settings.names(), [live.name for live in groups.consumers]):
             labels.groups[group] = label("consumer_group", group)
             if is_system_group(group):
                 labels.system_groups.add(group)
-            yield ()
+            yield PAUSE
 
-    def _write_in(self, text: Exposition, labels: "_Labels") -> PagedRead[None]:
+    def _write_in(self, text: Exposition, labels: "_Labels") -> Work[None]:
         statistics = self._broker.statistics
         for name, counts in (
             ("rocketmq_messages_in_total", statistics.put_by_topic),
@@ -118,7 +118,7 @@ class BrokerMetrics:
         )
         yield from text.add("rocketmq_send_to_dlq_messages_total", given_up)
 
-    def _write_out(self, text: Exposition, labels: "_Labels") -> PagedRead[None]:
+    def _write_out(self, text: Exposition, labels: "_Labels") -> Work[None]:
         statistics = self._broker.statistics
         for name, counts in (
             ("rocketmq_messages_out_total", statistics.get_by_group),
@@ -128,11 +128,11 @@ class BrokerMetrics:
             rows = ((labels.pair(topic, group), count) for (topic, group), count in list(counts.items()))
             yield from text.add(name, rows)
 
-    def _write_lag(self, text: Exposition, labels: "_Labels") -> PagedRead[None]:
+    def _write_lag(self, text: Exposition, labels: "_Labels") -> Work[None]:
         reads_until = trio.current_time() + _READING_S
         rows: dict[str, list[Row]] = {name: [] for name in _LAG}
         for found in self._consumed():
-            yield ()
+            yield PAUSE
             if found is None or (pair := labels.pair(*found)) is None:
                 continue
             topic, group = found
@@ -178,7 +178,7 @@ class BrokerMetrics:
                     starts.append((queue, at))
         return unconsumed, unpulled
 
-    def _age(self, starts: _Starts, reads_until: float) -> PagedRead[int | None]:
+    def _age(self, starts: _Starts, reads_until: float) -> Work[int | None]:
         """Return the age of the oldest message at these places, 0 without any, in ms; ``None``: it cannot be read."""
         if starts and trio.current_time() >= reads_until:
             return None
@@ -195,7 +195,7 @@ class BrokerMetrics:
             return None
         return max(store.now_ms() - first_ms, 0) if first_ms >= 0 else None
 
-    def _write_members(self, text: Exposition) -> PagedRead[None]:
+    def _write_members(self, text: Exposition) -> Work[None]:
         consumers: Counter[str] = Counter()
         producers: Counter[str] = Counter()
         groups = self._broker.groups
@@ -204,11 +204,11 @@ class BrokerMetrics:
             labels += label("consume_mode", _MODES.get(group.consume_type, "pop"))
             for connection in list(group.members):
                 consumers[labels + _client(connection)] += 1
-                yield ()
+                yield PAUSE
         for members in list(groups.producers.all().values()):
             for connection in list(members):
                 producers[_client(connection)] += 1
-                yield ()
+                yield PAUSE
         yield from text.add("rocketmq_consumer_connections", consumers.items())
         yield from text.add("rocketmq_producer_connections", producers.items())
         live = list(groups.consumers)
@@ -216,7 +216,7 @@ class BrokerMetrics:
         for group in live:
             for topic in list(group.subscriptions):
                 missing[group.name] += not (topic.startswith(RETRY_PREFIX) or self._broker.topics.get(topic))
-                yield ()
+                yield PAUSE
         for name, counts in (
             ("triomq_stalled_queues", self._broker.stalls.by_group()),
             ("triomq_duplicate_client_ids", ((group.name, len(group.duplicate_ids)) for group in live)),
@@ -227,7 +227,7 @@ class BrokerMetrics:
 
     # --- the store --------------------------------------------------------------------------------------
 
-    def _write_store(self, text: Exposition) -> PagedRead[None]:
+    def _write_store(self, text: Exposition) -> Work[None]:
         store = self._broker.store
         log, config = store.commit_log, store.config
         behind = log.max_offset - log.flushed_offset
@@ -285,7 +285,7 @@ class BrokerMetrics:
             ("mapped_files", len(pool), pool.limit),
             ("queue_locks", len(groups.locks), None),
             ("held_pulls", broker.pull_hold.held, None),  # these two are limited by the memory budget
-            ("paged_reads", broker.paged_reads.waiting, None),
+            ("paged_reads", broker.worker.waiting, None),
             *broker.routes.sizes(),
         )
         put_server(text, broker.context, config.exposure, tables)

@@ -23,17 +23,16 @@ from triomq.broker.network.connection import Connection, ConnectionContext, Requ
 from triomq.broker.network.listeners import check_ports
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.sockets import listen
-from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import SESSION_BYTES, ServerTls
 from triomq.broker.processors.guard import Guard, Port
 from triomq.broker.processors.namesrv import name_server
-from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, tell_exposure
 from triomq.broker.services.monitor import Monitor, put_server
 from triomq.broker.services.saving import TableSaving, save_now
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.statistics.exposition import Exposition
+from triomq.broker.work import Worker
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import system_clock_ms
@@ -71,17 +70,18 @@ class NameServer:
         changed = Signal()
         path = config.root / "config" / "kvConfig.json"
         self.key_values: Final = KvTable(JsonTable(path), on_change=changed.set)
-        self._saving = TableSaving((self.key_values,), changed, _SAVE_INTERVAL_S)
         statistics = BrokerStatistics(0)
         self.routes: Final = RouteTable(_steady_ms, statistics)
         budget = MemoryBudget(config.memory_budget_bytes, statistics)
         admission = Admission(config, statistics)
         requests = ClientRequests(self.stopping, budget, config.unread_high_bytes)
-        steps, refusals = Steps(lambda: None), Refusals(statistics, "")
+        refusals = Refusals(statistics, "")
+        worker = Worker(refusals, budget, config.unread_high_bytes)
+        self._saving = TableSaving((self.key_values,), changed, worker, _SAVE_INTERVAL_S)
         self.context: Final = ConnectionContext(
             config,
             statistics,
-            steps,
+            worker,
             budget,
             refusals,
             requests,
@@ -92,8 +92,7 @@ class NameServer:
         self._tls = tls
         self.audit: Final = None if config.audit is None else Audit(config, system_clock_ms)
         self._guard = Guard(config, self.routes, statistics, audit=self.audit)
-        paged_reads = PagedReads(steps, refusals, budget, config.unread_high_bytes)
-        self._requests = Requests(name_server(self.routes, self.key_values, settings, paged_reads))
+        self._requests = Requests(name_server(self.routes, self.key_values, settings, worker))
 
     def _forget(self, connection: Connection, _closed_by_peer: bool) -> None:
         self.routes.lost(connection)

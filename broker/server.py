@@ -38,7 +38,6 @@ from triomq.broker.network.connection import Connection, ConnectionContext, Requ
 from triomq.broker.network.listeners import Listeners, Ports
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.shedding import Shedding
-from triomq.broker.network.steps import Steps
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
@@ -60,7 +59,6 @@ from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
 from triomq.broker.processors.table import Processors, tables
 from triomq.broker.processors.transaction import TransactionProcessors
-from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
 from triomq.broker.quotas.quotas import Quotas
@@ -80,6 +78,7 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.checks import TransactionChecks
 from triomq.broker.transactions.undecided import Undecided
+from triomq.broker.work import Worker
 from triomq.protocol.message_queue import MessageQueue
 from triomq.storage.config import Durability
 from triomq.storage.files.json_table import JsonTable
@@ -101,13 +100,12 @@ class Broker:
         audit: notes who did what, if that is wanted.
         statistics: counters.
         budget: counts the memory that peers make the broker hold.
-        pull_hold, paged_reads, group_commit: requests that wait for messages, for the disk, for a flush (if sync).
+        pull_hold, group_commit: requests that wait for messages, for a flush (if sync).
         stalls, clock_watch: queues whose messages are not consumed; whether the wall clock was set.
         retention, table_saving, scheduled_delivery, transaction_checks, housekeeping: services.
         registration: tells name servers of the broker.
-        acceptors, steps, context, connections: the connections and what they share.
-        is_serving, stopping: whether it has begun to serve; set to stop it.
-        monitor: serves its metrics, if configured.
+        acceptors, worker, context, connections: the connections and what they share.
+        is_serving, stopping, monitor: whether it has begun to serve; set to stop it; serves metrics, if configured.
     """
 
     def __init__(
@@ -143,7 +141,7 @@ class Broker:
         self._build_services()
         self.processors: Final = self._build_processors()
         shedding = Shedding(config, self.statistics, self.refusals)
-        ports = tables(self.processors, self.paged_reads, config.max_body_bytes, self._guard, shedding)
+        ports = tables(self.processors, self.worker, config.max_body_bytes, self._guard, shedding)
         self.ports: Final = ports if gate is None else Ports(*map(gate, ports))
         self._listeners: Final = Listeners(config.listeners, self.ports, config.admin_listen)
         self.acceptors: Final = Acceptors(self.context, self.stopping, tls)
@@ -161,11 +159,10 @@ class Broker:
             max_hold_s=config.max_hold_s,
             unread_high_bytes=config.unread_high_bytes,
         )
-        self.steps = Steps(self.pulls.serve_arrivals)
-        self.paged_reads = PagedReads(self.steps, self.refusals, self.budget, config.unread_high_bytes)
+        self.worker = Worker(self.refusals, self.budget, config.unread_high_bytes, self.pulls.serve_arrivals)
         self.group_commit: GroupCommit | None = None
         if config.store.durability is Durability.SYNC:
-            self.group_commit = GroupCommit(store, self.steps, config.sync_flush_timeout_s, self.statistics)
+            self.group_commit = GroupCommit(store, self.worker, config.sync_flush_timeout_s, self.statistics)
 
     def _build_tables(self, steady_clock_ms: Callable[[], int], random: Random) -> None:
         config, clock_ms = self.config, self._clock_ms
@@ -173,7 +170,7 @@ class Broker:
         self.topics = TopicTable(
             self._json_table("topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
         )
-        self.registration = Registration(config, self.topics, self.steps, self._address_at)
+        self.registration = Registration(config, self.topics, self.worker, self._address_at)
         settings = SubscriptionGroupTable(
             self._json_table("subscriptionGroup"), config, clock_ms=clock_ms, on_change=self._changed.set
         )
@@ -187,19 +184,22 @@ class Broker:
         if self.quotas is not None:
             self._saved += (self.quotas.limit(self.topics, settings),)
         self.client_requests = ClientRequests(self.stopping, self.budget, config.unread_high_bytes)
-        self.notices = GroupNotices(self.steps, self.client_requests.notify_ids_changed)
-        add, owe, limit = self.notices.add, self.steps.owe, config.max_sql_characters
+        self.notices = GroupNotices(self.worker, self.client_requests.notify_ids_changed)
         consumers = ConsumerGroups(
-            clock_ms=steady_clock_ms, notify=add, notifies=settings.notifies_members, owe=owe, max_sql_characters=limit
+            clock_ms=steady_clock_ms,
+            notify=self.notices.add,
+            notifies=settings.notifies_members,
+            charge=self.worker.charge,
+            max_sql_characters=config.max_sql_characters,
         )
         producers = ProducerGroups(clock_ms=steady_clock_ms)
         locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members, may_lock=self._may_lock)
-        self.groups = Groups(settings, offsets, consumers, producers, locks, FormerOffsets(consumers), self.steps)
+        self.groups = Groups(settings, offsets, consumers, producers, locks, FormerOffsets(consumers), self.worker)
 
     def _topics_changed(self) -> None:
         self._changed.set()
         self.registration.topics_changed()
-        self.steps.owe(0.0005)  # seconds, at least: the files of a topic are made in one step
+        self.worker.charge(0.0005)  # seconds, at least: the files of a topic are made in one step
 
     def _may_lock(self, group: str, queue: MessageQueue) -> bool:
         """Whether there are this group and this queue; others lock nothing: there is no end of them."""
@@ -218,7 +218,7 @@ class Broker:
         self.schedule = Schedule(store, self._json_table("delayOffset"), statistics, self.delivery, arrived)
         self.timer = Timer(store, self._json_table("timerProgress"), statistics, self.delivery, arrived, self.config)
         self.scheduled_delivery = ScheduledDelivery(
-            store, self.schedule, self.timer, self.delivery, arrived, self.group_commit, self.steps, self._clock_ms
+            store, self.schedule, self.timer, self.delivery, arrived, self.group_commit, self.worker, self._clock_ms
         )
 
     def _build_transactions(self, random: Random) -> None:
@@ -233,7 +233,7 @@ class Broker:
             self.groups.producers,
             self.client_requests,
             self.group_commit,
-            self.steps,
+            self.worker,
             random,
             self.clock_watch.even_ms,
         )
@@ -241,12 +241,12 @@ class Broker:
     def _build_services(self) -> None:
         config, store = self.config, self.store
         admission = Admission(config, self.statistics, lambda: store.max_open_files, self.quotas)
-        parts = self.steps, self.budget, self.refusals, self.client_requests, admission
+        parts = self.worker, self.budget, self.refusals, self.client_requests, admission
         self.context = ConnectionContext(config, self.statistics, *parts, self._forget)
         self.stalls = StallWatch(config, store, self.topics, self.groups, self.client_requests, self._clock_ms)
         self.housekeeping = Housekeeping(config, self.context, self.groups, self.routes, self.stalls, self.clock_watch)
         self.retention = RetentionService(store, config.retention_delay_s, self.clock_watch)
-        self.table_saving = TableSaving(self._saved, self._changed, config.persist_offsets_interval_s)
+        self.table_saving = TableSaving(self._saved, self._changed, self.worker, config.persist_offsets_interval_s)
 
     def _build_processors(self) -> Processors:
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
@@ -254,14 +254,14 @@ class Broker:
         sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
         names = NameServerSettings(self._json_table("kvConfig").path)
         return Processors(
-            namesrv=name_server(self.routes, self.key_values, names, self.paged_reads),
+            namesrv=name_server(self.routes, self.key_values, names, self.worker),
             plain_requests=self._build_plain_requests(),
             sends=sends,
             replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
             send_backs=SendBackProcessor(store, topics, groups.settings, self.schedule, statistics, self.group_commit),
             recalls=RecallProcessor(config, store, topics, self.timer, self.group_commit),
             transactions=TransactionProcessors(store, topics, self.undecided, self.group_commit),
-            pulls=PullProcessor(store, topics, groups, self.paged_reads, self.pulls),
+            pulls=PullProcessor(store, topics, groups, self.worker, self.pulls),
             offsets=OffsetProcessors(store, topics, groups),
             queries=QueryProcessors(store, groups, config.max_frame_bytes, self.group_commit),
             clients=ClientProcessors(config, topics, groups),
@@ -274,7 +274,7 @@ class Broker:
             ),
             figures=StatisticsProcessors(config, store, topics, groups, statistics, self.stalls, self._clock_ms),
             relay=RelayProcessors(store, topics, groups, self.client_requests, self.refusals, config.broker_name),
-            acl=AclProcessors(config, self.accounts, self.refusals, self.steps) if self.accounts else None,
+            acl=AclProcessors(config, self.accounts, self.refusals, self.worker) if self.accounts else None,
         )
 
     def _build_plain_requests(self) -> PlainRequests:
@@ -364,13 +364,13 @@ class Broker:
         """Serve until :attr:`stopping` is set; started when connections are accepted."""
         config, store = self.config, self.store
         async with trio.open_nursery() as services:  # 3. end last
-            services.start_soon(self.pulls.run, self.steps)
+            services.start_soon(self.pulls.run, self.worker)
             services.start_soon(self.notices.run)
             services.start_soon(self.housekeeping.run)
             services.start_soon(self.table_saving.run)
             services.start_soon(self.retention.run)
-            services.start_soon(flush_consume_queues, store, self.statistics.flushes)
-            services.start_soon(Indexing(store.index, self.statistics).run)
+            services.start_soon(flush_consume_queues, store, self.worker, self.statistics.flushes)
+            services.start_soon(Indexing(store.index, self.worker, self.statistics).run)
             services.start_soon(self.scheduled_delivery.run, config.persist_delay_offsets_interval_s)
             services.start_soon(self.transaction_checks.run)
             for file in self._watched_files:
@@ -379,7 +379,7 @@ class Broker:
                 services.start_soon(self.audit.run)
             services.start_soon(tell_exposure, config.exposure)
             if self.group_commit is None:
-                services.start_soon(flush_commit_log, store, self.statistics.flushes)
+                services.start_soon(flush_commit_log, store, self.worker, self.statistics.flushes)
             else:
                 services.start_soon(self.group_commit.run)
             async with trio.open_nursery() as server:

@@ -28,7 +28,7 @@ from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import DiskSpace, DiskWork, FileSystem, translated
 from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
 from triomq.storage.index.message_index import MessageIndex
-from triomq.storage.reading.cold_read import ColdReads, PagedRead, PagedWork, finish
+from triomq.storage.reading.cold_read import ColdReads, Work, finish
 from triomq.storage.reading.store_reader import StoreReader
 from triomq.storage.recovery.recovery import Recovery
 from triomq.storage.recovery.report import RecoveryReport
@@ -220,7 +220,7 @@ class MessageStore:
         """Plan a flush of the consume queues, and with 0 also of the checkpoint; otherwise as ``flush_plan``."""
         return finish(self.planning_consume_queues_flush(least_pages))
 
-    def planning_consume_queues_flush(self, least_pages: int) -> PagedRead[FlushPlan | None]:
+    def planning_consume_queues_flush(self, least_pages: int) -> Work[FlushPlan | None]:
         """Do what ``flush_consume_queues_plan`` does, in steps."""
         self._require_open()
         plan = FlushPlan(self._file_system, self._refusal.failed)
@@ -279,7 +279,7 @@ class MessageStore:
         """
         return finish(self.deletion(topic))
 
-    def deletion(self, topic: str, *, exists: bool = False) -> PagedWork[int]:
+    def deletion(self, topic: str, *, exists: bool = False) -> Work[int]:
         """Delete the queues of ``topic`` and return how many had messages.  New queues of the topic start at 0.
 
         With ``exists`` it is remembered that the topic was deleted even if it has no queues: messages may wait for it.

@@ -216,7 +216,7 @@ class BrokerHost:
         for topic in group.behind if group else ():
             for queue_id in self._behind(name, topic):
                 self._broker.pulls.end_waiting(self._broker.store.queue(topic, queue_id))
-        self._broker.steps.end()
+        self._broker.worker.end_step()
         return group
 
     async def advance(self, milliseconds: int, passed_ms: int) -> None:
@@ -231,7 +231,7 @@ class BrokerHost:
         """Close all connections."""
         for connection in list(self._broker.connections):
             connection.close("dropped by the test")
-        self._broker.steps.end()
+        self._broker.worker.end_step()
 
     async def stall(self, seconds: float) -> None:
         """Block the broker's thread as soon as the test has its answer."""

@@ -24,7 +24,7 @@ from triomq.storage.append import DueTime, Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.levels")
 
@@ -177,7 +177,7 @@ class Schedule:
         """Why a level cannot be read at the moment, if there is one."""
         return next((level.refusal for level in self._levels if level.refusal is not None), None)
 
-    def prepare(self, now_ms: int, *, is_retry: bool = True) -> PagedRead[None]:
+    def prepare(self, now_ms: int, *, is_retry: bool = True) -> Work[None]:
         """Read the messages that ``deliver`` is about to deliver, if they are on disk only.
 
         A level whose messages cannot be read (``StoreError``) is skipped, also by ``deliver``, until ``is_retry``.
@@ -190,7 +190,7 @@ class Schedule:
                 except StoreError as exc:
                     level.refusal = exc
 
-    def _prepare_level(self, level: _Level, now_ms: int) -> PagedRead[None]:
+    def _prepare_level(self, level: _Level, now_ms: int) -> Work[None]:
         cold = self._store.cold_reads
         queue, queue_offset = level.queue, self._next_offset(level)
         if queue_offset < queue.max_offset:

@@ -17,11 +17,10 @@ import trio
 from triomq.broker.delayed.delivery import UNREADABLE_MS, Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
-from triomq.broker.network.steps import Steps
-from triomq.broker.paged_read import run_paged_read
 from triomq.broker.services.flush import FlushRuns, GroupCommit
 from triomq.broker.services.saving import save_now
 from triomq.broker.signals import Signal
+from triomq.broker.work import Worker
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
 from triomq.storage.message_store import MessageStore
@@ -44,7 +43,7 @@ class ScheduledDelivery:
     delivery: Delivery
     arrived: Signal
     group_commit: GroupCommit | None
-    steps: Steps
+    worker: Worker
     clock_ms: Callable[[], int]
 
     def __post_init__(self) -> None:
@@ -76,7 +75,7 @@ class ScheduledDelivery:
         if delivered:
             if self.group_commit is not None:
                 self.group_commit.wake()
-            self.steps.end()
+            self.worker.end_step()
         return seconds
 
     async def _load(self) -> None:
@@ -84,7 +83,7 @@ class ScheduledDelivery:
         now_ms = self.clock_ms()
         is_retry = trio.current_time() >= self._read_again_at
         for source in (self.schedule, self.timer):
-            await run_paged_read(source.prepare(now_ms, is_retry=is_retry))
+            await self.worker.run(source.prepare(now_ms, is_retry=is_retry), urgent=True)
         refusal = self.schedule.refusal or self.timer.refusal
         if refusal is None:
             self._reading_log.ended()
@@ -130,7 +129,7 @@ class ScheduledDelivery:
                 if not await self._flushes.run(plan):
                     return
                 self.store.dispatch_flushed()
-                self.steps.end()
+                self.worker.end_step()
             for table, content in list(unsaved.items()):
                 try:
                     await trio.to_thread.run_sync(table.write, content)

@@ -33,7 +33,7 @@ from triomq.storage.consume_queue.unit_search import find_start, first_offset, p
 from triomq.storage.delays import OUT_MS, RECALL_LEAD_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, stored_time, wake_time
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.timer")
 
@@ -209,7 +209,7 @@ class Timer:
             self._next_ms = time_ms
             self._arrived.set()
 
-    def prepare(self, now_ms: int, *, is_retry: bool = True) -> PagedRead[None]:
+    def prepare(self, now_ms: int, *, is_retry: bool = True) -> Work[None]:
         """Read the messages that ``deliver`` is about to deliver, as ``Schedule.prepare`` does."""
         if self.refusal is not None and not is_retry:
             return

@@ -4,20 +4,18 @@ Source: behaviour.md A.13; ConsumerOffsetManager.java, store.md 6.4.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from triomq.broker.saved_table import SavedTable
 from triomq.protocol.errors import RefusedError, StoreLayoutError
 from triomq.storage.files.json_table import JsonTable, encode_rows
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.consumer_offsets")
 
 _SEPARATOR: Final = "@"
 _KEYS_AT_ONCE: Final = 256
-
-Found = TypeVar("Found")
-_Slowly: TypeAlias = Generator[tuple[()], None, Found]
 
 
 class ConsumerOffsetTable(SavedTable):
@@ -119,12 +117,12 @@ class ConsumerOffsetTable(SavedTable):
 
     # --- the whole table: there may be very many offsets, so these yield between parts of the work ------------
 
-    def of_group(self, group: str) -> _Slowly[dict[str, dict[int, int]]]:
+    def of_group(self, group: str) -> Work[dict[str, dict[int, int]]]:
         """Return a group's offsets: topic to queue id to offset."""
         found = yield from self._copy(lambda key: key.endswith(_SEPARATOR + group))
         return {key.partition(_SEPARATOR)[0]: offsets for key, offsets in found.items()}
 
-    def of_topic(self, topic: str) -> _Slowly[dict[str, dict[int, int]]]:
+    def of_topic(self, topic: str) -> Work[dict[str, dict[int, int]]]:
         """Return the offsets in a topic: group to queue id to offset."""
         found = yield from self._copy(lambda key: key.startswith(topic + _SEPARATOR))
         return {key.partition(_SEPARATOR)[2]: offsets for key, offsets in found.items()}
@@ -135,45 +133,45 @@ class ConsumerOffsetTable(SavedTable):
             topic, _, group = key.partition(_SEPARATOR)
             yield topic, group
 
-    def groups(self) -> _Slowly[dict[str, list[str]]]:
+    def groups(self) -> Work[dict[str, list[str]]]:
         """Return the topics where each group has stored offsets."""
         found: dict[str, list[str]] = {}
         for topic, group in self.pairs():
             found.setdefault(group, []).append(topic)
-            yield ()
+            yield PAUSE
         return found
 
-    def copy(self) -> _Slowly[dict[str, object]]:
+    def copy(self) -> Work[dict[str, object]]:
         """Return what ``to_json`` returns."""
         return {"offsetTable": (yield from self._copy(lambda _: True))}
 
-    def delete_group(self, group: str) -> _Slowly[None]:
+    def delete_group(self, group: str) -> Work[None]:
         """Forget all offsets of a group."""
         yield from self._delete(lambda key: key.endswith(_SEPARATOR + group))
 
-    def delete_topic(self, topic: str) -> _Slowly[None]:
+    def delete_topic(self, topic: str) -> Work[None]:
         """Forget all offsets in a deleted topic: the queues of a new one with its name begin at 0."""
         yield from self._delete(lambda key: key.startswith(topic + _SEPARATOR))
 
-    def _keys(self, matches: Callable[[str], bool]) -> _Slowly[list[str]]:
+    def _keys(self, matches: Callable[[str], bool]) -> Work[list[str]]:
         found: list[str] = []
         keys = list(self._offsets)
         for begin in range(0, len(keys), _KEYS_AT_ONCE):
             found += filter(matches, keys[begin : begin + _KEYS_AT_ONCE])
-            yield ()
+            yield PAUSE
         return found
 
-    def _copy(self, matches: Callable[[str], bool]) -> _Slowly[dict[str, dict[int, int]]]:
+    def _copy(self, matches: Callable[[str], bool]) -> Work[dict[str, dict[int, int]]]:
         found: dict[str, dict[int, int]] = {}
         for key in (yield from self._keys(matches)):
             if (offsets := self._offsets.get(key)) is not None:  # it may have been deleted meanwhile
                 found[key] = dict(offsets)
-            yield ()
+            yield PAUSE
         return found
 
-    def _delete(self, matches: Callable[[str], bool]) -> _Slowly[None]:
+    def _delete(self, matches: Callable[[str], bool]) -> Work[None]:
         for key in (yield from self._keys(matches)):
             self._offsets.pop(key, None)
             self._changed_ms.pop(key, None)
             self.is_dirty = True
-            yield ()
+            yield PAUSE

@@ -11,7 +11,7 @@ from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import CLOSE_GRACE_S, QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.steps import Steps
+from triomq.broker.work import Worker
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 
@@ -37,7 +37,7 @@ class Groups:
     producers: ProducerGroups
     locks: QueueLocks
     former: FormerOffsets
-    steps: Steps
+    worker: Worker
 
     def is_known(self, group: str) -> bool:
         """Whether a group has settings or live members."""
@@ -60,12 +60,12 @@ class Groups:
         self.producers.forget(connection)
         self.former.forget(connection)
         if self.locks.has_locked(connection):
-            self.steps.nursery.start_soon(self._release_locks, connection, closed_by_peer)
+            self.worker.nursery.start_soon(self._release_locks, connection, closed_by_peer)
 
     async def _release_locks(self, connection: Connection, closed_by_peer: bool) -> None:
         await trio.sleep(CLOSE_GRACE_S)
         release = self.locks.release(connection, self.consumers.connection_of, closed_by_peer=closed_by_peer)
-        wait_s = await self.steps.run(release)
+        wait_s = await self.worker.run(release)
         if wait_s:
             await trio.sleep(wait_s)
-            await self.steps.run(self.locks.free_ended())
+            await self.worker.run(self.locks.free_ended())

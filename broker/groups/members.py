@@ -100,7 +100,7 @@ class ConsumerGroups:
         notify: takes a group that has changed, to notify its members.
         notifies: whether the settings of a group allow such notices.
         max_sql_characters: of an expression.
-        owe: takes how many seconds the work of this step took although it could not pause.
+        charge: takes how many seconds the work of this step took although it could not pause.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class ConsumerGroups:
         notify: Callable[[ConsumerGroup], None],
         notifies: Callable[[str], bool],
         max_sql_characters: int,
-        owe: Callable[[float], None],
+        charge: Callable[[float], None],
     ) -> None:
-        self._owe = owe
+        self._charge = charge
         self._max_sql_characters = max_sql_characters
         self._clock_ms = clock_ms
         self._notify = notify
@@ -135,7 +135,7 @@ class ConsumerGroups:
                     f"SQL expression: {count} characters are too many, the limit is {limit} (max_sql_characters)"
                 )
             if count > _SHORT_SQL:
-                self._owe(count * _PARSING_S_PER_CHARACTER)
+                self._charge(count * _PARSING_S_PER_CHARACTER)
         return parse_filter(expression, expression_type)
 
     def __iter__(self) -> Iterator[ConsumerGroup]:

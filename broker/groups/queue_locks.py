@@ -14,12 +14,13 @@ Source: behaviour.md A.14; RebalanceLockManager.java.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.network.connection import Connection
 from triomq.protocol.message_queue import MessageQueue
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.queue_locks")
 
@@ -131,7 +132,7 @@ class QueueLocks:
         successor: Callable[[str, str], Connection | None],
         *,
         closed_by_peer: bool,
-    ) -> Generator[tuple[()], None, float]:
+    ) -> Work[float]:
         """Free the locks of a connection that ended :data:`CLOSE_GRACE_S` ago, as far as its members have stopped.
 
         Yields after each lock.
@@ -148,7 +149,7 @@ class QueueLocks:
         for group in self._groups_of.pop(connection, ()):
             free = []
             for queue, lock in list(self._locks.get(group, {}).items()):
-                yield ()
+                yield PAUSE
                 if lock.connection is not connection:  # renewed on another one
                     continue
                 lock.connection = successor(group, lock.client_id)
@@ -163,12 +164,12 @@ class QueueLocks:
                 self._free(group, free)
         return max(ends_ms + 1 - self._clock_ms(), 1) / 1000 if ends_ms else 0.0
 
-    def free_ended(self) -> Generator[tuple[()]]:
+    def free_ended(self) -> Work[None]:
         """Free the locks of lost members that have ended, and tell members that were refused them; yields likewise."""
         for group, locks in list(self._locks.items()):
             ended = []
             for queue, lock in list(locks.items()):
-                yield ()
+                yield PAUSE
                 if lock.connection is None and self._is_over(lock):
                     ended.append(queue)
             if ended:

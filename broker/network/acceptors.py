@@ -50,7 +50,7 @@ class Acceptors:
         At the end peers that are reading, and requests that ``has_unfinished`` tells of, get some time.
         """
         async with trio.open_nursery() as connections:  # 2. requests in flight are answered
-            self.context.steps.nursery = connections
+            self.context.worker.nursery = connections
             connections.start_soon(self.context.reader.run, self.context.connections)
             if self.tls is not None:
                 self.tls.reader, self.tls.statistics = self.context.reader, self.context.statistics

@@ -21,8 +21,8 @@ from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.shedding import FULL_READ_BYTES, Arrivals, Shedding, waiting_bytes
 from triomq.broker.network.sockets import Wire
-from triomq.broker.network.steps import STEP_S
 from triomq.broker.network.writing import JOIN_BYTES, Writer, WriterContext
+from triomq.broker.work import STEP_S
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import encode_host
@@ -90,8 +90,8 @@ class ConnectionContext(WriterContext):
     connections: "set[Connection]" = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.reader = ConnectionReader(self.steps)
-        self.steps.read_ready = self.reader.read_ready
+        self.reader = ConnectionReader(self.worker)
+        self.worker.read_ready = self.reader.read_ready
 
 
 class Connection(Writer[ConnectionContext]):
@@ -162,7 +162,7 @@ class Connection(Writer[ConnectionContext]):
 
     def read(self) -> None:
         """Receive what the peer sent and answer it, in one step; every failure ends this connection only."""
-        ends = self._context.steps.begin()
+        ends = self._context.worker.begin_step()
         try:
             try:
                 data = self._socket.recv(_READ_BYTES)
@@ -184,12 +184,12 @@ class Connection(Writer[ConnectionContext]):
             unserved = iter(frames)
             if self._serve_frames(unserved, error, ends, after):
                 self._context.reader.remove(self)
-                self._context.steps.nursery.start_soon(self._serve_slowly, unserved, error, after)
+                self._context.worker.nursery.start_soon(self._serve_slowly, unserved, error, after)
         except Exception as exc:  # noqa: BLE001  # boundary: a bad connection must not harm the others
             self._fail(exc)
 
     def _mark_arrivals(self) -> None:
-        self._arrivals.mark(self._context.steps.clock(), waiting_bytes(self.fileno()))
+        self._arrivals.mark(self._context.worker.clock(), waiting_bytes(self.fileno()))
 
     def _serve_frames(self, frames: Iterator[Frame], error: ProtocolError | None, ends: float, after: float) -> bool:
         """Answer frames that arrived ``after`` then, in a step that should be over when it ``ends``.
@@ -200,8 +200,8 @@ class Connection(Writer[ConnectionContext]):
         Raises:
             ProtocolError: a frame cannot be read, or ``error`` followed them; those before it have been answered.
         """
-        steps = self._context.steps
-        clock = steps.clock
+        worker = self._context.worker
+        clock = worker.clock
         next_command = self._next_command
         if self._shedding is not None:
             next_command = self._shedding.next_command(self._arrivals, ends - STEP_S, after, next_command)
@@ -209,30 +209,30 @@ class Connection(Writer[ConnectionContext]):
             while (command := next_command(self, frames)) is not None:
                 self.serve(command)
                 if self._writes.pending_bytes > self._context.config.unread_high_bytes:
-                    steps.end()
+                    worker.end_step()
                     if self._has_too_much_unread():
                         return True
                 if (over_s := clock() - ends) > 0:
-                    steps.end()
+                    worker.end_step()
                     if over_s > STEP_S and (command.code not in _FREQUENT or (command.body and command.code == _PULL)):
-                        steps.owe(over_s)
-                    self._pause_s = steps.owed_s
+                        worker.charge(over_s)
+                    self._pause_s = worker.wait_s
                     return True
         except ProtocolError as exc:
             error = exc
-        steps.end()
+        worker.end_step()
         if error is not None:
             raise error
         return False
 
     async def _serve_slowly(self, frames: Iterator[Frame], error: ProtocolError | None, after: float) -> None:
         """Serve a peer by turns, and as fast as it reads its answers, until all is served; then read it again."""
-        steps = self._context.steps
+        worker = self._context.worker
         rest = list(frames)
         frames = iter(rest)
         self.count_held(self._splitter.pending_bytes + sum(map(len, rest)))
         if not self._arrivals.marks:
-            self._arrivals.restart(steps.clock())
+            self._arrivals.restart(worker.clock())
         try:
             while True:
                 is_held_up = bool(self._pause_s)  # by its own doing: not a wait for the broker
@@ -243,12 +243,14 @@ class Connection(Writer[ConnectionContext]):
                     await self._drain_wanted.wait()
                     is_held_up = True
                 if is_held_up:
-                    after = steps.clock()
+                    after = worker.clock()
                     self._arrivals.restart(after)
-                async with steps.turn():
+                async with worker.turn():
                     if self.closed:
                         return
-                    if not self._has_too_much_unread() and not self._serve_frames(frames, error, steps.begin(), after):
+                    if not self._has_too_much_unread() and not self._serve_frames(
+                        frames, error, worker.begin_step(), after
+                    ):
                         self.count_held(self._splitter.pending_bytes)
                         self._mark_arrivals()
                         self._context.reader.add(self)
@@ -273,7 +275,7 @@ class Connection(Writer[ConnectionContext]):
 
     def _end(self, reason: str, *, closed_by_peer: bool = False) -> None:
         self.close(reason, closed_by_peer=closed_by_peer)
-        self._context.steps.end()  # sends the notices to the remaining members
+        self._context.worker.end_step()  # sends the notices to the remaining members
 
     def _explain_end(self) -> str:
         pending = self._splitter.pending_bytes
@@ -296,7 +298,7 @@ class Connection(Writer[ConnectionContext]):
             self.send(response)
 
     def send(self, command: RemotingCommand) -> None:
-        """Queue a command; it is written at the end of this step (:meth:`Steps.end`).
+        """Queue a command; it is written at the end of this step (:meth:`Worker.end_step`).
 
         An answer too large for a frame, of a hundred thousand queues for example, is replaced by an error response.
         """
@@ -321,7 +323,7 @@ class Connection(Writer[ConnectionContext]):
         self._stop_writing(ConnectionError("memory budget is used up"))
         self._splitter.clear()
         self._context.reader.remove(self)
-        self._context.steps.nursery.start_soon(self._close_given_up)
+        self._context.worker.nursery.start_soon(self._close_given_up)
 
     async def _close_given_up(self) -> None:
         self._end("memory budget is used up")

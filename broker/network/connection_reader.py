@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import trio
 
-from triomq.broker.network.steps import Steps
+from triomq.broker.work import Worker
 
 _TURN_S: Final = 0.004  # how long connections are read before other tasks run
 
@@ -41,10 +41,10 @@ class ConnectionReader:
         since: by the clock; what arrived before has been read in the round before, unless its socket had more.
     """
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, worker: Worker) -> None:
         self.turns = 0
         self.since = 0.0
-        self._steps = steps
+        self._worker = worker
         self._rounds: Final = itertools.count()
         self._round: list[tuple[int, int]] = []  # what is still to be read in this one
         self._round_began = 0.0
@@ -74,7 +74,7 @@ class ConnectionReader:
         if self._poll.closed:
             return
         self.turns += 1
-        clock = self._steps.clock
+        clock = self._worker.clock
         now = clock()
         turn_ends = now + _TURN_S
         if not self._round:

@@ -15,9 +15,9 @@ import trio
 from triomq.broker.config import ConnectionConfig
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.sockets import Wire
-from triomq.broker.network.steps import Steps
 from triomq.broker.quotas.usage import Usage
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.work import Worker
 from triomq.protocol.wire.write_queue import WriteQueue
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.writing")
@@ -31,7 +31,7 @@ class WriterContext:
 
     config: ConnectionConfig
     statistics: BrokerStatistics
-    steps: Steps
+    worker: Worker
     budget: MemoryBudget
 
 
@@ -46,7 +46,7 @@ class Writer(ABC, Generic[_Context]):
         closed: whether the connection is closed.
         held_bytes: memory that the peer makes the broker hold, kept by the budget.
         idle_s: time since the last read or write, kept by housekeeping.
-        is_scheduled: whether it is in ``Steps.unflushed``.
+        is_scheduled: whether it is in ``Worker.unflushed``.
         usage: counts what is written, if there are quotas.
     """
 
@@ -109,7 +109,7 @@ class Writer(ABC, Generic[_Context]):
             self.flush()
         elif not self.is_scheduled:
             self.is_scheduled = True
-            self._context.steps.unflushed.append(self)
+            self._context.worker.unflushed.append(self)
 
     def send_chunks(self, head: bytes, chunks: Sequence[bytes | memoryview], size_bytes: int) -> None:
         """Queue the buffers of a whole frame; those after ``head`` have ``size_bytes``."""
@@ -137,7 +137,7 @@ class Writer(ABC, Generic[_Context]):
             if not self._writes:
                 return
             self._drain_wanted = trio.Event()
-            self._context.steps.nursery.start_soon(self._drain)
+            self._context.worker.nursery.start_soon(self._drain)
         self.count_held()
 
     def _write_some(self) -> None:

@@ -21,7 +21,7 @@ from triomq.broker.accounts import Accounts
 from triomq.broker.config import BrokerConfig
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.connection import Connection, Processor
-from triomq.broker.network.steps import Steps
+from triomq.broker.work import Worker
 from triomq.protocol.acl import changes
 from triomq.protocol.acl.plain_acl import ACCESS_KEY
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
@@ -37,11 +37,11 @@ _MAX_WAITING: Final = 100
 class AclProcessors:
     """Tells and changes the accounts; the file is read and written in a worker thread, for one request at a time."""
 
-    def __init__(self, config: BrokerConfig, accounts: Accounts, refusals: Refusals, steps: Steps) -> None:
+    def __init__(self, config: BrokerConfig, accounts: Accounts, refusals: Refusals, worker: Worker) -> None:
         self._config = config
         self._accounts = accounts
         self._refusals = refusals
-        self._steps = steps
+        self._worker = worker
         self._waiting: deque[Callable[[], Awaitable[None]]] = deque()  # the first one is being served
 
     @property
@@ -131,7 +131,7 @@ class AclProcessors:
             raise RefusedError("too many requests about accounts wait: try again later", ResponseCode.SYSTEM_BUSY)
         self._waiting.append(partial(self._answer, connection, command, work, failure))
         if len(self._waiting) == 1:
-            self._steps.nursery.start_soon(self._run)
+            self._worker.nursery.start_soon(self._run)
 
     async def _run(self) -> None:
         while self._waiting:
@@ -150,4 +150,4 @@ class AclProcessors:
             response = self._refusals.response_to(connection.peer, command, exc)
         if not command.flag & _ONEWAY:
             connection.send(response)
-        self._steps.end()
+        self._worker.end_step()

@@ -13,12 +13,12 @@ from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.paged_read import encode
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
+from triomq.broker.work import encode
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType, TopicList
 from triomq.protocol.codes import Permission, ResponseCode
@@ -28,7 +28,7 @@ from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead, PagedWork
+from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.admin")
 
@@ -77,7 +77,7 @@ class TopicProcessors:
         )  # fmt: skip
         return self.registration.answer_later(connection, command, header.topic)
 
-    def delete_topic(self, connection: Connection, command: RemotingCommand) -> PagedWork[RemotingCommand | None]:
+    def delete_topic(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Delete a topic with its queues and offsets; pulls that wait for its messages are answered.
 
         Unlike in RocketMQ the offsets are deleted too: in a new topic of this name they would hide the first messages.
@@ -102,7 +102,7 @@ class TopicProcessors:
         LOGGER.info("topic deleted topic=%s peer=%s", topic, connection.peer)
         return self.registration.answer_later(connection, command, topic)
 
-    def get_all_topic_config(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def get_all_topic_config(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with all topics."""
         return command.reply(body=(yield from encode(self.topics.copy())))
 
@@ -142,7 +142,7 @@ class GroupProcessors:
 
     def get_all_subscription_group_config(
         self, _connection: Connection, command: RemotingCommand
-    ) -> PagedRead[RemotingCommand]:
+    ) -> Work[RemotingCommand]:
         """Answer with all subscription groups."""
         return command.reply(body=(yield from encode(self._settings.copy())))
 
@@ -154,7 +154,7 @@ class GroupProcessors:
             raise RefusedError(f"No group in this broker. group: {group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return command.reply(body=config.encode())
 
-    def delete_subscription_group(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def delete_subscription_group(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Delete a subscription group, and its offsets if requested; a live member creates it again."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         self._settings.delete(header.group_name)
@@ -175,7 +175,7 @@ class StoreProcessors:
         self._delay_offsets = delay_offsets
         self._retention = retention
 
-    def get_all_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def get_all_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with all stored offsets, as slaves copy them."""
         table = yield from self._offsets.copy()
         return command.reply(body=(yield from encode(table)))

@@ -22,7 +22,7 @@ from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import Work
 
 _VERSION_NAME: Final = "V4_9_7"  # of VERSION, which our frames contain
 #: Queues of RocketMQ's thread pools.  Here a request is served in the step that reads it, so none ever waits.
@@ -42,7 +42,7 @@ class RuntimeProcessor:
     delay_offsets: DelayOffsetTable
     clock_watch: ClockWatch
 
-    def get_broker_runtime_info(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def get_broker_runtime_info(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with version, times, rates, totals, and the state of the store."""
         store = self.store
         yield from store.cold_reads.load_records((store.commit_log.min_offset,))

@@ -38,7 +38,7 @@ from triomq.protocol.requests.offsets import (
 from triomq.protocol.requests.topics import TopicRequestHeader, ViewBrokerStatsDataRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ class StatisticsProcessors:
     stalls: StallWatch
     clock_ms: Callable[[], int]
 
-    def get_topic_stats_info(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def get_topic_stats_info(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with first and next offset of every write queue, and the store time of its newest message."""
         topic = TopicRequestHeader.decode(command.ext_fields).topic
         config = self.topics.get(topic)
@@ -69,17 +69,17 @@ class StatisticsProcessors:
             )
             key = written_key(MessageQueue(topic, self.config.broker_name, queue_id))
             text += b"%b%b:%b" % (b"," if queue_id else b"", key, offset.encode())
-            yield ()
+            yield PAUSE
         text += b"}}"
         return command.reply(body=memoryview(text))
 
-    def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> PagedRead[int]:
+    def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> Work[int]:
         """Return when a message was stored, ms; 0 if it does not exist."""
         if queue_offset < 0:
             return 0
         return max((yield from self.store.reader.store_time(topic, queue_id, queue_offset)), 0)
 
-    def get_consume_stats(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def get_consume_stats(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the progress of a group in each read queue of a topic, or of all topics where it has offsets."""
         header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
         group = header.consumer_group
@@ -87,7 +87,7 @@ class StatisticsProcessors:
         stats, _, _ = yield from self._consume_stats(group, topics)
         return command.reply(body=memoryview(stats))
 
-    def _consume_stats(self, group: str, topics: Iterable[str]) -> PagedRead[tuple[bytearray, int, int]]:
+    def _consume_stats(self, group: str, topics: Iterable[str]) -> Work[tuple[bytearray, int, int]]:
         """Return a ``ConsumeStats`` as it is sent, the number of its queues, and how many messages wait in them.
 
         Each queue is written at once: the garbage collector would look at objects for all of them for 50 ms.
@@ -104,11 +104,11 @@ class StatisticsProcessors:
                 text += b"%b%b:%b" % (b"," if queues else b"", written_key(queue), each.encode())
                 queues += 1
                 diff += each.broker_offset - each.consumer_offset
-                yield ()
+                yield PAUSE
         text += b"}}"
         return text, queues, diff
 
-    def get_broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def get_broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the progress of all groups, in all topics or in those whose order is global."""
         is_order = GetBrokerConsumeStatsRequestHeader.decode(command.ext_fields).is_order
         text = bytearray(b'{"brokerAddr":%b,"consumeStatsList":[' % fastjson.dumps(connection.advertised))
@@ -120,11 +120,11 @@ class StatisticsProcessors:
                 text += b"%b{%b:[%b]}" % (b"," if groups else b"", fastjson.dumps(group), bytes(stats))
                 groups += 1
                 total_diff += diff
-            yield ()
+            yield PAUSE
         text += b'],"totalDiff":%d}' % total_diff
         return command.reply(body=memoryview(text))
 
-    def _offset_wrapper(self, group: str, queue: MessageQueue) -> PagedRead[OffsetWrapper]:
+    def _offset_wrapper(self, group: str, queue: MessageQueue) -> Work[OffsetWrapper]:
         topic, _, queue_id = queue
         consumer_offset = self.groups.offsets.query(group, topic, queue_id) or 0
         return OffsetWrapper(
@@ -141,16 +141,14 @@ class StatisticsProcessors:
         live = self.groups.consumers.get(group)
         return live is None or not live.subscriptions or topic in live.subscriptions
 
-    def query_topic_consume_by_who(
-        self, _connection: Connection, command: RemotingCommand
-    ) -> PagedRead[RemotingCommand]:
+    def query_topic_consume_by_who(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the groups that subscribe to a topic now or have offsets in it."""
         topic = TopicRequestHeader.decode(command.ext_fields).topic
         groups = {group.name for group in self.groups.consumers if topic in group.subscriptions}
         groups.update((yield from self.groups.offsets.of_topic(topic)))
         return command.reply(body=GroupList(sorted(groups)).encode())
 
-    def query_consume_time_span(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def query_consume_time_span(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the store times of messages in a topic's write queues, and of those that a group consumed."""
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
         config = self.topics.get(header.topic)
@@ -160,11 +158,11 @@ class StatisticsProcessors:
         for queue_id in range(config.write_queue_nums):
             span = yield from self._time_span(header.group, header.topic, queue_id)
             text += b"%b%b" % (b"," if queue_id else b"", span.encode())
-            yield ()
+            yield PAUSE
         text += b"]}"
         return command.reply(body=memoryview(text))
 
-    def _time_span(self, group: str, topic: str, queue_id: int) -> PagedRead[QueueTimeSpan]:
+    def _time_span(self, group: str, topic: str, queue_id: int) -> Work[QueueTimeSpan]:
         reader = self.store.reader
         first, end = reader.min_offset_in_queue(topic, queue_id), reader.max_offset_in_queue(topic, queue_id)
         # RocketMQ uses -1 for a missing offset, and reports a delay since 1970.

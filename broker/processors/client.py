@@ -11,8 +11,8 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.heartbeats import MAX_CLIENT_ID, check_client, read_heartbeat
 from triomq.broker.network.connection import Connection
-from triomq.broker.paged_read import encode
 from triomq.broker.topics import TopicTable
+from triomq.broker.work import encode
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
     ConsumerIdList,
@@ -25,7 +25,7 @@ from triomq.protocol.names import retry_topic
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.table import accept
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 
 class ClientProcessors:
@@ -88,11 +88,11 @@ class ClientProcessors:
             self._groups.consumers.parse_filter(subscription.sub_string, subscription.expression_type)
         return command.reply()
 
-    def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Lock queues; the answer names those that the client holds now."""
         granted: list[MessageQueue] = []
         for body in LockBatchRequestBody.parts(command.body, "mqSet"):
-            yield ()
+            yield PAUSE
             if connection.closed:  # its locks have been freed
                 break
             if len(body.client_id) > MAX_CLIENT_ID:
@@ -106,9 +106,9 @@ class ClientProcessors:
             )
         return command.reply(body=(yield from encode(LockBatchResponseBody(granted))))
 
-    def unlock_batch_mq(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def unlock_batch_mq(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Free those of the queues that the client holds."""
         for body in LockBatchRequestBody.parts(command.body, "mqSet"):
-            yield ()
+            yield PAUSE
             self._groups.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return command.reply()

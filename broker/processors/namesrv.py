@@ -14,8 +14,8 @@ from triomq.broker.processors.route import (
     has_unit_subscription,
     is_unit,
 )
-from triomq.broker.pulls.paged_reads import PagedReads
 from triomq.broker.settings import FixedSettingError
+from triomq.broker.work import Worker
 from triomq.protocol.bodies.properties_text import properties_text, read_properties
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError
@@ -23,7 +23,7 @@ from triomq.protocol.wire.command import RemotingCommand
 
 
 def name_server(
-    table: RouteTable, key_values: KvTable, settings: NameServerSettings, paged_reads: PagedReads
+    table: RouteTable, key_values: KvTable, settings: NameServerSettings, worker: Worker
 ) -> dict[int, Processor]:
     """Return the processors of a name server."""
     brokers = RegistrationProcessors(table, key_values)
@@ -31,7 +31,7 @@ def name_server(
     values = KvConfigProcessors(key_values)
     config = _SettingsProcessor(settings)
     return {
-        RequestCode.REGISTER_BROKER: paged_reads.processor(brokers.register),
+        RequestCode.REGISTER_BROKER: worker.processor(brokers.register),
         RequestCode.UNREGISTER_BROKER: brokers.unregister,
         RequestCode.QUERY_DATA_VERSION: brokers.query_data_version,
         RequestCode.GET_ROUTEINFO_BY_TOPIC: routes.get_route_info,

@@ -8,8 +8,8 @@ from typing import Final
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.paged_read import encode
 from triomq.broker.topics import TopicTable
+from triomq.broker.work import encode
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import QueryCorrectionOffsetBody
 from triomq.protocol.codes import ResponseCode
@@ -28,7 +28,7 @@ from triomq.protocol.requests.offsets import (
 from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 _BEHIND: Final = 2**63 - 1
 
@@ -41,7 +41,7 @@ class OffsetProcessors:
         self._topics = topics
         self._groups = groups
 
-    def query_consumer_offset(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def query_consumer_offset(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the group's stored offset, or with 0 for a group that is new on a young queue.
 
         Clients apply their consume-from-where policy only after QUERY_NOT_FOUND, so on a queue whose first message is
@@ -63,7 +63,7 @@ class OffsetProcessors:
             )
         return _offset(command, 0)
 
-    def _first_is_on_disk(self, topic: str, queue_id: int) -> PagedRead[bool]:
+    def _first_is_on_disk(self, topic: str, queue_id: int) -> Work[bool]:
         """Whether message 0 is so old that it is probably no longer in memory."""
         store = self._store
         if (queue := store.queues.find(topic, queue_id)) is not None:
@@ -102,7 +102,7 @@ class OffsetProcessors:
             self._groups.commit(group, topic, queue_id, header.commit_offset)
         return command.reply()
 
-    def query_correction_offset(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def query_correction_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the lowest offset of all groups but some in each queue of a topic, which no message precedes.
 
         It is the largest number where the group to compare is behind all others.  RocketMQ 4.9 mixes up topic and
@@ -118,14 +118,14 @@ class OffsetProcessors:
             for queue_id, queue_offset in offsets.items():
                 if queue_offset >= self._store.reader.min_offset_in_queue(header.topic, queue_id):
                     lowest[queue_id] = min(queue_offset, lowest.get(queue_id, queue_offset))
-                yield ()
+                yield PAUSE
         for queue_id, queue_offset in groups.get(header.compare_group or "", {}).items():
             if queue_id in lowest and lowest[queue_id] > queue_offset:
                 lowest[queue_id] = _BEHIND
-            yield ()
+            yield PAUSE
         return command.reply(body=(yield from encode(QueryCorrectionOffsetBody(lowest))))
 
-    def clone_group_offset(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def clone_group_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Copy the offsets of one group to another, in one topic or in all topics.
 
         Topics that a live source group no longer subscribes to are skipped, unless the request says that it is offline.
@@ -149,12 +149,10 @@ class OffsetProcessors:
         for topic in topics:
             for queue_id, queue_offset in found[topic].items():
                 self._groups.commit(header.dest_group, topic, queue_id, queue_offset)
-                yield ()
+                yield PAUSE
         return command.reply()
 
-    def search_offset_by_timestamp(
-        self, _connection: Connection, command: RemotingCommand
-    ) -> PagedRead[RemotingCommand]:
+    def search_offset_by_timestamp(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the offset of the message whose store time is nearest to a time; 0 for an unknown queue."""
         header = SearchOffsetRequestHeader.decode(command.ext_fields)
         return _offset(
@@ -171,7 +169,7 @@ class OffsetProcessors:
         header = QueueRequestHeader.decode(command.ext_fields)
         return _offset(command, self._store.reader.min_offset_in_queue(header.topic, header.queue_id))
 
-    def get_earliest_store_time(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def get_earliest_store_time(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the store time of the queue's oldest message, ms; -1 if there is none."""
         header = QueueRequestHeader.decode(command.ext_fields)
         timestamp = yield from self._store.reader.earliest_store_time(header.topic, header.queue_id)

@@ -3,16 +3,16 @@
 Source: behaviour.md A.9, A.10; PullMessageProcessor.java.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.pulls.paged_reads import PagedReads, check_open
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import Pull
 from triomq.broker.topics import TopicTable
+from triomq.broker.work import Worker
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode
 from triomq.protocol.errors import RefusedError, SubscriptionParseError
@@ -20,7 +20,7 @@ from triomq.protocol.filters.filter_types import MessageFilter
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import ColdRange, Work
 from triomq.storage.reading.filtered_read import scan_for
 
 _READ: Final = int(Permission.READ)
@@ -36,7 +36,7 @@ class PullProcessor:
     store: MessageStore
     topics: TopicTable
     groups: Groups
-    paged_reads: PagedReads
+    worker: Worker
     answers: PullAnswers
 
     def pull_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
@@ -57,15 +57,16 @@ class PullProcessor:
         place = queue, header.queue_offset, *scan
         cold = store.cold_reads
         if ranges := cold.find(*place):
-            reading = self._when_read(cold.rest(*place), pull)
-            self.paged_reads.wait(connection, command, reading, ranges, partial(check_open, connection))
-        else:
-            self.answers.answer(pull)
+            work = self._answer_when_read(ranges, cold.rest(*place), pull)
+            return self.worker.answer(connection, command, work)
+        self.answers.answer(pull)
         return None
 
-    def _when_read(self, reading: PagedRead[None], pull: Pull) -> PagedRead[None]:
-        yield from reading
-        if not self.answers.put_off(pull):
+    def _answer_when_read(self, ranges: Sequence[ColdRange], reading_rest: Work[None], pull: Pull) -> Work[None]:
+        yield ranges
+        if not pull.connection.closed:
+            yield from reading_rest
+        if not (pull.connection.closed or self.answers.put_off(pull)):
             self.answers.answer(pull)
 
     # --- checks, in RocketMQ's order ------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.index.index_file import NO_OFFSET
 from triomq.storage.index.message_index import MAX_MATCHES
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import Work
 
 _UNIQUE_KEY_MATCHES: Final = 32  # defaultQueryMaxNum
 _HEAD_BYTES: Final = 64 * 1024  # of the largest frame, for its header
@@ -45,7 +45,7 @@ class QueryProcessors:
         self._group_commit = group_commit
         self._max_body_bytes = max_frame_bytes - _HEAD_BYTES
 
-    def query_message(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def query_message(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the newest messages of a topic that have a key.
 
         Unlike in RocketMQ, those of a deleted topic of the same name are left out, and those whose keys only have the
@@ -71,7 +71,7 @@ class QueryProcessors:
             return command.reply(ResponseCode.QUERY_NOT_FOUND, fields.encode(), remark=remark)
         return command.reply(ext_fields=fields.encode(), body=body)
 
-    def _with_key(self, offsets: Sequence[int], header: QueryMessageRequestHeader) -> PagedRead[list[memoryview]]:
+    def _with_key(self, offsets: Sequence[int], header: QueryMessageRequestHeader) -> Work[list[memoryview]]:
         """Return the records of messages with the wanted key, of those that still exist."""
         begin = self._store.deleted.end_of(header.topic)
         records = yield from self._store.reader.look_up([offset for offset in offsets if offset >= begin])
@@ -88,7 +88,7 @@ class QueryProcessors:
             found.append(record)
         return b"".join(reversed(found))
 
-    def view_message_by_id(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
+    def view_message_by_id(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Answer with the record at a commit log offset, which the client took from an offset message id."""
         header = ViewMessageRequestHeader.decode(command.ext_fields)
         (record,) = yield from self._store.reader.look_up((header.offset,))
@@ -99,7 +99,7 @@ class QueryProcessors:
             return response
         return answer_stored(self._group_commit, connection, command, response)
 
-    def query_consume_queue(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def query_consume_queue(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with units of a queue; for a group also with its subscription, and which units match it."""
         header = QueryConsumeQueueRequestHeader.decode(command.ext_fields)
         topic, queue_id, index = header.topic, header.queue_id, header.index

@@ -14,7 +14,7 @@ from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import ORDER_NAMESPACE
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import Work
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class RegistrationProcessors:
     table: RouteTable
     key_values: KvTable
 
-    def register(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
+    def register(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Take a broker's address and topics; answer a slave with its master, and all with the order topics."""
         header = RegisterBrokerRequestHeader.decode(command.ext_fields)
         if header.body_crc32 and header.body_crc32 != registration_crc(command.body):

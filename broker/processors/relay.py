@@ -24,7 +24,7 @@ from triomq.protocol.requests.messages import ConsumeMessageDirectlyRequestHeade
 from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.relay")
 
@@ -45,7 +45,7 @@ class RelayProcessors:
     refusals: Refusals
     broker_name: str
 
-    def reset_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def reset_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Tell all members of a group from where to continue in a topic; answer with these offsets.
 
         The broker's own offsets change when the members commit.  Without force nothing moves forward.
@@ -66,7 +66,7 @@ class RelayProcessors:
             self.client_requests.send_oneway(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
         return command.reply(body=body.encode())
 
-    def _reset_targets(self, header: ResetOffsetRequestHeader) -> PagedRead[dict[MessageQueue, int]]:
+    def _reset_targets(self, header: ResetOffsetRequestHeader) -> Work[dict[MessageQueue, int]]:
         config = self.topics.get(header.topic)
         if config is None:
             raise RefusedError(f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}")
@@ -113,7 +113,7 @@ class RelayProcessors:
         self._forward(connection, command, header.consumer_group, header.client_id, command.ext_fields, b"")
         return None
 
-    def consume_message_directly(self, connection: Connection, command: RemotingCommand) -> PagedRead[None]:
+    def consume_message_directly(self, connection: Connection, command: RemotingCommand) -> Work[None]:
         """Have a member process a stored message, named by its offset message id; its result is the answer."""
         header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
         record = None

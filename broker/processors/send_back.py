@@ -25,7 +25,7 @@ from triomq.protocol.requests.messages import ConsumerSendMsgBackRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import entry
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import Work
 
 _FIRST_LEVEL: Final = 3  # 10 s
 _UNIT_SUB: Final = 2  # topic sysFlag of retry topics in unit mode
@@ -50,7 +50,7 @@ class SendBackProcessor:
     statistics: BrokerStatistics
     group_commit: GroupCommit | None
 
-    def send_message_back(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
+    def send_message_back(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Store a message again: for the group's retry topic after a delay, or in its dead-letter topic.
 
         With durability sync the answer waits for the disk, unlike in RocketMQ: the consumer drops the message then.

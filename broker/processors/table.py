@@ -5,6 +5,7 @@ A code in none of them is answered REQUEST_CODE_NOT_SUPPORTED.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from triomq.broker.network.connection import Connection, Processor, Requests
@@ -27,7 +28,7 @@ from triomq.broker.processors.reply import ReplyProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
 from triomq.broker.processors.transaction import TransactionProcessors
-from triomq.broker.pulls.paged_reads import PagedReads
+from triomq.broker.work import Worker
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.wire.command import RemotingCommand
@@ -62,14 +63,12 @@ _LIMITED: Final = (RequestCode.CHECK_CLIENT_CONFIG, RequestCode.LOCK_BATCH_MQ, R
 _MAX_GROUP_BYTES: Final = 8 * 1024  # of a subscription group: a few hundred, but of JSON that orjson does not read
 
 
-def tables(
-    processors: Processors, paged_reads: PagedReads, max_body_bytes: int, guard: Guard, shedding: Shedding
-) -> Ports:
+def tables(processors: Processors, worker: Worker, max_body_bytes: int, guard: Guard, shedding: Shedding) -> Ports:
     """Return the tables; the VIP port (listen port - 2) serves everything but pulls, as in RocketMQ.
 
     Args:
         processors: what serves the requests.
-        paged_reads: runs those that may take several steps.
+        worker: runs those that may take several steps.
         max_body_bytes: limit for bodies that are read in one step.
         guard: checks all requests.
         shedding: refuses sends.
@@ -77,7 +76,7 @@ def tables(
     namesrv = processors.namesrv
     acl = {} if processors.acl is None else processors.acl.processors
     # The broker's ports serve the requests to name servers, too, so that one address is enough for a client.
-    vip: dict[int, Processor] = {**namesrv, **_clients(processors, paged_reads), **_tools(processors, paged_reads)}
+    vip: dict[int, Processor] = {**namesrv, **_clients(processors, worker), **_tools(processors, worker)}
     vip.update(acl)
     vip.update({code: _limited(vip[code], max_body_bytes) for code in _LIMITED})
     set_group = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
@@ -108,8 +107,8 @@ def _limited(process: Processor, max_body_bytes: int) -> Processor:
     return processor
 
 
-def _clients(p: Processors, paged_reads: PagedReads) -> dict[int, Processor]:
-    in_steps, question = paged_reads.processor, paged_reads.question
+def _clients(p: Processors, worker: Worker) -> dict[int, Processor]:
+    work, reads = worker.processor, partial(worker.processor, only_reads=True)
     return {
         RequestCode.SEND_MESSAGE: p.sends.send_message,
         RequestCode.SEND_MESSAGE_V2: p.sends.send_message_v2,
@@ -117,60 +116,60 @@ def _clients(p: Processors, paged_reads: PagedReads) -> dict[int, Processor]:
         RequestCode.SEND_REPLY_MESSAGE: p.replies.send_reply,
         RequestCode.SEND_REPLY_MESSAGE_V2: p.replies.send_reply_v2,
         RequestCode.RECALL_MESSAGE: p.recalls.recall_message,
-        RequestCode.END_TRANSACTION: in_steps(p.transactions.end_transaction),
-        RequestCode.CONSUMER_SEND_MSG_BACK: in_steps(p.send_backs.send_message_back),
-        RequestCode.QUERY_CONSUMER_OFFSET: question(p.offsets.query_consumer_offset),
+        RequestCode.END_TRANSACTION: work(p.transactions.end_transaction),
+        RequestCode.CONSUMER_SEND_MSG_BACK: work(p.send_backs.send_message_back),
+        RequestCode.QUERY_CONSUMER_OFFSET: reads(p.offsets.query_consumer_offset),
         RequestCode.UPDATE_CONSUMER_OFFSET: p.offsets.update_consumer_offset,
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: question(p.offsets.search_offset_by_timestamp),
-        RequestCode.QUERY_CORRECTION_OFFSET: question(p.offsets.query_correction_offset),
-        RequestCode.CLONE_GROUP_OFFSET: in_steps(p.offsets.clone_group_offset),
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: reads(p.offsets.search_offset_by_timestamp),
+        RequestCode.QUERY_CORRECTION_OFFSET: reads(p.offsets.query_correction_offset),
+        RequestCode.CLONE_GROUP_OFFSET: work(p.offsets.clone_group_offset),
         RequestCode.GET_MAX_OFFSET: p.offsets.get_max_offset,
         RequestCode.GET_MIN_OFFSET: p.offsets.get_min_offset,
-        RequestCode.GET_EARLIEST_MSG_STORETIME: question(p.offsets.get_earliest_store_time),
-        RequestCode.QUERY_MESSAGE: question(p.queries.query_message),
-        RequestCode.VIEW_MESSAGE_BY_ID: question(p.queries.view_message_by_id),
-        RequestCode.QUERY_CONSUME_QUEUE: question(p.queries.query_consume_queue),
+        RequestCode.GET_EARLIEST_MSG_STORETIME: reads(p.offsets.get_earliest_store_time),
+        RequestCode.QUERY_MESSAGE: reads(p.queries.query_message),
+        RequestCode.VIEW_MESSAGE_BY_ID: reads(p.queries.view_message_by_id),
+        RequestCode.QUERY_CONSUME_QUEUE: reads(p.queries.query_consume_queue),
         RequestCode.HEART_BEAT: p.clients.heart_beat,
         RequestCode.UNREGISTER_CLIENT: p.clients.unregister_client,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: p.clients.get_consumer_list_by_group,
         RequestCode.CHECK_CLIENT_CONFIG: p.clients.check_client_config,
-        RequestCode.LOCK_BATCH_MQ: in_steps(p.clients.lock_batch_mq),
-        RequestCode.UNLOCK_BATCH_MQ: in_steps(p.clients.unlock_batch_mq),
+        RequestCode.LOCK_BATCH_MQ: work(p.clients.lock_batch_mq),
+        RequestCode.UNLOCK_BATCH_MQ: work(p.clients.unlock_batch_mq),
     }
 
 
-def _tools(p: Processors, paged_reads: PagedReads) -> dict[int, Processor]:
-    in_steps, question = paged_reads.processor, paged_reads.question
+def _tools(p: Processors, worker: Worker) -> dict[int, Processor]:
+    work, reads = worker.processor, partial(worker.processor, only_reads=True)
     return {
         RequestCode.UPDATE_AND_CREATE_TOPIC: p.topics.update_and_create_topic,
-        RequestCode.DELETE_TOPIC_IN_BROKER: in_steps(p.topics.delete_topic),
-        RequestCode.GET_ALL_TOPIC_CONFIG: question(p.topics.get_all_topic_config),
+        RequestCode.DELETE_TOPIC_IN_BROKER: work(p.topics.delete_topic),
+        RequestCode.GET_ALL_TOPIC_CONFIG: reads(p.topics.get_all_topic_config),
         RequestCode.GET_TOPIC_CONFIG: p.topics.get_topic_config,
         RequestCode.UPDATE_BROKER_CONFIG: p.settings.update_broker_config,
         RequestCode.GET_BROKER_CONFIG: p.settings.get_broker_config,
-        RequestCode.GET_BROKER_RUNTIME_INFO: question(p.runtime.get_broker_runtime_info),
+        RequestCode.GET_BROKER_RUNTIME_INFO: reads(p.runtime.get_broker_runtime_info),
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: p.groups.update_and_create_subscription_group,
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: question(p.groups.get_all_subscription_group_config),
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: reads(p.groups.get_all_subscription_group_config),
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: p.groups.get_subscription_group_config,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP: in_steps(p.groups.delete_subscription_group),
-        RequestCode.GET_TOPIC_STATS_INFO: question(p.figures.get_topic_stats_info),
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: work(p.groups.delete_subscription_group),
+        RequestCode.GET_TOPIC_STATS_INFO: reads(p.figures.get_topic_stats_info),
         RequestCode.GET_CONSUMER_CONNECTION_LIST: p.figures.get_consumer_connection_list,
         RequestCode.GET_PRODUCER_CONNECTION_LIST: p.figures.get_producer_connection_list,
         RequestCode.GET_ALL_PRODUCER_INFO: p.figures.get_all_producer_info,
-        RequestCode.GET_CONSUME_STATS: question(p.figures.get_consume_stats),
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: question(p.figures.query_topic_consume_by_who),
-        RequestCode.QUERY_CONSUME_TIME_SPAN: question(p.figures.query_consume_time_span),
+        RequestCode.GET_CONSUME_STATS: reads(p.figures.get_consume_stats),
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: reads(p.figures.query_topic_consume_by_who),
+        RequestCode.QUERY_CONSUME_TIME_SPAN: reads(p.figures.query_consume_time_span),
         RequestCode.VIEW_BROKER_STATS_DATA: p.figures.view_broker_stats_data,
-        RequestCode.GET_BROKER_CONSUME_STATS: question(p.figures.get_broker_consume_stats),
+        RequestCode.GET_BROKER_CONSUME_STATS: reads(p.figures.get_broker_consume_stats),
         RequestCode.DELETE_EXPIRED_COMMITLOG: p.store.delete_expired_commit_log,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: p.store.clean_queues,
         RequestCode.CLEAN_UNUSED_TOPIC: p.store.clean_queues,
-        RequestCode.GET_ALL_CONSUMER_OFFSET: question(p.store.get_all_consumer_offset),
+        RequestCode.GET_ALL_CONSUMER_OFFSET: reads(p.store.get_all_consumer_offset),
         RequestCode.GET_ALL_DELAY_OFFSET: p.store.get_all_delay_offset,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: in_steps(p.relay.reset_consumer_offset),
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: work(p.relay.reset_consumer_offset),
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: p.relay.get_consumer_status,
         RequestCode.GET_CONSUMER_RUNNING_INFO: p.relay.get_consumer_running_info,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY: in_steps(p.relay.consume_message_directly),
-        RequestCode.RESUME_CHECK_HALF_MESSAGE: in_steps(p.transactions.resume_check),
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: work(p.relay.consume_message_directly),
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: work(p.transactions.resume_check),
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: p.topics.get_system_topic_list,
     }

@@ -23,7 +23,7 @@ from triomq.protocol.requests.messages import EndTransactionRequestHeader, Resum
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import Work
 
 _UNKNOWN: Final = 0
 _COMMIT: Final = int(MessageSysFlag.TRANSACTION_COMMIT)
@@ -41,7 +41,7 @@ class TransactionProcessors:
     undecided: Undecided
     group_commit: GroupCommit | None
 
-    def end_transaction(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
+    def end_transaction(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Commit or roll back; a decision that repeats the first one changes nothing and succeeds.
 
         The half message may not be on the disk yet, as when a check names its new copy: both are flushed before the
@@ -74,11 +74,11 @@ class TransactionProcessors:
             raise RefusedError(f"topic[{queue.topic}] of the transaction was deleted", ResponseCode.TOPIC_NOT_EXIST)
         return queue
 
-    def _half(self, physical_offset: int) -> PagedRead[MessageExt | None]:
+    def _half(self, physical_offset: int) -> Work[MessageExt | None]:
         (record,) = yield from self.store.reader.look_up((physical_offset,))
         return None if record is None else decode_record(record)
 
-    def resume_check(self, connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand | None]:
+    def resume_check(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Check an undecided transaction now, or one that was given up again, with its checks counted from 0."""
         header = ResumeCheckHalfMessageRequestHeader.decode(command.ext_fields)
         half = yield from self._half(parse_offset_message_id(header.msg_id)[2])

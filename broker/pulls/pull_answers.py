@@ -11,14 +11,15 @@ from typing import Final
 import trio
 
 from triomq.broker.limits.refused import Refusals, remark_of
-from triomq.broker.network.steps import Steps
 from triomq.broker.pulls.pull_hold import Pull, PullHold
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.work import Worker
 from triomq.protocol.codes import PullSysFlag, ResponseCode, SerializeType
 from triomq.protocol.wire.command import RemotingCommand, json_template
 from triomq.protocol.wire.frame import frame_prefix
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import PAUSE, Work
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus
 
 LOGGER: Final = logging.getLogger("triomq.broker.pulls.pull_answers")
@@ -81,24 +82,29 @@ class PullAnswers:
         for pull in self.hold.take_ready():
             self._serve_held(pull, is_expired=False)
 
-    async def run(self, steps: Steps) -> None:
+    async def run(self, worker: Worker) -> None:
         """Answer held pulls at their deadline until cancelled, and those that are too many for one step."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._serve_rest, steps)
+            nursery.start_soon(self._serve_rest, worker)
             while True:
                 await self.hold.wait_sweep()
-                while self.hold.is_due(now := trio.current_time()):
-                    async with steps.turn():
-                        for pull in self.hold.take_expired(now):
-                            self._serve_held(pull, is_expired=True)
-                        steps.end()
+                await worker.run(self._serve_expired())
 
-    async def _serve_rest(self, steps: Steps) -> None:
+    async def _serve_rest(self, worker: Worker) -> None:
         while True:
             await self.hold.wait_ready()
-            async with steps.turn():
-                self._serve_ready()
-                steps.end()
+            await worker.run(self._serve_all_ready())
+
+    def _serve_all_ready(self) -> Work[None]:
+        while self.hold.has_ready:
+            self._serve_ready()
+            yield PAUSE
+
+    def _serve_expired(self) -> Work[None]:
+        while self.hold.is_due(now := trio.current_time()):
+            for pull in self.hold.take_expired(now):
+                self._serve_held(pull, is_expired=True)
+            yield PAUSE
 
     def _serve_held(self, pull: Pull, *, is_expired: bool) -> None:
         """Answer a held pull, or keep it if its filter rejects the new messages.

@@ -126,8 +126,13 @@ class PullHold:
             self._has_ready.set()
         return [pull for pull in ready if self._take(pull)]
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether pulls are left that :meth:`take_ready` returns."""
+        return bool(self._ready)
+
     async def wait_ready(self) -> None:
-        """Return when pulls are left that :meth:`take_ready` returns."""
+        """Return when :attr:`has_ready`."""
         while not self._ready:
             self._has_ready = trio.Event()
             await self._has_ready.wait()

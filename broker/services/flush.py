@@ -18,11 +18,10 @@ from typing import Final, NamedTuple, Self
 import trio
 
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.steps import Steps
-from triomq.broker.paged_read import run_paged_read
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.statistics.timing import Flushes
+from triomq.broker.work import Worker
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
@@ -31,7 +30,7 @@ from triomq.protocol.wire.frame import FrameSplitter
 from triomq.storage.files.file_system import is_unopened
 from triomq.storage.flush import FlushPlan
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.flush")
 
@@ -73,16 +72,17 @@ class FlushRuns:
         return True
 
 
-async def flush_commit_log(store: MessageStore, flushes: Flushes) -> None:
+async def flush_commit_log(store: MessageStore, worker: Worker, flushes: Flushes) -> None:
     """Flush the commit log for durability ``async``, until cancelled: 16 KiB or more every 500 ms, all every 10 s."""
     config = store.config
 
-    def planning(least_pages: int) -> PagedRead[FlushPlan | None]:
+    def planning(least_pages: int) -> Work[FlushPlan | None]:
         yield from ()
         return store.flush_plan(least_pages)
 
     await _flush_periodically(
         FlushRuns(store, trio.to_thread.run_sync, flushes),
+        worker,
         planning,
         config.flush_interval_s,
         config.flush_least_pages,
@@ -90,11 +90,12 @@ async def flush_commit_log(store: MessageStore, flushes: Flushes) -> None:
     )
 
 
-async def flush_consume_queues(store: MessageStore, flushes: Flushes) -> None:
+async def flush_consume_queues(store: MessageStore, worker: Worker, flushes: Flushes) -> None:
     """Flush the consume queues until cancelled; they can be rebuilt, so nobody waits for it."""
     config = store.config
     await _flush_periodically(
         FlushRuns(store, trio.to_thread.run_sync, flushes),
+        worker,
         store.planning_consume_queues_flush,
         config.flush_consume_queue_interval_s,
         config.flush_consume_queue_least_pages,
@@ -104,7 +105,8 @@ async def flush_consume_queues(store: MessageStore, flushes: Flushes) -> None:
 
 async def _flush_periodically(
     runs: FlushRuns,
-    planning: Callable[[int], PagedRead[FlushPlan | None]],
+    worker: Worker,
+    planning: Callable[[int], Work[FlushPlan | None]],
     interval_s: float,
     min_pages: int,
     thorough_interval_s: float,
@@ -117,7 +119,7 @@ async def _flush_periodically(
         thorough = now - last_thorough >= thorough_interval_s
         if thorough:
             last_thorough = now
-        plan = await run_paged_read(planning(0 if thorough else min_pages))
+        plan = await worker.run(planning(0 if thorough else min_pages), urgent=True)
         if plan is not None:
             await runs.run(plan)
 
@@ -181,10 +183,10 @@ class _Waiting(NamedTuple):
 class GroupCommit:
     """Senders that wait for the disk: one fdatasync answers all senders before it."""
 
-    def __init__(self, store: MessageStore, steps: Steps, timeout_s: float, statistics: BrokerStatistics) -> None:
+    def __init__(self, store: MessageStore, worker: Worker, timeout_s: float, statistics: BrokerStatistics) -> None:
         self._store = store
         self._statistics = statistics
-        self._steps = steps
+        self._worker = worker
         self._timeout_s = timeout_s
         self._waiting: deque[_Waiting] = deque()
         self._wanted = Signal()
@@ -231,7 +233,7 @@ class GroupCommit:
                 self._store.dispatch_flushed()
             self._expected = len(self._waiting)
             self._answer(self._store.commit_log.flushed_offset)
-            self._steps.end()
+            self._worker.end_step()
 
     async def _gather(self) -> None:
         """Wait shortly until as many senders have joined as the previous flush answered.
@@ -269,7 +271,7 @@ class GroupCommit:
                 LOGGER.warning("flush timed out peer=%s", entry.connection.peer)
                 for response in _late(entry.answers):
                     entry.connection.send(response)
-            self._steps.end()
+            self._worker.end_step()
 
 
 def _late(answers: bytes) -> Iterator[RemotingCommand]:

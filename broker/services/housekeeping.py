@@ -50,7 +50,7 @@ class Housekeeping:
                 next_scan = now + _SCAN_INTERVAL_S
                 self.remove_silent_members()
                 close_silent_brokers(self.routes)
-            context.steps.end()
+            context.worker.end_step()
 
     def remove_silent_members(self) -> None:
         """Close the connections of consumers, and forget producers, without a heartbeat for too long."""

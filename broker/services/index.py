@@ -9,8 +9,8 @@ from typing import Final
 
 import trio
 
-from triomq.broker.paged_read import run_paged_read
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.work import Worker
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
 from triomq.storage.index.message_index import MessageIndex
@@ -25,8 +25,9 @@ _MAX_LAG_BYTES: Final = 256 * 1024**2  # of the log: less than a second's work, 
 class Indexing:
     """Indexes new messages of the commit log."""
 
-    def __init__(self, index: MessageIndex, statistics: BrokerStatistics) -> None:
+    def __init__(self, index: MessageIndex, worker: Worker, statistics: BrokerStatistics) -> None:
         self._index = index
+        self._worker = worker
         self._statistics = statistics
         self._log = EventLog(LOGGER, "messages are not indexed for now: %s")
 
@@ -51,7 +52,7 @@ class Indexing:
     async def _catch_up(self) -> bool:
         """Index a slice; return whether more is left."""
         try:
-            is_more_left = await run_paged_read(self._index.follow())
+            is_more_left = await self._worker.run(self._index.follow(), urgent=True)
         except StoreError as exc:  # sending continues, and the next interval tries again
             self._log.occurred(exc)
             return False

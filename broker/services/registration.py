@@ -21,11 +21,10 @@ import trio
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.steps import Steps
-from triomq.broker.paged_read import encode
 from triomq.broker.services.namesrv_session import CONNECT_S, Session, Stream, ask_once, client_context, connect
 from triomq.broker.signals import Signal
 from triomq.broker.topics import TopicTable
+from triomq.broker.work import Worker, encode
 from triomq.common.tls import tls_reason
 from triomq.protocol.bodies.registration import RegisterBrokerBody
 from triomq.protocol.bodies.route import ClusterInfo, DataVersion, TopicConfigSerializeWrapper
@@ -85,7 +84,7 @@ class Registration:
     """
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, steps: Steps, address_at: Callable[[str], str]
+        self, config: BrokerConfig, topics: TopicTable, worker: Worker, address_at: Callable[[str], str]
     ) -> None:
         """``address_at`` returns the broker's address for clients, from its IP address for the name server.
 
@@ -100,7 +99,7 @@ class Registration:
         )
         self.tls: Final = client_context(config.tls)
         self._topics = topics
-        self._steps = steps
+        self._worker = worker
         self._links = [_Link(self, address) for address in config.register]
         self._ended = trio.Event()
         self._encoding = trio.Lock()
@@ -118,7 +117,7 @@ class Registration:
             version = self._topics.data_version
             if self._encoded[0] is not version:
                 body = RegisterBrokerBody(TopicConfigSerializeWrapper(dict(self._topics.configs), version))
-                self._encoded = version, await self._steps.run(encode(body))
+                self._encoded = version, await self._worker.run(encode(body))
             return self._encoded[1]
 
     async def single_body(self, topic: str) -> bytes:
@@ -143,7 +142,7 @@ class Registration:
         sessions = [link.session for link in self._links if link.session is not None]
         if command.is_oneway or not sessions:
             return command.reply()
-        self._steps.nursery.start_soon(self._answer, connection, command.reply(), topic, sessions)
+        self._worker.nursery.start_soon(self._answer, connection, command.reply(), topic, sessions)
         return None
 
     async def _answer(
@@ -153,7 +152,7 @@ class Registration:
             for done in [session.announce(lambda: self.single_body(topic)) for session in sessions]:
                 await done.wait()
         connection.send(response)
-        self._steps.end()
+        self._worker.end_step()
 
     async def run(self) -> None:
         """Work until :meth:`leave` or cancelled."""

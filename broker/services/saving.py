@@ -11,8 +11,10 @@ import trio
 
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.signals import Signal
+from triomq.broker.work import Worker
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.saving")
 
@@ -24,10 +26,11 @@ _RETRY_S: Final = 1.0
 class TableSaving:
     """Writes changed tables in a worker thread; retries those that the disk refuses."""
 
-    def __init__(self, tables: Sequence[SavedTable], changed: Signal, interval_s: float) -> None:
+    def __init__(self, tables: Sequence[SavedTable], changed: Signal, worker: Worker, interval_s: float) -> None:
         """Write ``tables`` when ``changed`` is set and every ``interval_s``."""
         self._tables = tables
         self._changed = changed
+        self._worker = worker
         self._interval_s = interval_s
         self._log = EventLog(LOGGER, "tables are not saved for now: %s")
 
@@ -49,7 +52,7 @@ class TableSaving:
             if table.is_dirty:
                 table.is_dirty = False  # before it is encoded, as above
                 try:
-                    pieces, took_s = await _encode(table)
+                    pieces, took_s = await self._worker.run(_encode(table))
                     encoding_s += took_s
                     await trio.to_thread.run_sync(table.write, pieces)
                 except trio.Cancelled:  # before a thread started it: the shutdown saves the table
@@ -66,13 +69,13 @@ class TableSaving:
         return max(_PAUSE_S, encoding_s * _PAUSE_TO_WORK)
 
 
-async def _encode(table: SavedTable) -> tuple[list[bytes], float]:
-    """Return the content of the file in pieces, and how long the loop was busy with it, s; others run in between."""
+def _encode(table: SavedTable) -> Work[tuple[list[bytes], float]]:
+    """Return the content of the file in pieces, and how long it took to make them, s."""
     pieces, took_s, begin = [], 0.0, trio.current_time()
     for piece in table.pieces():
         pieces.append(piece)
         took_s += trio.current_time() - begin
-        await trio.lowlevel.checkpoint()
+        yield PAUSE
         begin = trio.current_time()
     return pieces, took_s
 

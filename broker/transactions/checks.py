@@ -20,12 +20,11 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.members import ProducerGroups
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.steps import Steps
-from triomq.broker.paged_read import run_paged_read
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.signals import Signal
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
+from triomq.broker.work import Worker
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.event_log import EventLog
@@ -62,7 +61,7 @@ class TransactionChecks:
     producers: ProducerGroups
     client_requests: ClientRequests
     group_commit: GroupCommit | None
-    steps: Steps
+    worker: Worker
     random: Random
     clock_ms: Callable[[], int]
 
@@ -97,7 +96,8 @@ class TransactionChecks:
         left = deque(due)
         try:
             wanted = sorted({*due, *old})
-            await run_paged_read(self.store.cold_reads.load_messages(undecided.halves, wanted, _MAX_BYTES))
+            loading = self.store.cold_reads.load_messages(undecided.halves, wanted, _MAX_BYTES)
+            await self.worker.run(loading, urgent=True)
             budget = _MAX_BYTES
             while left and budget > 0:
                 budget -= self._serve(left[0], now_ms)
@@ -115,7 +115,7 @@ class TransactionChecks:
             undecided.postpone(queue_offset, retry_ms)
         if self.group_commit is not None:
             self.group_commit.wake()
-        self.steps.end()
+        self.worker.end_step()
         return retry_ms == now_ms and len(due) + len(old) >= _MAX_MESSAGES
 
     def _serve(self, queue_offset: int, now_ms: int) -> int:

@@ -17,7 +17,7 @@ from triomq.protocol.record.index_unit import HEADER, SLOT_SIZE, UNIT, UNIT_SIZE
 from triomq.protocol.units import PhysicalOffset
 from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.files.mapped_file import MappedFile
-from triomq.storage.reading.cold_read import ColdRange, PagedRead
+from triomq.storage.reading.cold_read import PAUSE, ColdRange, Work
 
 NO_UNITS: Final = IndexHeader(0, 0, PhysicalOffset(0), PhysicalOffset(0), 0, 1)
 """Header of the first file of a store."""
@@ -137,7 +137,7 @@ class IndexFile:
         """
         return IndexUnit(*UNIT.unpack_from(self._map().view, self._layout.units_at + UNIT_SIZE * number))
 
-    def load_slots(self) -> PagedRead[None]:
+    def load_slots(self) -> Work[None]:
         """Load the slots unless that was done before: appending units touches any of them.
 
         Raises:
@@ -201,9 +201,9 @@ class IndexFile:
         end_timestamp: int,
         max_found: int,
         found: list[int],
-        time_of: Callable[[int], PagedRead[int]] | None = None,
+        time_of: Callable[[int], Work[int]] | None = None,
         before: int = NO_OFFSET,
-    ) -> PagedRead[None]:
+    ) -> Work[None]:
         """Append physical offsets below ``before`` of units with a hash and a time, from the newest on.
 
         There are up to ``max_found`` in all.
@@ -242,9 +242,9 @@ class IndexFile:
                 found.append(offset)
             steps += 1
             if steps % _CHAIN_STEPS_AT_ONCE == 0:
-                yield ()
+                yield PAUSE
 
-    def _load(self, mapped: MappedFile, at: int) -> PagedRead[range]:
+    def _load(self, mapped: MappedFile, at: int) -> Work[range]:
         """Bring the surroundings of a slot or a unit into memory; return where units may begin there."""
         begin = at // _WINDOW_BYTES * _WINDOW_BYTES
         written_to = self._layout.units_at + UNIT_SIZE * self.header.index_count

@@ -26,7 +26,7 @@ from triomq.storage.flush import FlushPlan
 from triomq.storage.index.index_file import NO_OFFSET, NO_UNITS, IndexFile
 from triomq.storage.index.index_files import IndexFiles
 from triomq.storage.index.index_keys import IndexBatch, KeyReader
-from triomq.storage.reading.cold_read import ColdReads, PagedRead
+from triomq.storage.reading.cold_read import PAUSE, ColdReads, Work
 
 LOGGER: Final = logging.getLogger("triomq.storage.index.message_index")
 
@@ -140,7 +140,7 @@ class MessageIndex:
         """Store time of the newest indexed message, ms; 0 without one."""
         return self.files.newest_header.end_timestamp
 
-    def follow(self) -> PagedRead[bool]:
+    def follow(self) -> Work[bool]:
         """Like ``catch_up``, but first load what is not in memory, as after a start or during a large rebuild."""
         if not self._is_enabled or self.position >= self._log.max_offset:
             return False
@@ -190,7 +190,7 @@ class MessageIndex:
 
     def search(
         self, topic: str, key: str, max_matches: int, begin_timestamp: int, end_timestamp: int, before: int = NO_OFFSET
-    ) -> PagedRead[IndexMatches]:
+    ) -> Work[IndexMatches]:
         """Find the newest messages with a key that were stored in a time range (ms), both ends included.
 
         Only those with a physical offset below ``before`` count.
@@ -206,7 +206,7 @@ class MessageIndex:
         for _ in range(_CATCH_UP_STEPS):
             if self.position >= wanted or not (yield from self.follow()):
                 break
-            yield ()
+            yield PAUSE
         max_matches = min(max_matches, MAX_MATCHES)
         hashed = key_hash(topic, key)
         newest, steps = self.files.newest_header, self._log.clock_steps.all
@@ -231,7 +231,7 @@ class MessageIndex:
             return IndexMatches([])
         return IndexMatches(sorted(found), newest.end_timestamp, newest.end_physical_offset)
 
-    def _time_of(self, physical_offset: int) -> PagedRead[int]:
+    def _time_of(self, physical_offset: int) -> Work[int]:
         yield from self._cold.load_records((physical_offset,))
         return self._log.store_time(physical_offset)
 

@@ -4,8 +4,8 @@ A page of a mapped file that is not in memory is read while the thread that touc
 error of the disk kills the process (SIGBUS).  So before a read the kernel is asked whether the pages are there
 (``mincore``); those that are not are read with ``pread`` in a worker thread, where a failure raises an error.
 
-A ``PagedRead`` is a read of the store in steps: it yields what must be in memory before it continues, so that its
-caller decides which task waits for the disk.
+A read that may have to wait for the disk is ``Work``, a generator that yields what must be in memory before it
+continues: so its caller decides which task waits.
 
 Recently written data is in memory, so the usual read costs two comparisons and no question.  For older data the
 kernel is asked about one window at a time, and its answer for a whole window is remembered for a moment: a consumer
@@ -53,19 +53,25 @@ class ColdRange(NamedTuple):
     ahead_to: int = 0  # the kernel may read ahead up to here
 
 
-PagedRead = Generator[Sequence[ColdRange], None, Found]
-"""A read of the store that yields before each step the ranges that it needs in memory; no ranges are a pause."""
+Needed = Sequence[ColdRange | DiskWork]
 
-PagedWork = Generator[Sequence[ColdRange | DiskWork], None, Found]
-"""Work on the store that also yields calls, which are made before its next step."""
+Work = Generator[Needed, None, Found]
+"""Work in small items: after each it yields what must be read, or which calls be made, before it continues.
+
+The caller decides who waits for the disk, and between two items may do something else.  An error of the disk is raised
+at the ``yield``.
+"""
+
+PAUSE: Final[Needed] = ()
+"""Yielded by work that needs nothing from the disk, where others may run."""
 
 
-def finish(read: PagedWork[Found]) -> Found:
-    """Run a paged read to its end, waiting here for the disk if necessary."""
+def finish(work: Work[Found]) -> Found:
+    """Do work to its end, and wait here for the disk if necessary."""
     error: StoreError | None = None
     while True:
         try:
-            needed = next(read) if error is None else read.throw(error)
+            needed = next(work) if error is None else work.throw(error)
         except StopIteration as done:
             found: Found = done.value
             return found
@@ -127,7 +133,7 @@ class ColdReads:
         max_msg_nums: int,
         codes: frozenset[int] | None,
         max_bytes: int | None = None,
-    ) -> PagedRead[None]:
+    ) -> Work[None]:
         """Continue where ``find`` has found something, and that was read."""
         for _ in range(_READ_ROUNDS - 1):
             ranges = self.find(queue, queue_offset, max_msg_nums, codes, max_bytes)
@@ -135,7 +141,7 @@ class ColdReads:
                 return
             yield ranges
 
-    def load_units(self, queue: ConsumeQueue, queue_offset: int, count: int = 1) -> PagedRead[None]:
+    def load_units(self, queue: ConsumeQueue, queue_offset: int, count: int = 1) -> Work[None]:
         """Load the units of some messages."""
         if cold := list(self._cold_units(queue, queue_offset, count)):
             yield cold
@@ -148,14 +154,14 @@ class ColdReads:
         at = queue_offset * UNIT_SIZE - file.start
         return self._is_resident(file, at, at + UNIT_SIZE)
 
-    def load_records(self, physical_offsets: Sequence[int]) -> PagedRead[None]:
+    def load_records(self, physical_offsets: Sequence[int]) -> Work[None]:
         """Load the records at these offsets, if there are any."""
         for _ in range(_LOG_ROUNDS):
             cold = [self._cold_record(offset) for offset in physical_offsets]
             if found := [part for part in cold if part is not None]:
                 yield found
 
-    def load_log(self, begin: int) -> PagedRead[int]:
+    def load_log(self, begin: int) -> Work[int]:
         """Load some of the log from an offset on; return up to where it is in memory."""
         file = self._log.files.file_at(begin) if begin < self.hot_from() else None
         if file is None:
@@ -166,7 +172,7 @@ class ColdReads:
             yield _with_read_ahead([ColdRange(file, start, end)])
         return file.start + end
 
-    def load_messages(self, queue: ConsumeQueue, queue_offsets: Sequence[int], most_bytes: int) -> PagedRead[None]:
+    def load_messages(self, queue: ConsumeQueue, queue_offsets: Sequence[int], most_bytes: int) -> Work[None]:
         """Load units and records of some messages of a queue, up to ``most_bytes`` of records."""
         oldest = min(queue_offsets)
         yield from self.load_units(queue, oldest)
@@ -357,7 +363,7 @@ def _with_read_ahead(parts: list[ColdRange]) -> list[ColdRange]:
     return parts
 
 
-def read_ranges(ranges: Sequence[ColdRange | DiskWork], file_system: FileSystem | None = None) -> None:
+def read_ranges(ranges: Needed, file_system: FileSystem | None = None) -> None:
     """Load ranges into memory, start reading ahead what may be wanted next, and make calls; in a worker thread.
 
     Raises:

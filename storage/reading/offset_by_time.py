@@ -10,10 +10,10 @@ from triomq.storage.commit_log.clock_steps import ClockStep
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.unit_search import physical_offset_of
-from triomq.storage.reading.cold_read import ColdReads, PagedRead
+from triomq.storage.reading.cold_read import ColdReads, Work
 
 
-def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: ColdReads) -> PagedRead[int]:
+def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: ColdReads) -> Work[int]:
     """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 for an empty queue.
 
     With several messages of one millisecond any of them is found, after the last message the last one.
@@ -38,7 +38,7 @@ def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: Co
     return max(queue.max_offset - 1, queue.min_offset)
 
 
-def _first_unit_at(queue: ConsumeQueue, begin: int, place: int, cold: ColdReads) -> PagedRead[int]:
+def _first_unit_at(queue: ConsumeQueue, begin: int, place: int, cold: ColdReads) -> Work[int]:
     """Return the first unit from ``begin`` on whose record is at or after a place of the log, else the queue's end."""
     low, high = begin, queue.max_offset
     if place >= queue.max_physical_offset:
@@ -53,9 +53,7 @@ def _first_unit_at(queue: ConsumeQueue, begin: int, place: int, cold: ColdReads)
     return low
 
 
-def _search(
-    log: CommitLog, queue: ConsumeQueue, first: int, last: int, timestamp: int, cold: ColdReads
-) -> PagedRead[int]:
+def _search(log: CommitLog, queue: ConsumeQueue, first: int, last: int, timestamp: int, cold: ColdReads) -> Work[int]:
     """Search the units of [first, last), whose times ascend; only the file that covers the time.
 
     RocketMQ picks it by modification time, which a copied directory does not keep; here it is the first whose last
@@ -78,7 +76,7 @@ def _search(
 
 def _nearest(
     log: CommitLog, queue: ConsumeQueue, file_start: int, units: range, timestamp: int, cold: ColdReads
-) -> PagedRead[int]:
+) -> Work[int]:
     """Search some units, with the middles RocketMQ takes, as they decide between equal times."""
     low, high = units[0], units[-1]
     left = right = left_time = right_time = -1

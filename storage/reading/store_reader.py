@@ -13,7 +13,7 @@ from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import physical_offset_of
-from triomq.storage.reading.cold_read import ColdReads, PagedRead
+from triomq.storage.reading.cold_read import ColdReads, Work
 from triomq.storage.reading.filtered_read import choose, scan_for
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus, get_message
 from triomq.storage.reading.offset_by_time import offset_by_time
@@ -74,7 +74,7 @@ class StoreReader:
         queue = self._queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> PagedRead[int]:
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Work[int]:
         """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 without messages.
 
         See ``offset_by_time.offset_by_time`` for times that go back.
@@ -84,7 +84,7 @@ class StoreReader:
             return 0
         return (yield from offset_by_time(self._log, queue, timestamp, self._cold_reads))
 
-    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> PagedRead[int]:
+    def store_time(self, topic: str, queue_id: int, queue_offset: int) -> Work[int]:
         """Return the store time (ms) of a message, or of the next one if it is lost; -1 if there is none."""
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
@@ -94,7 +94,7 @@ class StoreReader:
         yield from self._cold_reads.load_records((physical_offset,))
         return self._log.store_time(physical_offset)
 
-    def earliest_store_time(self, topic: str, queue_id: int) -> PagedRead[int]:
+    def earliest_store_time(self, topic: str, queue_id: int) -> Work[int]:
         """Return the store time of the first message of the queue (ms), -1 without messages."""
         return (yield from self.store_time(topic, queue_id, self.min_offset_in_queue(topic, queue_id)))
 
@@ -125,7 +125,7 @@ class StoreReader:
             return None
         return message if message is not None and message.physical_offset == physical_offset else None
 
-    def look_up(self, physical_offsets: Sequence[int]) -> PagedRead[list[memoryview | None]]:
+    def look_up(self, physical_offsets: Sequence[int]) -> Work[list[memoryview | None]]:
         """Return what ``look_message`` returns for each offset."""
         yield from self._cold_reads.load_records(physical_offsets)
         return [self.look_message(physical_offset) for physical_offset in physical_offsets]

@@ -39,7 +39,7 @@ def broker_config(root: Path, store: Mapping[str, Any] | None = None, **settings
 async def running(root: Path, store: Mapping[str, Any] | None = None, **settings: Any) -> AsyncGenerator[Broker]:
     """Serve until the block is left; with a clock that only a test moves, a slow machine causes no timeouts."""
     async with open_broker(broker_config(root, store, **settings), file_system=tests_disk()) as broker:
-        broker.steps.clock = trio.current_time
+        broker.worker.clock = trio.current_time
         yield broker
 
 

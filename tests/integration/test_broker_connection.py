@@ -70,7 +70,7 @@ async def test_pipelined_frames_are_answered_in_one_write(
 
     monkeypatch.setattr(Connection, "flush", counting_flush)
     async with running(root) as broker, connected(broker_port(broker)) as wire:
-        broker.steps.clock = lambda: 0.0  # one step is enough
+        broker.worker.clock = lambda: 0.0  # one step is enough
         await wire.put("T")
         flushes.clear()
         await wire.send(b"".join(request(SEND, send_fields(), b"%d" % n, opaque=n) for n in range(50)))
@@ -111,7 +111,7 @@ async def test_peer_waits_after_long_uninterrupted_work(root: Path, mock_clock: 
 
         def serve(_connection: Connection, command: RemotingCommand) -> RemotingCommand:
             times.append(trio.current_time())
-            broker.steps.owe(0.04)
+            broker.worker.charge(0.04)
             return command.reply()
 
         cast(dict[int, Processor], broker.ports.broker.processors)[RequestCode.GET_MAX_OFFSET] = serve
@@ -125,7 +125,7 @@ async def test_sends_that_wait_too_long_are_refused_unstored(root: Path, mock_cl
     """For two seconds the round before took 1/8 s, for another peer; questions are answered all the time."""
     async with running(root) as broker, connected(broker_port(broker)) as slow, connected(broker_port(broker)) as wire:
         now = 0.0
-        broker.steps.clock = lambda: now
+        broker.worker.clock = lambda: now
 
         def serve(_connection: Connection, command: RemotingCommand) -> RemotingCommand:
             nonlocal now

@@ -39,8 +39,8 @@ def make_broker(tmp_path: Path, clock: Clock) -> Iterator[MakeBroker]:
         store.open()
         stores.append(store)
         broker = Broker(BrokerConfig(store=config, **settings), store, clock, clock, elapsed_clock_ms=clock)
-        broker.steps.clock = lambda: 0.0  # no step is too long
-        broker.steps.nursery = cast(trio.Nursery, AtOnce())
+        broker.worker.clock = lambda: 0.0  # no step is too long
+        broker.worker.nursery = cast(trio.Nursery, AtOnce())
         broker.load()
         return broker
 

@@ -8,9 +8,9 @@ import trio
 
 from tests.commands import make_command
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.steps import STEP_S
 from triomq.broker.quotas.usage import Usage
 from triomq.broker.server import Broker
+from triomq.broker.work import STEP_S
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import encode_host
@@ -145,7 +145,7 @@ class Peer:
 
 def make_steps_short(broker: Broker) -> None:
     """Let each step end where it may pause."""
-    broker.steps.clock = itertools.count(0, STEP_S * 1.5).__next__
+    broker.worker.clock = itertools.count(0, STEP_S * 1.5).__next__
 
 
 def set_disk_full(store: MessageStore, *, is_full: bool) -> None:

@@ -82,7 +82,7 @@ async def test_what_is_deleted_is_told_of_no_more(busy: Broker, peer: Peer) -> N
         for connection in list(group.members):
             busy.groups.forget(connection, closed_by_peer=True)
     peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G"})
-    async with trio.open_nursery() as busy.steps.nursery:
+    async with trio.open_nursery() as busy.worker.nursery:
         peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     busy.stalls.scan(1000)
     found = await scrape(busy)
@@ -128,7 +128,7 @@ async def test_messages_in_flight_are_those_pulled_and_not_consumed(broker: Brok
     assert await told() == [[4], [3], [1], [3000]]
     broker.groups.commit("G", "T", 0, 3)  # a tool: what was pulled before counts no more
     assert await told() == [[2], [2], [0], [0]]
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
     peer.put("T")

@@ -51,7 +51,7 @@ def make_groups(clock: Clock, told: Told, *, notifies: bool = True) -> ConsumerG
         told.extend((connection.peer, group.name) for connection in group.members)
 
     return ConsumerGroups(
-        clock_ms=clock, notify=notify, notifies=lambda _: notifies, max_sql_characters=100, owe=lambda _: None
+        clock_ms=clock, notify=notify, notifies=lambda _: notifies, max_sql_characters=100, charge=lambda _: None
     )
 
 

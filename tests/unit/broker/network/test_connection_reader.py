@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.connection_reader import ConnectionReader
-from triomq.broker.network.steps import Steps
+from triomq.broker.server import Broker
 
 
 class Peer(Connection):
@@ -40,8 +40,8 @@ class Peer(Connection):
 
 
 @pytest.fixture
-def reader() -> ConnectionReader:
-    return ConnectionReader(Steps(lambda: None))
+def reader(broker: Broker) -> ConnectionReader:
+    return broker.context.reader
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ async def test_a_round_is_known_by_its_length_and_others_run_within_a_long_one(
             await trio.lowlevel.checkpoint()
 
     sinces = []
-    reader._steps.clock = lambda: now
+    reader._worker.clock = lambda: now
     nursery.start_soon(reader.run, peers)
     for peer in peers:
         reader.add(peer)

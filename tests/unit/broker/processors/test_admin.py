@@ -160,7 +160,7 @@ async def test_deleting_topic_answers_only_its_held_pulls(peer: Peer, another_pe
     for topic in ("T", "T2"):
         create(peer, topic=topic)
         assert another_peer.pull(topic, 0, sysFlag=6) is None
-    async with trio.open_nursery() as peer.broker.steps.nursery:
+    async with trio.open_nursery() as peer.broker.worker.nursery:
         peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     (response,) = another_peer.sent
     assert response.code == ResponseCode.TOPIC_NOT_EXIST

@@ -44,7 +44,7 @@ def heartbeat(
 
 def notices(peer: Peer) -> list[str]:
     """Return the groups whose changes the peer was told of, oneway, and forget them."""
-    assert not any(peer.broker.notices.tell())
+    assert not any(peer.broker.notices.notify_members())
     for command in peer.sent:
         assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
         assert command.flag == CommandFlag.ONEWAY
@@ -365,13 +365,13 @@ def test_a_long_sql_filter_is_refused_and_a_shorter_one_makes_its_peer_wait(make
         body = CheckClientRequestBody("c1", "G", subscription).encode()
         return peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body)
 
-    peer.broker.steps.begin()
+    peer.broker.worker.begin_step()
     refused = check(143)
     assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "1004 characters are too many, the limit is 1000 (max_sql_characters)" in (refused.remark or "")
-    assert peer.broker.steps.owed_s == 0
+    assert peer.broker.worker.wait_s == 0
     assert check(142).code == ResponseCode.SUCCESS
-    assert peer.broker.steps.owed_s > 0
+    assert peer.broker.worker.wait_s > 0
 
 
 def test_a_check_without_subscription_succeeds(peer: Peer) -> None:
@@ -383,7 +383,7 @@ def test_members_that_leave_together_are_told_of_once(broker: Broker) -> None:
     peers = [Peer(broker, f"192.0.2.9:{number}") for number in range(1, 101)]
     for peer in peers:
         heartbeat(peer, f"c{peer.peer}", "G")
-    assert sum(1 for _ in broker.notices.tell()) == 4
+    assert sum(1 for _ in broker.notices.notify_members()) == 4
     assert [notices(peer) for peer in peers] == [["G"]] * 100
     for peer in peers[:50]:
         broker.groups.consumers.forget(peer.as_connection)

@@ -111,7 +111,7 @@ async def test_a_held_pull_gets_as_much_as_it_said_it_takes(
         begin = broker.store.reader.max_offset_in_queue(topic, 0)
         assert peer.pull(topic, begin, maxMsgNums=100, **HOLD, **fields) is None
         fill(another_peer, 50)
-        broker.steps.end()
+        broker.worker.end_step()
         assert len(decode_records(peer.sent[-1].body)) == got
     assert len(peer.sent) == 2
 
@@ -167,7 +167,7 @@ async def test_held_pull_receives_message_in_the_step_that_stores_it(
     assert peer.pull(topic, 0, **HOLD) is None
     another_peer.put(topic, b"first")
     another_peer.put(topic, b"second")
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     (response,) = peer.sent
     assert [message.stored_body for message in decode_records(response.body)] == [b"first", b"second"]
     assert response.ext_fields["nextBeginOffset"] == "2"
@@ -177,14 +177,14 @@ async def test_held_pull_receives_message_in_the_step_that_stores_it(
 async def test_held_pull_of_non_reading_peer_is_told_to_retry(peer: Peer, another_peer: Peer, topic: str) -> None:
     assert peer.pull(topic, 0, **HOLD) is None
     peer.put(topic)
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     for queue_offset in (1, 1):
         assert peer.pull(topic, queue_offset, **HOLD) is None
     assert another_peer.pull(topic, 1, **HOLD) is None
     peer.sent.clear()
     peer.unread_bytes = peer.broker.config.unread_high_bytes + 1
     another_peer.put(topic)
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     for response in peer.sent:
         assert answered(response) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 1)
         assert (response.body, response.ext_fields["minOffset"], response.ext_fields["maxOffset"]) == (b"", "0", "2")
@@ -197,7 +197,7 @@ async def test_held_pull_of_non_reading_peer_is_told_to_retry(peer: Peer, anothe
 async def test_a_message_in_another_queue_wakes_nobody(peer: Peer, topic: str) -> None:
     assert peer.pull(topic, 0, queueId=1, **HOLD) is None
     peer.put(topic, queue_id=0)
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     assert peer.sent == []
     assert peer.broker.pull_hold.held == 1
 
@@ -205,10 +205,10 @@ async def test_a_message_in_another_queue_wakes_nobody(peer: Peer, topic: str) -
 async def test_held_pull_stays_held_when_filter_rejects_arrivals(peer: Peer, topic: str) -> None:
     assert peer.pull(topic, 0, subscription="A", **HOLD) is None
     fill(peer, 3, "B")
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     assert peer.sent == []
     fill(peer, 1, "A")
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     (response,) = peer.sent
     assert [message.queue_offset for message in decode_records(response.body)] == [3]
 
@@ -218,7 +218,7 @@ async def test_held_pull_with_rejecting_filter_soon_learns_progress(
 ) -> None:
     assert peer.pull(topic, 0, subscription="A", **HOLD) is None
     fill(peer, 3, "B")
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     expire(peer.broker, peer.broker.config.filtered_hold_s)
     assert answered(peer.sent[0]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 3)
 
@@ -268,7 +268,7 @@ async def test_a_held_pull_that_fails_is_answered_and_harms_nobody(
         raise RuntimeError("store is broken")
 
     monkeypatch.setattr(peer.broker.store.reader, "get_matching", broken)
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     assert [(each.code, each.remark) for each in peer.sent] == [
         (ResponseCode.SYSTEM_ERROR, "RuntimeError: store is broken")
     ]
@@ -286,7 +286,7 @@ async def test_a_pull_that_wants_no_answer_gets_none(peer: Peer, topic: str) -> 
         command = RemotingCommand(RequestCode.PULL_MESSAGE, 1, CommandFlag.ONEWAY, fields)
         serve(peer, command)
     peer.put(topic)
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     assert peer.sent == []
 
 
@@ -406,10 +406,10 @@ async def test_a_broken_sql_expression_is_refused(peer: Peer, topic: str, wrong:
 async def test_a_held_pull_wakes_only_for_a_match(peer: Peer, another_peer: Peer, topic: str) -> None:
     assert peer.pull(topic, 0, **HOLD, **SQL) is None
     fill_numbers(another_peer, 0, 1)
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     assert peer.sent == []
     fill_numbers(another_peer, 7)
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     assert [bodies_of(each) for each in peer.sent] == [[7]]
 
 
@@ -418,7 +418,7 @@ async def test_messages_that_a_held_pull_did_not_look_at_do_not_wait(
 ) -> None:
     assert peer.pull(topic, 0, **HOLD, **SQL) is None
     fill_numbers(another_peer, *[0] * 450, 7)
-    peer.broker.steps.end()
+    peer.broker.worker.end_step()
     assert [(each.code, each.ext_fields["nextBeginOffset"]) for each in peer.sent] == [
         (ResponseCode.PULL_RETRY_IMMEDIATELY, UNITS_OF_A_FILE)
     ]

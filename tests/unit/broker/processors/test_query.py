@@ -136,7 +136,7 @@ async def test_a_long_search_is_answered_between_the_steps_of_others(
         put(peer, b"%d" % number, KEYS="all")
     fields = {name: str(value) for name, value in query_fields("all", maxNum=64).items()}
     async with trio.open_nursery() as nursery:
-        peer.broker.steps.nursery = nursery
+        peer.broker.worker.nursery = nursery
         assert peer.ask(RequestCode.QUERY_MESSAGE, fields) is None
         peer.serve(RemotingCommand(RequestCode.QUERY_MESSAGE, 1, CommandFlag.ONEWAY, fields))
     (response,) = peer.sent
@@ -150,7 +150,7 @@ async def test_a_long_search_ends_with_its_connection(make_broker: MakeBroker, m
     for number in range(20):
         put(peer, b"%d" % number, KEYS="all")
     async with trio.open_nursery() as nursery:
-        peer.broker.steps.nursery = nursery
+        peer.broker.worker.nursery = nursery
         assert peer.ask(RequestCode.QUERY_MESSAGE, query_fields("all", maxNum=64)) is None
         peer.closed = True
     assert peer.sent == []
@@ -164,7 +164,7 @@ async def test_a_long_search_that_fails_is_answered(make_broker: MakeBroker, mon
     for number in range(20):
         put(peer, b"%d" % number, KEYS="all")
     async with trio.open_nursery() as nursery:
-        broker.steps.nursery = nursery
+        broker.worker.nursery = nursery
         assert peer.ask(RequestCode.QUERY_MESSAGE, query_fields("all", maxNum=64)) is None
         broker.store.close()
     (response,) = peer.sent
@@ -174,7 +174,7 @@ async def test_a_long_search_that_fails_is_answered(make_broker: MakeBroker, mon
 async def test_messages_are_indexed_without_a_search(peer: Peer, autojump_clock: MockClock) -> None:
     store = peer.broker.store
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.statistics).run)
+        nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.worker, peer.broker.statistics).run)
         for number in range(1200):
             put(peer, b"%d" % number, KEYS="all")
         assert store.index.position == 0
@@ -190,7 +190,7 @@ async def test_indexing_stays_behind_a_crowd_but_not_without_limit(
     monkeypatch.setattr("triomq.broker.services.index._MAX_LAG_BYTES", 200_000)
     index = peer.broker.store.index
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.statistics).run)
+        nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.worker, peer.broker.statistics).run)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(200):
             put(peer, b"%d" % number, KEYS="all")
@@ -218,11 +218,11 @@ async def test_cold_log_is_read_in_thread_before_indexing(peer: Peer, monkeypatc
 
     monkeypatch.setattr(ColdReads, "load_log", load_log)
     monkeypatch.setattr(
-        "triomq.broker.paged_read.read_ranges",
+        "triomq.broker.work.read_ranges",
         lambda ranges: read.append((ranges[0], threading.current_thread().name)),
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.statistics).run)
+        nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.worker, peer.broker.statistics).run)
         with trio.fail_after(30):
             while store.index.lag_bytes:  # noqa: ASYNC110  # a thread has part in it
                 await trio.sleep(0.01)
@@ -241,7 +241,7 @@ async def test_indexing_survives_a_disk_that_refuses(
     index = peer.broker.store.index
     index.files.directory.parent.joinpath("index").write_text("in the way")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.statistics).run)
+        nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.worker, peer.broker.statistics).run)
         await trio.sleep(1)
         assert caplog.text.count("not indexed for now") == 1
         index.files.directory.unlink()

@@ -204,11 +204,11 @@ async def test_who_does_not_read_is_neither_asked_nor_told(peer: Peer, another_p
     status = another_peer.get(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
     assert GetConsumerStatusBody.decode(status.body).consumer_table == {}
     heartbeat(another_peer, "c2", "G")
-    assert not any(peer.broker.notices.tell())
+    assert not any(peer.broker.notices.notify_members())
     assert len(peer.sent) == asked
     peer.unread_bytes = 0
     heartbeat(Peer(peer.broker, "192.0.2.11:50003"), "c3", "G")
-    assert not any(peer.broker.notices.tell())
+    assert not any(peer.broker.notices.notify_members())
     assert len(peer.sent) > asked
 
 

@@ -275,7 +275,7 @@ async def test_periodic_flush_resumes_once_files_can_be_opened(
     log = broker.store.commit_log
     locked_out.lasts = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(flush_commit_log, broker.store, broker.statistics.flushes)
+        nursery.start_soon(flush_commit_log, broker.store, broker.worker, broker.statistics.flushes)
         await wait_all_tasks_blocked()
         mock_clock.jump(0.51)
         await until(lambda: "not flushed for now: cannot open" in caplog.text)

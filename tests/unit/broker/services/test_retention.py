@@ -87,7 +87,7 @@ async def test_a_pull_behind_the_minimum_is_told_the_minimum(broker: Broker, pee
     assert peer.get(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": 0}).ext_fields["offset"] == "4"
     assert broker.pull_hold.held == 1
     peer.put("T")
-    broker.steps.end()
+    broker.worker.end_step()
     assert [command.code for command in peer.sent if command.ext_fields.get("minOffset") == "4"][-1] == 0
 
 

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.unit.broker.recording import make_steps_short
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.errors import StoreError
@@ -80,10 +81,11 @@ async def test_a_table_that_takes_long_is_saved_less_often(
     assert b"topic-99" in saves[-1][1]
 
 
-async def test_others_run_while_a_long_table_is_encoded_and_what_they_change_is_saved_next(
+async def test_change_during_long_encoding_is_saved_next(
     broker: Broker, saves: list[tuple[float, bytes]], autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("triomq.storage.files.json_table._MEMBERS_AT_ONCE", 8)
+    make_steps_short(broker)
     broker.topics.put(TopicConfig(topic_name="goes"))
     async with saving(broker):
         await trio.sleep(3)

@@ -26,7 +26,11 @@ from triomq.storage.config import Durability
 from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import finish
+from triomq.storage.reading.cold_read import ColdRange, Needed, finish
+
+
+def ranges(needed: Needed) -> list[ColdRange]:
+    return [each for each in needed if isinstance(each, ColdRange)]
 
 
 def put_keys(store: MessageStore, *keys: str, topic: str = "T", size: int = 100) -> Appended:
@@ -394,6 +398,7 @@ def test_units_added_during_cold_search_are_no_damage(maker: StoreMaker) -> None
     [file] = store.index.files.all
     search = store.index.search("T", "all", 64, 0, maker.clock.now_ms)
     (waits_for,) = next(search)
+    assert isinstance(waits_for, ColdRange)
     assert waits_for.file is file.to_flush
     put_keys(store, "all")
     index_all(store)
@@ -414,7 +419,7 @@ def test_a_search_lets_others_read_what_it_has_to_index_first(maker: StoreMaker)
     read_to = 0
     search = store.index.search("T", "key-7", 64, 0, 2**63 - 1)
     while store.index.position < end:
-        read_to = max([part.end for part in next(search) if part.file is log], default=read_to)
+        read_to = max([part.end for part in ranges(next(search)) if part.file is log], default=read_to)
         assert store.index.position < read_to + 100_200, "but for the last record"
     assert len(finish(search).offsets) == 1
 
@@ -427,7 +432,7 @@ def test_slots_are_preloaded_before_first_unit_after_startup(maker: StoreMaker) 
     [file] = store.index.files.all
     for wanted in ([(file.to_flush, 0, HEADER.size + 4 * store.config.index_slots)], []):
         put_keys(store, "new")
-        parts = [part for ranges in store.index.follow() for part in ranges if part.file is file.to_flush]
+        parts = [part for needed in store.index.follow() for part in ranges(needed) if part.file is file.to_flush]
         assert [part[:3] for part in parts] == wanted
         assert store.index.lag_bytes == 0
 

@@ -262,7 +262,7 @@ def test_the_log_is_asked_for_from_a_place_on_until_its_end(maker: StoreMaker) -
     log = store.commit_log
     cold = reads(store, memory := Memory())
     (ranges,) = cold.load_log(100)
-    assert [(each.file.start, each.start, each.end) for each in ranges] == [
+    assert [(each.file.start, each.start, each.end) for each in ranges if isinstance(each, ColdRange)] == [
         (0, 100, min(log.files.file_size, log.max_offset))
     ]
     memory.load(ranges)

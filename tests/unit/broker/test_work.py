@@ -1,8 +1,9 @@
-"""What looks at old messages waits for the disk in threads, and nobody with it."""
+"""Long work takes turns, and only worker threads wait for the disk."""
 
 import mmap
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import trio
@@ -20,7 +21,7 @@ from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.record import decode_records
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.files.file_system import FileSystem, OpenFile
-from triomq.storage.reading.cold_read import PagedRead
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 
 class Disk:
@@ -77,10 +78,10 @@ def received(peer: Peer) -> list[bytes]:
 
 
 async def test_a_cold_pull_is_answered_later_and_others_meanwhile(broker: Broker, disk: Disk, peer: Peer) -> None:
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 4) is None
         await trio.testing.wait_all_tasks_blocked()
-        assert broker.paged_reads.waiting == 1
+        assert broker.worker.waiting == 1
         assert peer.put("T", b"new").code == ResponseCode.SUCCESS
         newest = peer.pull("T", 10)
         assert newest is not None
@@ -88,13 +89,13 @@ async def test_a_cold_pull_is_answered_later_and_others_meanwhile(broker: Broker
         peer.sent.clear()
         disk.may_read.set()
     assert received(peer) == [b"m%d" % number for number in range(4, 10)] + [b"new"]
-    assert (broker.paged_reads.waiting, broker.paged_reads.served) == (0, 1)
+    assert (broker.worker.waiting, broker.worker.served) == (0, 1)
     assert threading.get_ident() not in disk.threads
     assert peer.pull("T", 4) is not None  # it is in memory now
 
 
 async def test_cold_pull_of_non_reading_peer_returns_no_messages(broker: Broker, disk: Disk, peer: Peer) -> None:
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 4) is None
         peer.unread_bytes = broker.config.unread_high_bytes + 1
         disk.may_read.set()
@@ -104,7 +105,7 @@ async def test_cold_pull_of_non_reading_peer_returns_no_messages(broker: Broker,
 
 
 async def test_non_reading_peer_triggers_no_further_lookups(broker: Broker, disk: Disk, peer: Peer) -> None:
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         assert peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}) is None
         peer.unread_bytes = broker.config.unread_high_bytes + 1
         disk.may_read.set()
@@ -121,10 +122,10 @@ async def test_large_cold_pull_is_read_in_thread_and_fulfilled(make_broker: Make
         Peer(first).put("T", b"m%d" % number)
     first.save_tables()
     peer = Peer(broker := make_broker())
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 10, maxMsgNums=60, triomqMaxTransferBytes=2**20) is None
         await trio.testing.wait_all_tasks_blocked()
-        assert broker.paged_reads.waiting == 1
+        assert broker.worker.waiting == 1
         disk.may_read.set()
     assert received(peer) == [b"m%d" % number for number in range(10, 70)]
     assert threading.get_ident() not in disk.threads
@@ -152,10 +153,10 @@ async def test_cold_lookup_is_answered_later_with_same_result(
     for queue_id in range(4):
         broker.groups.offsets.commit("G", "T", queue_id, 3)
     broker.groups.consumers.heartbeat(peer.as_connection, "client", ConsumerData("G"))
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         assert peer.ask(code, REQUESTS[code]) is None
         await trio.testing.wait_all_tasks_blocked()
-        assert broker.paged_reads.waiting == 1
+        assert broker.worker.waiting == 1
         assert peer.put("T", b"new", queue_id=1).code == ResponseCode.SUCCESS
         disk.may_read.set()
     assert threading.get_ident() not in disk.threads
@@ -177,7 +178,7 @@ async def test_a_look_at_what_was_just_written_waits_for_nothing(make_broker: Ma
     for code in (RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.QUERY_MESSAGE, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP):
         assert peer.get(code, REQUESTS[code]).code == ResponseCode.SUCCESS
     assert len(disk.asked) < 8
-    assert broker.paged_reads.served == 0
+    assert broker.worker.served == 0
 
 
 async def test_delayed_messages_on_the_disk_are_read_in_a_thread(
@@ -248,7 +249,7 @@ def waiting_bodies(broker: Broker) -> list[bytes]:
 
 
 async def test_cold_pull_of_deleted_queue_returns_offset_moved(broker: Broker, disk: Disk, peer: Peer) -> None:
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 4) is None
         broker.store.delete_topic("T")
         disk.may_read.set()
@@ -258,7 +259,7 @@ async def test_cold_pull_of_deleted_queue_returns_offset_moved(broker: Broker, d
 async def test_immediate_page_eviction_does_not_block_pull_forever(broker: Broker, disk: Disk, peer: Peer) -> None:
     disk.forgets = True
     disk.may_read.set()
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 0) is None
     assert len(received(peer)) == 10
 
@@ -268,7 +269,7 @@ async def test_unreadable_disk_fails_the_pull_and_stops_nothing(
 ) -> None:
     disk.error = OSError(5, "Input/output error")
     disk.may_read.set()
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 0) is None
     (refused,) = peer.sent
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -282,13 +283,13 @@ async def test_a_defect_is_the_pulls_own(
 ) -> None:
     disk.error = ValueError("a defect")
     disk.may_read.set()
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 0) is None
     assert [command.code for command in peer.sent] == [ResponseCode.SYSTEM_ERROR]
 
 
 async def test_a_connection_that_ended_meanwhile_gets_nothing(broker: Broker, disk: Disk, peer: Peer) -> None:
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 0) is None
         peer.closed = True
         disk.may_read.set()
@@ -297,7 +298,7 @@ async def test_a_connection_that_ended_meanwhile_gets_nothing(broker: Broker, di
 
 async def test_too_many_waiting_pulls_are_told_to_come_again(broker: Broker, disk: Disk, peer: Peer) -> None:
     before = broker.budget.reserved_bytes = broker.budget.limit_bytes // 2 - 3 * 9000
-    async with trio.open_nursery() as broker.steps.nursery:
+    async with trio.open_nursery() as broker.worker.nursery:
         for _ in range(3):
             assert peer.pull("T", 0) is None
         refused = peer.pull("T", 0)
@@ -315,45 +316,64 @@ async def test_pulls_at_the_end_never_ask_the_disk(make_broker: MakeBroker, disk
     for number in range(100):
         peer.put("T")
         assert peer.pull("T", number) is not None
-    assert broker.paged_reads.served == 0
+    assert broker.worker.served == 0
 
 
 async def test_long_requests_take_turns(broker: Broker, peer: Peer, another_peer: Peer) -> None:
-    """However many a peer sends, another one's is served between them."""
+    """However many a peer sends, another one's is served between them, and all sockets are read before each step."""
     make_steps_short(broker)
     steps: list[str] = []
+    broker.worker.read_ready = lambda: steps.append("read")
 
-    def work(connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def work(connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         for _ in range(5):
             steps.append(connection.peer)
-            yield ()
+            yield PAUSE
         return command.reply()
 
-    serve = broker.paged_reads.question(work)
-    async with trio.open_nursery() as broker.steps.nursery:
+    serve = broker.worker.processor(work, only_reads=True)
+    async with trio.open_nursery() as broker.worker.nursery:
         for number, each in enumerate((peer, peer, another_peer)):
             assert serve(each.as_connection, make_command(1, number)) is None
         steps.clear()
-    assert sorted(steps[:3]) == sorted([peer.peer, peer.peer, another_peer.peer])
-    assert steps == steps[:3] * 4
+    first = steps[1:6:2]
+    assert sorted(first) == sorted([peer.peer, peer.peer, another_peer.peer])
+    assert steps[:24] == [each for name in first * 4 for each in ("read", name)]
     assert [len(each.sent) for each in (peer, another_peer)] == [2, 1]
 
 
-@pytest.mark.parametrize("changes_something", [False, True])
-async def test_nothing_is_looked_up_for_nobody(broker: Broker, peer: Peer, changes_something: bool) -> None:
-    """Neither for a one-way request, nor for a peer that leaves; but what was begun to be changed is changed."""
+async def test_peers_do_not_delay_urgent_work(broker: Broker, peer: Peer) -> None:
+    make_steps_short(broker)
+    steps: list[str] = []
+
+    def work(name: str) -> Work[None]:
+        for _ in range(3):
+            steps.append(name)
+            yield PAUSE
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(9):
+            nursery.start_soon(broker.worker.run, work("peer"))
+        nursery.start_soon(partial(broker.worker.run, work("urgent"), urgent=True))
+    assert steps.index("urgent") < 6
+    assert len(steps) - 1 - steps[::-1].index("urgent") < 9
+
+
+@pytest.mark.parametrize("only_reads", [True, False])
+async def test_departed_peer_ends_work_that_only_reads(broker: Broker, peer: Peer, only_reads: bool) -> None:
+    """And a one-way request does not begin it; but other work runs to its end."""
     make_steps_short(broker)
     steps: list[int] = []
 
-    def work(connection: Connection, command: RemotingCommand) -> PagedRead[RemotingCommand]:
+    def work(connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         for _ in range(3):
             steps.append(command.opaque)
-            yield ()
+            yield PAUSE
         return command.reply()
 
-    serve = (broker.paged_reads.processor if changes_something else broker.paged_reads.question)(work)
-    async with trio.open_nursery() as broker.steps.nursery:
+    serve = broker.worker.processor(work, only_reads=only_reads)
+    async with trio.open_nursery() as broker.worker.nursery:
         assert serve(peer.as_connection, make_command(1, 1, CommandFlag.ONEWAY)) is None
         assert serve(peer.as_connection, make_command(1, 2)) is None
         peer.closed = True
-    assert sorted(steps) == ([1, 1, 1, 2, 2, 2] if changes_something else [2])
+    assert sorted(steps) == ([2] if only_reads else [1, 1, 1, 2, 2, 2])
