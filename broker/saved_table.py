@@ -50,7 +50,6 @@ class ConfigTable(SavedTable, Generic[Config]):
 
     Attributes:
         data_version: a new object after each change.
-        may_create: called with this table and a name before a client creates it; raises what refuses that.
     """
 
     _FIELD: str  # of the file
@@ -64,7 +63,6 @@ class ConfigTable(SavedTable, Generic[Config]):
         self._on_change = on_change
         self._configs: dict[str, Config] = {}
         self.data_version = DataVersion(counter=0, timestamp=clock_ms())
-        self.may_create: Callable[[Mapping[str, Any], str], None] | None = None
 
     def load(self) -> None:
         """Read the saved table and add the built-in entries.
@@ -133,8 +131,6 @@ class ConfigTable(SavedTable, Generic[Config]):
                 f"delete those that nobody uses, or raise {setting}",
                 limit=setting,
             )
-        if self.may_create is not None:
-            self.may_create(self._configs, name)
 
     def _put(self, name: str, config: Config) -> None:
         self._configs[name] = config

@@ -27,6 +27,7 @@ from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.notices import GroupNotices
 from triomq.broker.groups.queue_locks import QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.limits.rates import Quotas
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
@@ -61,7 +62,6 @@ from triomq.broker.processors.table import Processors, tables
 from triomq.broker.processors.transaction import TransactionProcessors
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
-from triomq.broker.quotas.quotas import Quotas
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.clock_watch import ClockWatch, elapsed_ms, steady_ms
 from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
@@ -130,11 +130,13 @@ class Broker:
         self._clock_ms = clock_ms
         self.clock_watch: Final = ClockWatch(clock_ms, elapsed_clock_ms)
         self._steady_ms = steady_clock_ms
-        self.quotas: Final = Quotas(config.quotas, store, steady_clock_ms, self.accounts) if config.quotas else None
+        self.quotas: Final = (
+            Quotas(config.quotas, steady_clock_ms, has_accounts=config.acl is not None) if config.quotas else None
+        )
         self._build_pulls()
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
         self._build_tables(steady_clock_ms, random)
-        check = None if self.quotas is None else QuotaCheck(self.quotas, store)
+        check = None if self.quotas is None else QuotaCheck(self.quotas)
         self._guard = Guard(config, self.routes, self.statistics, self.accounts, self.audit, check)
         self._build_delays()
         self._build_transactions(random)
@@ -181,8 +183,6 @@ class Broker:
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
         self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
         self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets, self.key_values)
-        if self.quotas is not None:
-            self._saved += (self.quotas.limit(self.topics, settings),)
         self.client_requests = ClientRequests(self.stopping, self.budget, config.unread_high_bytes)
         self.notices = GroupNotices(self.worker, self.client_requests.notify_ids_changed)
         consumers = ConsumerGroups(

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
-from math import inf
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import StoreError
@@ -107,13 +106,6 @@ def _reason(file: LogFile, moment: Moment, config: StoreConfig, used_percent: in
     ):
         return Reason.AGE
     return None
-
-
-def log_room_bytes(config: StoreConfig, log_bytes: int, disk: DiskSpace) -> float:
-    """Return how long the commit log may get before its oldest files are deleted for that, whatever their age."""
-    used, available = disk
-    left = (used + available) * config.disk_clean_ratio // 100 - used if used + available else inf  # as on ramfs
-    return min(max(log_bytes + left, 0), config.retention_bytes or inf)
 
 
 class Deletion:

@@ -12,7 +12,7 @@ from typing import Final
 
 from triomq.broker.addresses import Address
 from triomq.broker.config import ConnectionConfig
-from triomq.broker.quotas.quotas import Quotas
+from triomq.broker.limits.rates import Quotas
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.event_log import EventLog
 

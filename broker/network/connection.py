@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from triomq.broker.addresses import Address
+from triomq.broker.limits.rates import leave
 from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
@@ -351,8 +352,6 @@ class Connection(Writer[ConnectionContext]):
         context.admission.left(self.peer_ip, is_namesrv=self._is_namesrv)
         level = logging.INFO if self.version else logging.DEBUG  # a probe sends no heartbeat
         LOGGER.log(level, "connection closed peer=%s reason=%s", self.peer, reason or self._close_reason or "closed")
-        if self.usage is not None:
-            self.usage.connections -= 1
-            self.usage = None
+        leave(self)
         context.forget(self, closed_by_peer)
         context.client_requests.forget(self)

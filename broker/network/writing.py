@@ -13,9 +13,9 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from triomq.broker.config import ConnectionConfig
+from triomq.broker.limits.rates import Usage
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.sockets import Wire
-from triomq.broker.quotas.usage import Usage
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import Worker
 from triomq.protocol.wire.write_queue import WriteQueue

@@ -14,10 +14,10 @@ from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import is_in
 from triomq.broker.audit import Audit
 from triomq.broker.config import ConnectionConfig
+from triomq.broker.limits.rates import Quotas
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.processors.quotas import QuotaCheck
-from triomq.broker.quotas.quotas import Quotas
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.acl.accounts import Account, AclRules
 from triomq.protocol.acl.needs import BROKER_REQUESTS, is_administration

@@ -327,7 +327,7 @@ class GuardedPlainRequests(PlainRequests):
     def __init__(
         self,
         passes: Callable[[Connection, dict[str, Any], bytes], bool],
-        passes_quotas: Callable[[Connection, str, Entry], bool] | None,
+        passes_quotas: Callable[[Connection, Entry], bool] | None,
         config: BrokerConfig,
         store: MessageStore,
         topics: TopicTable,
@@ -344,7 +344,7 @@ class GuardedPlainRequests(PlainRequests):
         found = super()._entry(connection, fields, body) if self._passes(connection, fields, body) else None
         if found is None or self._passes_quotas is None:
             return found
-        return found if self._passes_quotas(connection, fields["extFields"]["b"], found) else None
+        return found if self._passes_quotas(connection, found) else None
 
     def _decision(self, connection: Connection, fields: dict[str, Any], body: bytes) -> Decision | None:
         return super()._decision(connection, fields, body) if self._passes(connection, fields, body) else None

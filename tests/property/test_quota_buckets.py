@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.broker.quotas.usage import Bucket
+from triomq.broker.limits.rates import Bucket
 
 BURST_MS = 1000
 UNITS = st.integers(1, 5000)

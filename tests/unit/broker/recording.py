@@ -7,8 +7,8 @@ from typing import Any, Final, TypeAlias, cast
 import trio
 
 from tests.commands import make_command
+from triomq.broker.limits.rates import Usage
 from triomq.broker.network.connection import Connection
-from triomq.broker.quotas.usage import Usage
 from triomq.broker.server import Broker
 from triomq.broker.work import STEP_S
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode

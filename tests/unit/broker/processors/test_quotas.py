@@ -9,6 +9,7 @@ import pytest
 
 from tests.commands import make_command
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker.limits.rates import leave
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -141,14 +142,13 @@ async def test_messages_above_a_quota_are_not_given_out(open_with: OpenWith, clo
 
 def test_an_account_has_so_many_connections(open_with: OpenWith) -> None:
     broker = open_with("default: {connections: 2}", accounts=True)
-    assert broker.quotas is not None
     first, second, third = (Peer(broker, f"192.0.2.{number}:50001") for number in range(3))
     assert [codes(peer, send(ONE)) for peer in (first, second, third, first)] == [[0], [0], [BUSY], [0]]
     assert "quota connections, 2: try again later" in str(third.sent[0].remark)
     assert codes(third, send(TWO)) == [0]
     assert codes(first, send(TWO)) == [0]  # so it counts for this account now
     assert codes(third, send(ONE)) == [0]
-    broker.quotas.leave(second.as_connection)
+    leave(second.as_connection)
     assert codes(first, send(ONE)) == [0]
 
 
@@ -161,63 +161,6 @@ def test_the_connections_of_an_address_are_limited_when_they_come(open_with: Ope
             assert sum(admitted) == count
             admission.left(host, is_namesrv=False)
             assert admission.admits(host, is_namesrv=True)
-
-
-def test_an_account_creates_so_many_topics_and_groups(open_with: OpenWith) -> None:
-    quotas = "default: {topics: 2, groups: 1}"
-    broker = open_with(quotas)
-    peer, other = Peer(broker), Peer(broker, "192.0.2.10:50001")
-    assert [peer.put(topic).code for topic in ("A", "B", "A", "C")] == [0, 0, 0, ResponseCode.SYSTEM_ERROR]
-    refused = peer.put("C")
-    assert "quota topics, 2: delete some" in str(refused.remark)
-    assert "retryAfterMs" not in refused.ext_fields
-    assert broker.topics.get("C") is None
-    fields = {
-        "topic": "C",
-        "readQueueNums": 1,
-        "writeQueueNums": 1,
-        "perm": 6,
-        "defaultTopic": "",
-        "topicFilterType": "SINGLE_TAG",
-    }
-    assert peer.get(RequestCode.UPDATE_AND_CREATE_TOPIC, {**fields, "topic": "T"}).code == 0  # it exists
-    assert peer.get(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == ResponseCode.SYSTEM_ERROR
-    assert other.put("C").code == 0
-    assert [pulled(peer, consumerGroup=group) for group in ("G", "H")] == [ResponseCode.PULL_NOT_FOUND, 1]
-    broker.save_tables()
-    broker = open_with(quotas)  # after a restart
-    peer = Peer(broker)
-    assert peer.put("D").code == ResponseCode.SYSTEM_ERROR
-    assert peer.get(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "A"}).code == 0
-    assert [peer.put(topic).code for topic in ("D", "E")] == [0, ResponseCode.SYSTEM_ERROR]
-
-
-@pytest.mark.parametrize("holder", ["topics: {T: {disk_share: 0.5}}", "default: {disk_share: 0.5}"])
-@pytest.mark.parametrize("fields", [{}, {"l": "0"}])
-async def test_nobody_fills_more_of_the_log_than_its_share(
-    open_with: OpenWith, fields: dict[str, Any], holder: str
-) -> None:
-    """The log may have three files of 256 KiB, so that a share of 0.5 is one and a half."""
-    store = {"retention_bytes": 3 * 256 * 1024, "disk_clean_ratio": 100, "disk_full_ratio": 100}
-    broker = open_with(holder, store_settings=store)
-    peer, other = Peer(broker), Peer(broker, "192.0.2.10:50001")
-    sent = 0
-    while codes(peer, send(body=bytes(10_000), **fields)) == [0]:
-        sent += 1
-    assert sent in (38, 39)  # 39 records fit, but not at the end of a file
-    assert ("topic T" if "topics" in holder else "address 192.0.2.9") in str(peer.sent[0].remark)
-    assert other.put("U", bytes(10_000)).code == 0
-    broker.save_tables()
-    broker = open_with(holder, store_settings=store)  # after a restart
-    peer, other = Peer(broker), Peer(broker, "192.0.2.10:50001")
-    assert broker.quotas is not None
-    assert codes(peer, send(**fields)) == [BUSY]
-    for _ in range(2 * 256 * 1024 // 10_000):
-        other.put("U", bytes(10_000))
-    await broker.retention.clean()
-    await broker.quotas.look()
-    assert broker.store.commit_log.min_offset == 256 * 1024
-    assert codes(peer, send(**fields)) == [0]
 
 
 async def test_changed_quotas_count_at_once_and_wrong_or_missing_ones_never(
@@ -255,7 +198,7 @@ def test_idle_addresses_are_forgotten(open_with: OpenWith, clock: Clock) -> None
         peer = Peer(broker, f"10.0.{number // 250}.{number % 250}:50001")
         codes(peer, send())
         if number:
-            broker.quotas.leave(peer.as_connection)
+            leave(peer.as_connection)
         clock.now_ms += 10
     assert len(broker.quotas._usages) < 3000
     assert codes(Peer(broker, "10.0.0.0:50002"), send()) == [0]

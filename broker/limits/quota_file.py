@@ -1,16 +1,14 @@
-"""Reads the file of quotas.
+"""The file of quotas.
 
 ::
 
-    default:                        # each account; each address, if nobody signed the request
+    default:                        # of each account, and of each address whose requests no account signs
       sends_per_s: 500
       out_bytes_per_s: 20MiB
     accounts:
-      reports: {sends_per_s: 50}    # what is left out is as in default; null lifts it
+      reports: {sends_per_s: 50}    # omitted quotas are those of default; null lifts one
     addresses:
-      "10.0.*.*": {connections: 20} # each of these addresses; the first pattern that matches counts
-    topics:
-      metrics: {disk_share: 0.3}
+      "10.0.*.*": {connections: 20} # of each of these addresses; the first matching pattern applies
 """
 
 import re
@@ -27,82 +25,68 @@ from triomq.protocol.errors import ConfigError
 _SIZE: Final = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?", re.ASCII)
 _FACTORS: Final = {None: 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _NUMBER: Final = re.compile(r"\d{1,15}(\.\d{1,9})?", re.ASCII)
+_WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Quotas of one account, address or topic; ``None``: no limit.
+    """Quotas of one account or address; ``None``: no limit.
 
     Attributes:
         sends_per_s: requests that store messages; a batch is one.
         in_bytes_per_s: of these requests.
-        out_bytes_per_s: of all answers.
-        connections: open ones.
-        topics, groups: that exist and that it has created.
-        disk_share: part of the room for the commit log, above 0 and at most 1.
+        out_bytes_per_s: of all responses.
+        connections: open ones; may be 0.
     """
 
     sends_per_s: float | None = None
     in_bytes_per_s: float | None = None
     out_bytes_per_s: float | None = None
     connections: float | None = None
-    topics: float | None = None
-    groups: float | None = None
-    disk_share: float | None = None
 
 
-_NAMES: Final = tuple(each.name for each in fields(Limits))
-_COUNTS: Final = ("connections", "topics", "groups")  # they may be 0
+NO_LIMITS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaRules:
     """All quotas of a broker."""
 
-    default: Limits = Limits()
+    default: Limits = NO_LIMITS
     accounts: Mapping[str, Limits] = field(default_factory=dict)
     addresses: tuple[tuple[AddressSet, Limits], ...] = ()
-    topics: Mapping[str, Limits] = field(default_factory=dict)
 
     def of_account(self, account: str) -> Limits:
         """Return the quotas of an account."""
         return self.accounts.get(account, self.default)
 
     def of_address(self, host: str, default: Limits | None = None) -> Limits:
-        """Return the quotas of an address; ``default``: of one that has none of its own."""
+        """Return the quotas of an address, ``default`` (``None``: the rules' own) if no pattern matches it."""
         found = next((limits for addresses, limits in self.addresses if addresses.has(host)), default)
         return self.default if found is None else found
 
-    @property
-    def has_shares(self) -> bool:
-        """Whether it matters who fills the disk."""
-        owners = (self.default, *self.accounts.values(), *(limits for _, limits in self.addresses))
-        return any(limits.disk_share is not None for limits in (*owners, *self.topics.values()))
-
 
 def read_quotas(text: str) -> QuotaRules:
-    """Read the file's text.
+    """Read the text of the file.
 
     Raises:
-        ConfigError: it is no YAML, or something in it is wrong; the text begins with the line.
+        ConfigError: the text is not YAML, or an entry is wrong; the error begins with the line.
     """
     root = compose(text)
     if root is None or is_null(root):
         return QuotaRules()
-    found = fields_of(root, ("default", "accounts", "addresses", "topics"))
-    default = _limits(found["default"]) if "default" in found else Limits()
+    found = fields_of(root, ("default", "accounts", "addresses"))
+    default = _limits(found["default"]) if "default" in found else NO_LIMITS
 
     def section(name: str, what: str) -> dict[str, yaml.Node]:
         node = found.get(name)
         return {} if node is None or is_null(node) else entries_of(node, what)
 
     accounts, addresses = section("accounts", "accounts by name"), section("addresses", "quotas by address pattern")
-    topics = section("topics", "topics by name")
     return QuotaRules(
         default,
         {name: _limits(node, default) for name, node in accounts.items()},
         tuple((_addresses(pattern, node), _limits(node, default)) for pattern, node in addresses.items()),
-        {name: _limits(node, names=("disk_share",)) for name, node in topics.items()},
     )
 
 
@@ -116,28 +100,27 @@ def _addresses(pattern: str, node: yaml.Node) -> AddressSet:
     return found
 
 
-def _limits(node: yaml.Node, default: Limits = Limits(), names: tuple[str, ...] = _NAMES) -> Limits:
+def _limits(node: yaml.Node, default: Limits = NO_LIMITS) -> Limits:
     if is_null(node):
         return default
-    values = {name: _value(name, value) for name, value in fields_of(node, names).items()}
-    return replace(default, **values)
+    names = tuple(each.name for each in fields(Limits))
+    return replace(default, **{name: _value(name, value) for name, value in fields_of(node, names).items()})
 
 
 def _value(name: str, node: yaml.Node) -> float | None:
     if is_null(node):
         return None
     text = node.value if isinstance(node, yaml.ScalarNode) else ""
+    if name == "connections":
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise error_at(node, f"{name} must be a whole number, not {text!r:.40}")
+        return int(text)
     if "bytes" in name:
         size = _SIZE.fullmatch(text)
-        value = float(int(size[1]) * _FACTORS[size[2]]) if size else -1.0
+        value = float(int(size[1]) * _FACTORS[size[2]]) if size else 0.0
     else:
-        value = float(text) if _NUMBER.fullmatch(text) else -1.0
-    if name in _COUNTS:
-        if value < 0 or value != int(value):
-            raise error_at(node, f"{name} must be a whole number, not {text!r:.40}")
-    elif value <= 0:
+        value = float(text) if _NUMBER.fullmatch(text) else 0.0
+    if value <= 0:
         unit = "bytes, or a number with KiB, MiB or GiB, above 0" if "bytes" in name else "a number above 0"
         raise error_at(node, f"{name} must be {unit}, not {text!r:.40}; null lifts a quota")
-    if name == "disk_share" and value > 1:
-        raise error_at(node, f"disk_share must be at most 1, not {text!r:.40}")
     return int(value) if value == int(value) else value

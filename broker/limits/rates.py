@@ -1,0 +1,223 @@
+"""Quotas: how fast accounts and addresses send and read, and how many connections they have.
+
+A request above a quota is refused before anything is done; the answer says after how long there is room again.  A
+request counts for the account that signed it, otherwise for the address of its peer.
+"""
+
+import logging
+from collections.abc import Callable
+from math import ceil
+from pathlib import Path
+from typing import Final, Protocol
+
+from triomq.broker.limits.quota_file import NO_LIMITS, Limits, QuotaRules, read_quotas
+from triomq.broker.watched_file import WatchedFile
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import ConfigError, RefusedError
+from triomq.protocol.event_log import EventLog
+
+LOGGER: Final = logging.getLogger("triomq.broker.limits.rates")
+
+_BURST_MS: Final = 1000
+#: Java and Go clients pause for 3 s after a refused pull: a shorter burst would keep them below their rate.
+_OUT_BURST_MS: Final = 4000
+_LEAST_WAIT_MS: Final = 100  # else waiting clients retry for every single message
+_MOST_WAIT_MS: Final = 3_600_000
+_CONNECTIONS_WAIT_MS: Final = 1000
+_MAX_IDLE: Final = 1024  # users that are remembered although they use nothing
+
+
+class Bucket:
+    """Room that refills at a steady rate.
+
+    A request passes if any room is left, whatever its size, and may leave a debt, so that the next one waits for
+    longer.  Otherwise small requests would always get the room that a large one waits for.
+    """
+
+    __slots__ = ("_burst_ms", "_cost_ms", "_full_at_ms")
+
+    def __init__(self, burst_ms: float) -> None:
+        """Create an unlimited bucket, which holds as much as refills in ``burst_ms``."""
+        self._burst_ms = burst_ms
+        self._cost_ms = 0.0  # of one unit
+        self._full_at_ms = 0.0
+
+    def set_rate(self, per_s: float | None) -> None:
+        """Change the rate; ``None`` lifts the limit and cancels a debt."""
+        self._cost_ms = 0.0 if per_s is None else 1000 / per_s
+        if per_s is None:
+            self._full_at_ms = 0.0
+
+    def wait_ms(self, now_ms: float) -> float:
+        """Return the time until there is room; below 0: there is room now."""
+        return self._full_at_ms - now_ms - self._burst_ms
+
+    def take(self, units: float, now_ms: float) -> None:
+        """Use some room."""
+        self._full_at_ms = max(self._full_at_ms, now_ms) + units * self._cost_ms
+
+    def is_full(self, now_ms: float) -> bool:
+        """Whether nothing is in use."""
+        return self._full_at_ms <= now_ms
+
+
+class Usage:
+    """What an account, or an address whose requests no account signed, uses at the moment.
+
+    Attributes:
+        account: its name; "" for an address.
+        host: the address; "" for an account.
+        connections: those whose newest request counts here.
+        limits: its quotas.
+    """
+
+    __slots__ = ("_clock_ms", "_in_bytes", "_out_bytes", "_sends", "account", "connections", "host", "limits")
+
+    def __init__(self, account: str, host: str, clock_ms: Callable[[], float]) -> None:
+        """``clock_ms`` is a steady clock."""
+        self.account = account
+        self.host = "" if account else host
+        self.connections = 0
+        self.limits = NO_LIMITS
+        self._sends = Bucket(_BURST_MS)
+        self._in_bytes = Bucket(_BURST_MS)
+        self._out_bytes = Bucket(_OUT_BURST_MS)
+        self._clock_ms = clock_ms
+
+    def set_limits(self, limits: Limits) -> None:
+        """Apply other quotas from now on."""
+        self.limits = limits
+        self._sends.set_rate(limits.sends_per_s)
+        self._in_bytes.set_rate(limits.in_bytes_per_s)
+        self._out_bytes.set_rate(limits.out_bytes_per_s)
+
+    def send(self, size_bytes: int) -> None:
+        """Count a request that stores messages.
+
+        Raises:
+            RefusedError: a quota is used up; the request counts for nothing.
+        """
+        now_ms = self._clock_ms()
+        if (wait_ms := self._sends.wait_ms(now_ms)) >= 0:
+            raise self.refused("sends_per_s", wait_ms)
+        if (wait_ms := self._in_bytes.wait_ms(now_ms)) >= 0:
+            raise self.refused("in_bytes_per_s", wait_ms)
+        self._sends.take(1, now_ms)
+        self._in_bytes.take(size_bytes, now_ms)
+
+    def read(self) -> None:
+        """Check a request that is answered with messages.
+
+        Raises:
+            RefusedError: a quota is used up.
+        """
+        if (wait_ms := self._out_bytes.wait_ms(self._clock_ms())) >= 0:
+            raise self.refused("out_bytes_per_s", wait_ms)
+
+    def may_read(self) -> bool:
+        """Whether messages may be delivered now."""
+        return self._out_bytes.wait_ms(self._clock_ms()) < 0
+
+    def wrote(self, size_bytes: int) -> None:
+        """Count bytes written to a connection."""
+        self._out_bytes.take(size_bytes, self._clock_ms())
+
+    def is_idle(self, now_ms: float) -> bool:
+        """Whether it uses nothing, so that it can be forgotten."""
+        buckets = self._sends, self._in_bytes, self._out_bytes
+        return not self.connections and all(bucket.is_full(now_ms) for bucket in buckets)
+
+    def refused(self, quota: str, wait_ms: float) -> RefusedError:
+        """Return the error for a quota that is used up and has room again in ``wait_ms``."""
+        user = f"account {self.account}" if self.account else f"address {self.host}"
+        text = f"the {user} has used up its quota {quota}, {getattr(self.limits, quota)}: try again later"
+        after_ms = min(max(ceil(wait_ms), _LEAST_WAIT_MS), _MOST_WAIT_MS)
+        return RefusedError(text, ResponseCode.SYSTEM_BUSY, limit=quota, retry_after_ms=after_ms)
+
+
+class Peer(Protocol):
+    """A connection whose requests count for an account or an address."""
+
+    peer_ip: str
+    closed: bool
+    usage: Usage | None
+
+
+class Quotas(WatchedFile[QuotaRules]):
+    """The quotas in force, and the usage of each account and address.
+
+    Attributes:
+        rules: the quotas in force.
+    """
+
+    def __init__(self, path: Path, clock_ms: Callable[[], float], *, has_accounts: bool) -> None:
+        """Limit nothing until :meth:`load`.
+
+        Args:
+            path: the file of quotas.
+            clock_ms: a steady clock.
+            has_accounts: whether accounts sign the requests.
+        """
+        super().__init__(path, EventLog(LOGGER, "quotas not read again, the old ones stay in force: %s"))
+        self.rules = QuotaRules()
+        self._clock_ms = clock_ms
+        self._has_accounts = has_accounts
+        self._usages: dict[tuple[str, str], Usage] = {}
+        self._sweep_at = _MAX_IDLE
+
+    def _parse(self, text: str | None) -> QuotaRules:
+        if text is None and self.readings:
+            raise ConfigError("there is no such file")
+        return read_quotas(text or "")
+
+    def _use(self, content: QuotaRules) -> None:
+        self.rules = content
+        for usage in self._usages.values():
+            usage.set_limits(self._limits_of(usage))
+
+    def _limits_of(self, usage: Usage) -> Limits:
+        return self.rules.of_account(usage.account) if usage.account else self.rules.of_address(usage.host)
+
+    def connections_of(self, host: str) -> float | None:
+        """Return the quota of connections of an address; ``None``: no limit.
+
+        With accounts the default quotas are those of accounts, so that only an entry for the address limits it.
+        """
+        return self.rules.of_address(host, NO_LIMITS if self._has_accounts else None).connections
+
+    def join(self, peer: Peer, account: str) -> None:
+        """Count the requests of a connection for an account, or for its address if ``account`` is "".
+
+        Raises:
+            RefusedError: the account has too many connections; those of addresses are checked when they are accepted.
+        """
+        before = peer.usage
+        if before is not None and before.account == account:
+            return
+        usage = self._usage(account, peer.peer_ip)
+        most = usage.limits.connections if account else None
+        if most is not None and usage.connections >= most:
+            raise usage.refused("connections", _CONNECTIONS_WAIT_MS)
+        if not peer.closed:
+            leave(peer)
+            usage.connections += 1
+        peer.usage = usage
+
+    def _usage(self, account: str, host: str) -> Usage:
+        key = account, "" if account else host
+        usage = self._usages.get(key)
+        if usage is None:
+            if len(self._usages) >= self._sweep_at:
+                now_ms = self._clock_ms()
+                self._usages = {key: each for key, each in self._usages.items() if not each.is_idle(now_ms)}
+                self._sweep_at = _MAX_IDLE + 2 * len(self._usages)
+            usage = self._usages[key] = Usage(account, host, self._clock_ms)
+            usage.set_limits(self._limits_of(usage))
+        return usage
+
+
+def leave(peer: Peer) -> None:
+    """Stop counting a connection."""
+    if peer.usage is not None:
+        peer.usage.connections -= 1
+        peer.usage = None

@@ -1,1 +1,0 @@
-"""Quotas: how much each account, address and topic may use of a broker."""
