@@ -8,7 +8,6 @@ Source: behaviour.md A.19; PlainPermissionManager.java.
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -35,19 +34,17 @@ class Accounts(WatchedFiles[AclRules]):
         rules: what counts now.
     """
 
-    def __init__(self, path: Path, *, like_apache: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         """Nobody may do anything until :meth:`load`.
 
         Args:
             path: a file; or a folder such as RocketMQ's ``conf``: its ``plain_acl.yml``, and each ``*.yml`` and
                 ``*.yaml`` below its folder ``acl``.
-            like_apache: check only what RocketMQ checks.
         """
         self._folder = path / _FURTHER_FILES if path.is_dir() else None
         log = EventLog(LOGGER, "accounts not read again, the old ones stay in force: %s")
         super().__init__(path if self._folder is None else path / _DEFAULT_FILE, log)
         self.rules = AclRules()
-        self._like_apache = like_apache
 
     @property
     def versions(self) -> dict[str, DataVersion]:
@@ -103,7 +100,7 @@ class Accounts(WatchedFiles[AclRules]):
             raise ConfigError(f"the file of accounts cannot be written: {exc.strerror}") from None
 
     def _use(self, content: AclRules) -> None:
-        self.rules = replace(content, like_apache=self._like_apache)
+        self.rules = content
         if not self.rules.accounts and not self.rules.white:
             LOGGER.warning("no accounts, so every request is refused file=%s", self.path)
 

@@ -8,7 +8,7 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Protocol
@@ -21,7 +21,9 @@ from triomq.common.log_file import LogFile
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.event_log import EventLog
+from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.headers import Resource
 
 LOGGER: Final = logging.getLogger("triomq.broker.audit")
 
@@ -30,23 +32,10 @@ MAX_WAITING: Final = 4096  # lines, of about 300 bytes each
 MAX_DENIED: Final = 1000
 _MAX_TEXT: Final = 255
 _BODY_BYTES: Final = 4096  # of which names are read
-#: The fields that name what a request acts on, and what they name.
-_FIELDS: Final[Mapping[str, str]] = {
-    "topic": "topic",
-    "b": "topic",
-    "consumerGroup": "group",
-    "group": "group",
-    "groupName": "group",
-    "accessKey": "account",
-    "brokerName": "broker",
-    "namespace": "namespace",
-}
-_SETTING: Final = re.compile(rb"^\s*([A-Za-z.]{1,64})\s*=", re.MULTILINE)
-#: What names something in the body of a request.
-_IN_BODY: Final[Mapping[int, tuple[str, re.Pattern[bytes]]]] = {
-    RequestCode.UPDATE_BROKER_CONFIG: ("settings", _SETTING),
-    RequestCode.UPDATE_NAMESRV_CONFIG: ("settings", _SETTING),
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ("group", re.compile(rb'"groupName"\s*:\s*"([\w%|-]{1,255})"')),
+#: How to find names in a body without reading all of it.
+_IN_BODY: Final = {
+    Resource.SETTINGS: re.compile(rb"^\s*([A-Za-z.]{1,64})\s*=", re.MULTILINE),
+    Resource.GROUP: re.compile(rb'"groupName"\s*:\s*"([\w%|-]{1,255})"'),
 }
 
 
@@ -177,11 +166,14 @@ class Audit:
 
 def _resource(command: RemotingCommand) -> dict[str, str]:
     """Return what a request acts on, as far as it names that."""
+    request = CATALOGUE.get(command.code)
+    if request is None:
+        return {}
+    fields = command.ext_fields
     found = {
-        label: value[:_MAX_TEXT] for field, label in _FIELDS.items() if (value := command.ext_fields.get(field, ""))
+        resource.value: name[:_MAX_TEXT] for field, resource, _ in request.resources if (name := fields.get(field))
     }
-    if command.code in _IN_BODY:
-        label, pattern = _IN_BODY[command.code]
-        names = [name.decode() for name in pattern.findall(bytes(command.body[:_BODY_BYTES]))]
-        found[label] = ",".join(names)[:_MAX_TEXT]
+    if request.in_body is not None and request.is_administration:
+        names = [name.decode() for name in _IN_BODY[request.in_body].findall(bytes(command.body[:_BODY_BYTES]))]
+        found[request.in_body.value] = ",".join(names)[:_MAX_TEXT]
     return found

@@ -91,7 +91,6 @@ class BrokerConfig(ConnectionConfig):
     listeners: tuple[Listener, ...] = (Listener(),)
     register: tuple[Address, ...] = ()  # namesrvAddr: name servers that this broker registers with
     acl: Path | None = None  # aclEnable: plain_acl.yml or the folder conf; None: no accounts, all may do everything
-    acl_like_apache: bool = False  # check only what RocketMQ checks
     quotas: Path | None = None  # how much each account, address and topic may use
     cluster_name: str = "DefaultCluster"  # brokerClusterName
     broker_name: str = "broker-a"  # brokerName

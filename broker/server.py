@@ -125,7 +125,7 @@ class Broker:
         self.is_serving = False
         self.monitor: Monitor | None = None
         self.statistics: Final = BrokerStatistics(clock_ms())
-        self.accounts: Final = None if config.acl is None else Accounts(config.acl, like_apache=config.acl_like_apache)
+        self.accounts: Final = None if config.acl is None else Accounts(config.acl)
         self.audit: Final = None if config.audit is None else Audit(config, clock_ms)
         self._clock_ms = clock_ms
         self.clock_watch: Final = ClockWatch(clock_ms, elapsed_clock_ms)

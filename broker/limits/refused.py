@@ -4,7 +4,7 @@ import logging
 from typing import Final
 
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
     RETRY_AFTER,
     IllegalNameError,
@@ -16,13 +16,13 @@ from triomq.protocol.errors import (
     TriomqError,
 )
 from triomq.protocol.event_log import EventLog
+from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand, json_template
 
 LOGGER: Final = logging.getLogger("triomq.broker.limits.refused")
 
 
 _MAX_REMARK: Final = 1000
-_SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
 #: Most specific class first.  Store errors mean "not now": a Java producer tries another broker on 14.
 _CODES: Final[tuple[tuple[type[TriomqError], int], ...]] = (
@@ -54,7 +54,8 @@ class Refusals:
     def response(self, peer: str, command: RemotingCommand, code: int, remark: str) -> RemotingCommand:
         """Return the response to a request that failed."""
         self._statistics.failed_requests += 1
-        fields = self._send_fields if command.code in _SEND_CODES else {}  # Java clients expect them on errors too
+        request = CATALOGUE.get(command.code)
+        fields = self._send_fields if request is not None and request.kind.has_region else {}
         LOGGER.debug("request refused code=%d peer=%s remark=%s", command.code, peer, remark)
         return command.reply(code, fields, remark=remark)
 

@@ -24,9 +24,10 @@ from triomq.broker.network.shedding import FULL_READ_BYTES, Arrivals, Shedding, 
 from triomq.broker.network.sockets import Wire
 from triomq.broker.network.writing import JOIN_BYTES, Writer, WriterContext
 from triomq.broker.work import STEP_S
-from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode, ResponseCode
+from triomq.protocol.codes import CommandFlag, LanguageCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import encode_host
+from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import Frame, FrameSplitter
 
@@ -35,13 +36,6 @@ LOGGER: Final = logging.getLogger("triomq.broker.network.connection")
 _READ_BYTES: Final = 64 * 1024
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-_PULL: Final = int(RequestCode.PULL_MESSAGE)
-#: What honest peers send all the time.
-_FREQUENT: Final = frozenset(
-    (_PULL, RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-)
-
-
 #: Answers one request: returns the response, or ``None`` if there is none, or none yet.  Must not await.
 Processor: TypeAlias = "Callable[[Connection, RemotingCommand], RemotingCommand | None]"
 
@@ -215,7 +209,7 @@ class Connection(Writer[ConnectionContext]):
                         return True
                 if (over_s := clock() - ends) > 0:
                     worker.end_step()
-                    if over_s > STEP_S and (command.code not in _FREQUENT or (command.body and command.code == _PULL)):
+                    if over_s > STEP_S and not _is_frequent(command):
                         worker.charge(over_s)
                     self._pause_s = worker.wait_s
                     return True
@@ -355,3 +349,9 @@ class Connection(Writer[ConnectionContext]):
         leave(self)
         context.forget(self, closed_by_peer)
         context.client_requests.forget(self)
+
+
+def _is_frequent(command: RemotingCommand) -> bool:
+    """Whether honest peers send such requests all the time; a pull with a body, of subscriptions, is rare."""
+    request = CATALOGUE.get(command.code)
+    return request is not None and request.kind.is_frequent and not (request.kind.reads and command.body)

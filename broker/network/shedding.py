@@ -20,9 +20,10 @@ import orjson
 from triomq.broker.config import BrokerConfig
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
+from triomq.protocol.codes import CommandFlag, ResponseCode, SerializeType
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.event_log import EventLog
+from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.header_format import INT32_MAX
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, Frame, build_frame
@@ -33,18 +34,6 @@ LOGGER: Final = logging.getLogger("triomq.broker.network.shedding")
 _PATIENCE_S: Final = 1.0
 #: A read of less has emptied the socket: it takes 64 KiB, of which TLS may take its share.
 FULL_READ_BYTES: Final = 32 * 1024
-#: What waits in RocketMQ's queue for sends.
-_SENDS: Final = frozenset(
-    map(
-        int,
-        (
-            RequestCode.SEND_MESSAGE,
-            RequestCode.SEND_MESSAGE_V2,
-            RequestCode.SEND_BATCH_MESSAGE,
-            RequestCode.CONSUMER_SEND_MSG_BACK,
-        ),
-    )
-)
 _JSON: Final = int(SerializeType.JSON)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _HEADER_AT: Final = 4
@@ -153,7 +142,7 @@ class Shedding:
                 opaque = _plain_opaque(frame)
                 if opaque is None:
                     command = RemotingCommand.decode(frame)
-                    if command.code not in _SENDS or command.is_response:
+                    if not _is_shed(command.code) or command.is_response:
                         return command
                     if not command.is_oneway:
                         error = RefusedError(_REMARK % waited_ms, ResponseCode.SYSTEM_BUSY)
@@ -172,6 +161,11 @@ class Shedding:
         return None
 
 
+def _is_shed(code: int) -> bool:
+    request = CATALOGUE.get(code)
+    return request is not None and request.kind.is_shed
+
+
 def _plain_opaque(frame: Frame) -> int | None:
     """Return the opaque of a send with a JSON header that wants an answer; ``None`` for any other frame."""
     body_at = _HEADER_AT + int.from_bytes(frame[1:_HEADER_AT])
@@ -180,7 +174,7 @@ def _plain_opaque(frame: Frame) -> int | None:
     try:
         fields = orjson.loads(frame[_HEADER_AT:body_at])
         opaque = fields["opaque"]
-        is_plain = fields["code"] in _SENDS and fields["flag"] == 0 and 0 <= opaque <= INT32_MAX
+        is_plain = _is_shed(fields["code"]) and fields["flag"] == 0 and 0 <= opaque <= INT32_MAX
         return opaque if is_plain and type(opaque) is int else None
     except (ValueError, KeyError, TypeError):
         return None  # the general decoder reports what is wrong

@@ -20,11 +20,11 @@ from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.processors.quotas import QuotaCheck
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.acl.accounts import Account, AclRules
-from triomq.protocol.acl.needs import BROKER_REQUESTS, is_administration
 from triomq.protocol.acl.verdict import authenticate, check, passes_as_send
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import RefusedError, TriomqError
 from triomq.protocol.event_log import EventLog
+from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.requests.topics import BrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import ACCESS_KEY
@@ -34,18 +34,6 @@ LOGGER: Final = logging.getLogger("triomq.broker.processors.guard")
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 #: Apache's brokers begin the remark with it.
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-#: What changes the name server: its tables and its settings.
-_NAMESRV_CHANGES: Final = frozenset(
-    (
-        RequestCode.PUT_KV_CONFIG,
-        RequestCode.DELETE_KV_CONFIG,
-        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
-        RequestCode.ADD_WRITE_PERM_OF_BROKER,
-        RequestCode.DELETE_TOPIC_IN_NAMESRV,
-        RequestCode.UPDATE_NAMESRV_CONFIG,
-    )
-)
-
 Judge: TypeAlias = Callable[[Connection, RemotingCommand], str | None]
 """Lets a request pass; returns its account, "" if its address needs none, ``None`` where nobody needs one.
 
@@ -135,17 +123,17 @@ class Guard:
         """Return what checks where a request comes from; ``None``: it may come from anywhere."""
         if port is Port.ADMIN:
             return None
-        if code in BROKER_REQUESTS:
+        if CATALOGUE[code].kind.is_from_broker:
             return self._from_broker
-        if self._config.admin_listen is not None and is_administration(code):
+        if self._config.admin_listen is not None and CATALOGUE[code].is_administration:
             return _administers
-        if code in _NAMESRV_CHANGES and (port is Port.NAMESRV or self._accounts is None):
+        if CATALOGUE[code].kind.changes_name_server and (port is Port.NAMESRV or self._accounts is None):
             return self._changes_name_server
         return None
 
     def _account(self, connection: Connection, command: RemotingCommand) -> str:
         assert self._accounts is not None
-        return _key(check(self._accounts.rules, command, connection.peer_ip))
+        return _key(check(self._accounts.rules, CATALOGUE[command.code], command, connection.peer_ip))
 
     def _authenticate(self, connection: Connection, command: RemotingCommand) -> str:
         assert self._accounts is not None
@@ -175,7 +163,7 @@ class Guard:
         if self.quotas is not None and port is not Port.NAMESRV:
             judge = self._joining(judge or _anybody, self.quotas.quotas)
             processor = self.quotas.limited(code, processor)
-        is_noted = self._audit is not None and is_administration(code)
+        is_noted = self._audit is not None and CATALOGUE[code].is_administration
         if judge is None and not is_noted:
             return processor
         return self._checking(processor, judge or _anybody, is_noted=is_noted)

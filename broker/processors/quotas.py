@@ -4,22 +4,12 @@ from typing import Final
 
 from triomq.broker.limits.rates import Quotas
 from triomq.broker.network.connection import Connection, Processor
-from triomq.protocol.acl.needs import SENDS
-from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import RefusedError
+from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import Entry
 
 _RECORD_BYTES: Final = 128  # of a record beside body and properties, about
-_SEND_BACK: Final = int(RequestCode.CONSUMER_SEND_MSG_BACK)
-_READS: Final = frozenset(
-    (
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-        RequestCode.QUERY_MESSAGE,
-        RequestCode.VIEW_MESSAGE_BY_ID,
-    )
-)
 
 
 class QuotaCheck:
@@ -41,9 +31,10 @@ class QuotaCheck:
             connection.usage.send(command.content_bytes)
             return processor(connection, command)
 
-        if code in SENDS or code == _SEND_BACK:
+        kind = CATALOGUE[code].kind
+        if kind.stores:
             return sending
-        return reading if code in _READS else processor
+        return reading if kind.reads else processor
 
     def passes(self, connection: Connection, entry: Entry) -> bool:
         """Whether a plain send passes; its processor reports why it does not.

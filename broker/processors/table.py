@@ -6,7 +6,6 @@ A code in none of them is answered REQUEST_CODE_NOT_SUPPORTED.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from triomq.broker.network.connection import Connection, Processor, Requests
 from triomq.broker.network.listeners import Ports
@@ -31,6 +30,7 @@ from triomq.broker.processors.transaction import TransactionProcessors
 from triomq.broker.work import Worker
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import RefusedError
+from triomq.protocol.requests.catalogue import CATALOGUE, IN_ONE_STEP
 from triomq.protocol.wire.command import RemotingCommand
 
 
@@ -59,10 +59,6 @@ class Processors:
     acl: AclProcessors | None
 
 
-_LIMITED: Final = (RequestCode.CHECK_CLIENT_CONFIG, RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ)
-_MAX_GROUP_BYTES: Final = 8 * 1024  # of a subscription group: a few hundred, but of JSON that orjson does not read
-
-
 def tables(processors: Processors, worker: Worker, max_body_bytes: int, guard: Guard, shedding: Shedding) -> Ports:
     """Return the tables; the VIP port (listen port - 2) serves everything but pulls, as in RocketMQ.
 
@@ -78,9 +74,9 @@ def tables(processors: Processors, worker: Worker, max_body_bytes: int, guard: G
     # The broker's ports serve the requests to name servers, too, so that one address is enough for a client.
     vip: dict[int, Processor] = {**namesrv, **_clients(processors, worker), **_tools(processors, worker)}
     vip.update(acl)
-    vip.update({code: _limited(vip[code], max_body_bytes) for code in _LIMITED})
-    set_group = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-    vip[set_group] = _limited(vip[set_group], _MAX_GROUP_BYTES)
+    for code in vip:
+        if limit_bytes := CATALOGUE[code].max_body_bytes:
+            vip[code] = _limited(vip[code], max_body_bytes if limit_bytes == IN_ONE_STEP else limit_bytes)
     pulls: dict[int, Processor] = {
         RequestCode.PULL_MESSAGE: processors.pulls.pull_message,
         RequestCode.LITE_PULL_MESSAGE: processors.pulls.pull_message,

@@ -92,8 +92,6 @@ def _add_addresses(parser: Parser) -> None:
         "accounts and their rights: RocketMQ's plain_acl.yml, or a folder with it and further files below acl "
         "(aclEnable; none: everybody may do everything)",
     )
-    text = "check only what RocketMQ checks: any account reads and changes much that is not its own"
-    _add_setting(parser, "--acl-like-apache", "acl_like_apache", text, const=True)
     add("--quotas FILE", "how much each account, address and topic may use, in YAML (none: no quotas)")
     add("--end-with-stdin", "stop also when stdin ends, as when the program that started it ends")
 

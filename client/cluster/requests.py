@@ -21,20 +21,13 @@ from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ClientClosedError, TriomqError
 from triomq.protocol.namespace import Namespace
+from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.table import agreed_format, offer
-from triomq.protocol.wire.headers import Header
+from triomq.protocol.wire.headers import Header, Resource
 
 _MAX_OPAQUE: Final = 2**31 - 1
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-_BODIES_WITH_NAMES: Final = frozenset(
-    (
-        RequestCode.HEART_BEAT,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-    )
-)
 
 
 class Requests:
@@ -109,7 +102,7 @@ class Requests:
         fields = {} if header is None else header.encode()
         if self.namespace:
             fields = self.namespace.wrap_fields(fields)
-            if code in _BODIES_WITH_NAMES:
+            if CATALOGUE[code].in_body is Resource.GROUP:
                 body = self.namespace.wrap_json(body)
         return RemotingCommand(code, ext_fields=fields, body=body)
 

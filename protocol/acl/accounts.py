@@ -91,14 +91,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class AclRules:
-    """All accounts of a broker, and the addresses that may do everything.
-
-    ``like_apache``: check only what RocketMQ checks.
-    """
+    """All accounts of a broker, and the addresses that may do everything."""
 
     white: AddressSet = NOBODY
     accounts: Mapping[str, Account] = field(default_factory=dict)
-    like_apache: bool = False
 
 
 def describe(resource: str) -> str:

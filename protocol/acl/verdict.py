@@ -1,5 +1,8 @@
 """Whether a request may pass: address, account, signature and rights, in RocketMQ's order and with its texts.
 
+RocketMQ checks only some requests, so that an account without any right reads and changes what it likes.  Here each
+request of a client needs the rights on what it names, and every other one an administrator.
+
 Source: behaviour.md A.19, wire.md 12; PlainPermissionManager.java, PlainAccessValidator.java, AclUtils.java.
 """
 
@@ -7,15 +10,16 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from triomq.protocol.acl.accounts import PUB, Account, AclRules, describe
-from triomq.protocol.acl.needs import Needs, needs, needs_like_apache
+from triomq.protocol.acl.accounts import PUB, SUB, Account, AclRules, describe
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import RefusedError
-from triomq.protocol.names import TRACE_TOPIC
+from triomq.protocol.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
+from triomq.protocol.requests.catalogue import Request, Right
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.formats.json_header import FieldsWithNulls
+from triomq.protocol.wire.headers import Resource
 from triomq.protocol.wire.signing import ACCESS_KEY, NOT_SIGNED, SIGNATURE, in_signing_order
 
 _NULL: Final = "null"
@@ -23,19 +27,66 @@ _KNOWN_LENGTH: Final = 512  # of all names together; longer ones are not kept
 _BINARY: Final = int(SerializeType.ROCKETMQ)
 
 
-def check(rules: AclRules, command: RemotingCommand, host: str) -> Account | None:
+class Needs(NamedTuple):
+    """Rights that an account must have.
+
+    Attributes:
+        rights: by topic, and by retry topic for a group.
+        admin: whether only an administrator may do it.
+    """
+
+    rights: dict[str, int]
+    admin: bool = False
+
+
+def needs(request: Request, command: RemotingCommand) -> Needs:
+    """Return what a request needs, by its row.
+
+    Raises:
+        RefusedError: a topic or group that it must name is missing.
+        ProtocolError: its body cannot be read.
+    """
+    if request.right is Right.ADMIN:
+        return Needs({}, admin=True)
+    rights: dict[str, int] = {}
+    if request.right is Right.NOTHING:
+        return Needs(rights)
+    for field, resource, is_required in request.resources:
+        name = command.ext_fields.get(field)
+        if name:
+            rights.update(_right(request, resource, name))
+        elif is_required:
+            raise _unnamed(command, f"its field {field} is missing")
+    if request.names_in is not None:
+        for resource, name in request.names_in(command.body):
+            if not name:
+                raise _unnamed(command, f"its body names no {resource.value}")
+            rights.update(_right(request, resource, name))
+    return Needs(rights)
+
+
+def _right(request: Request, resource: Resource, name: str) -> dict[str, int]:
+    if resource is Resource.GROUP:
+        return {retry_topic(name): SUB}
+    return {name: PUB if request.right is Right.PUB and not name.startswith(RETRY_PREFIX) else SUB}
+
+
+def _unnamed(command: RemotingCommand, reason: str) -> RefusedError:
+    return RefusedError(f"request {command.code} does not say on what it acts: {reason}")
+
+
+def check(rules: AclRules, request: Request, command: RemotingCommand, host: str) -> Account | None:
     """Let a request of ``host``, the address of its peer, pass; return its account as :func:`authenticate` does.
 
     Raises:
         RefusedError: it may not.
         ProtocolError: it cannot be read.
     """
-    needed = needs_like_apache(command) if rules.like_apache else None  # there a white address does not help a bad body
     account = authenticate(rules, command, host)
     if account is None:
         return None
-    needed = needed or needs(command)
-    if needed.rights.get(TRACE_TOPIC) != PUB:  # all may write where their messages went
+    needed = needs(request, command)
+    if needed.rights.get(TRACE_TOPIC) != PUB:  # every account may write traces
         check_rights(account, needed, command.code)
     return account
 
@@ -57,7 +108,7 @@ def authenticate(rules: AclRules, command: RemotingCommand, host: str) -> Accoun
         raise RefusedError(f"No acl config for {key:.255}")
     if account.white and account.white.has(host):
         return None
-    if not is_signed(account, fields_to_sign(command), command.body, strictly=rules.like_apache):
+    if not is_signed(account, fields_to_sign(command), command.body):
         raise RefusedError(f"Check signature failed for accessKey={key}")
     return account
 
@@ -96,20 +147,21 @@ def passes_as_send(rules: AclRules, fields: Mapping[str, Any], body: bytes) -> b
             bool(topic)
             and topic[:1] != "%"  # retry topics
             and account.may(topic, PUB)
-            and is_signed(account, fields, body, strictly=rules.like_apache)
+            and is_signed(account, fields, body)
         )
     except (KeyError, TypeError, AttributeError):  # no account, or something is not text
         return False
 
 
-def is_signed(account: Account, fields: Mapping[str, str], body: bytes | memoryview, *, strictly: bool = False) -> bool:
+def is_signed(account: Account, fields: Mapping[str, str], body: bytes | memoryview) -> bool:
     """Whether the signature of a request is the account's, compared in constant time.
+
+    ``_UNIQUE_KEY_QUERY`` may be signed or not: 5.x brokers accept both, 4.9 brokers only the second.
 
     Args:
         account: whose signature it should be.
         fields: of the request, signature included.
         body: of the request.
-        strictly: do not accept ``_UNIQUE_KEY_QUERY`` signed, as 4.9 brokers do not and 5.x brokers do.
 
     Raises:
         TypeError: a field is not text.
@@ -123,7 +175,7 @@ def is_signed(account: Account, fields: Mapping[str, str], body: bytes | memoryv
     names = in_signing_order(fields)
     names.remove(SIGNATURE)
     if NOT_SIGNED in fields:
-        if not strictly and _matches(account, [fields[name] for name in names], body, given):
+        if _matches(account, [fields[name] for name in names], body, given):
             return True
         names.remove(NOT_SIGNED)
     return _matches(account, [fields[name] for name in names], body, given)

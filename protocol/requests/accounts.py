@@ -4,10 +4,10 @@ Source: wire.md 7.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.wire.headers import Header
+from triomq.protocol.wire.headers import Header, Resource
 
 
 @dataclass(slots=True)
@@ -15,7 +15,7 @@ class UpdateAccountRequestHeader(Header):
     """Source: CreateAccessConfigRequestHeader.java; lists with commas."""
 
     code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
-    access_key: str
+    access_key: Annotated[str, Resource.ACCOUNT]
     admin: bool
     secret_key: str | None = field(default=None, repr=False)
     white_remote_address: str | None = None
@@ -30,4 +30,4 @@ class DeleteAccountRequestHeader(Header):
     """Source: DeleteAccessConfigRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.DELETE_ACL_CONFIG
-    access_key: str
+    access_key: Annotated[str, Resource.ACCOUNT]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.wire.headers import Header, Wire
+from triomq.protocol.wire.headers import Header, Resource, Wire
 
 
 @dataclass(slots=True)
@@ -17,14 +17,14 @@ class UnregisterClientRequestHeader(Header):
     code: ClassVar[int] = RequestCode.UNREGISTER_CLIENT
     client_id: Annotated[str, Wire("clientID")]
     producer_group: str | None = None
-    consumer_group: str | None = None
+    consumer_group: Annotated[str, Resource.GROUP] | None = None
 
 
 @dataclass(slots=True)
 class ConsumerGroupRequestHeader(Header):
     """Names one consumer group: codes 38, 40 and 203."""
 
-    consumer_group: str
+    consumer_group: Annotated[str, Resource.GROUP]
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class GetConsumerRunningInfoRequestHeader(Header):
     """Source: GetConsumerRunningInfoRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
-    consumer_group: str
+    consumer_group: Annotated[str, Resource.GROUP]
     client_id: str
     jstack_enable: bool = False
 
@@ -42,7 +42,7 @@ class DeleteSubscriptionGroupRequestHeader(Header):
     """Source: DeleteSubscriptionGroupRequestHeader.java; 5.x calls the second field cleanOffset."""
 
     code: ClassVar[int] = RequestCode.DELETE_SUBSCRIPTIONGROUP
-    group_name: str
+    group_name: Annotated[str, Resource.GROUP]
     remove_offset: bool = False
     clean_offset: bool = False
 
@@ -60,4 +60,4 @@ class GroupRequestHeader(Header):
     """Code 352 of 5.x.  Source: GetSubscriptionGroupConfigRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-    group: str
+    group: Annotated[str, Resource.GROUP]

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.units import PhysicalOffset, QueueOffset
-from triomq.protocol.wire.headers import Header, Int32, Wire
+from triomq.protocol.wire.headers import Header, Int32, Resource, Wire
 
 
 @dataclass(slots=True)
@@ -17,7 +17,7 @@ class SendMessageRequestHeader(Header):
 
     code: ClassVar[int] = RequestCode.SEND_MESSAGE
     producer_group: str
-    topic: str
+    topic: Annotated[str, Resource.TOPIC]
     default_topic: str  # the template for automatic creation, normally TBW102
     default_topic_queue_nums: Int32
     queue_id: Int32  # below 0: the broker chooses
@@ -38,7 +38,7 @@ class SendMessageRequestHeaderV2(Header):
 
     code: ClassVar[int] = RequestCode.SEND_MESSAGE_V2
     producer_group: Annotated[str, Wire("a")]
-    topic: Annotated[str, Wire("b")]
+    topic: Annotated[str, Wire("b"), Resource.TOPIC]
     default_topic: Annotated[str, Wire("c")]
     default_topic_queue_nums: Annotated[Int32, Wire("d")]
     queue_id: Annotated[Int32, Wire("e")]
@@ -70,8 +70,8 @@ class PullMessageRequestHeader(Header):
     """Source: PullMessageRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.PULL_MESSAGE
-    consumer_group: str
-    topic: str
+    consumer_group: Annotated[str, Resource.GROUP]
+    topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     queue_offset: QueueOffset  # first message wanted
     max_msg_nums: Int32
@@ -102,7 +102,7 @@ class QueryMessageRequestHeader(Header):
     """Source: QueryMessageRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.QUERY_MESSAGE
-    topic: str
+    topic: Annotated[str, Resource.TOPIC]
     key: str
     max_num: Int32
     begin_timestamp: int  # ms, store time
@@ -132,7 +132,7 @@ class ConsumerSendMsgBackRequestHeader(Header):
 
     code: ClassVar[int] = RequestCode.CONSUMER_SEND_MSG_BACK
     offset: PhysicalOffset
-    group: str
+    group: Annotated[str, Resource.GROUP]
     delay_level: Int32  # 0: the broker decides; below 0: dead letter at once
     origin_msg_id: str | None = None
     origin_topic: str | None = None
@@ -146,10 +146,10 @@ class ConsumeMessageDirectlyRequestHeader(Header):
     """Source: ConsumeMessageDirectlyResultRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.CONSUME_MESSAGE_DIRECTLY
-    consumer_group: str
+    consumer_group: Annotated[str, Resource.GROUP]
     client_id: str | None = None
     msg_id: str | None = None
-    broker_name: str | None = None
+    broker_name: Annotated[str, Resource.BROKER] | None = None
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class RecallMessageRequestHeader(Header):
     """Source: RecallMessageRequestHeader.java of 5.x."""
 
     code: ClassVar[int] = RequestCode.RECALL_MESSAGE
-    topic: str
+    topic: Annotated[str, Resource.TOPIC]
     recall_handle: str
     producer_group: str | None = None
     broker_name: Annotated[str, Wire("bname")] | None = None

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.units import QueueOffset
-from triomq.protocol.wire.headers import Header, Int32, Wire
+from triomq.protocol.wire.headers import Header, Int32, Resource, Wire
 
 
 @dataclass(slots=True)
@@ -16,8 +16,8 @@ class QueryConsumerOffsetRequestHeader(Header):
     """Source: QueryConsumerOffsetRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.QUERY_CONSUMER_OFFSET
-    consumer_group: str
-    topic: str
+    consumer_group: Annotated[str, Resource.GROUP]
+    topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     set_zero_if_not_found: bool | None = None  # 5.x
     broker_name: Annotated[str, Wire("bname")] | None = None
@@ -28,8 +28,8 @@ class UpdateConsumerOffsetRequestHeader(Header):
     """Source: UpdateConsumerOffsetRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.UPDATE_CONSUMER_OFFSET
-    consumer_group: str
-    topic: str
+    consumer_group: Annotated[str, Resource.GROUP]
+    topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     commit_offset: QueueOffset
     broker_name: Annotated[str, Wire("bname")] | None = None
@@ -40,7 +40,7 @@ class SearchOffsetRequestHeader(Header):
     """Source: SearchOffsetRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-    topic: str
+    topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     timestamp: int  # ms
     broker_name: Annotated[str, Wire("bname")] | None = None
@@ -50,7 +50,7 @@ class SearchOffsetRequestHeader(Header):
 class QueueRequestHeader(Header):
     """Names one queue: codes 30, 31 and 32.  Source: GetMaxOffsetRequestHeader.java and its siblings."""
 
-    topic: str
+    topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     broker_name: Annotated[str, Wire("bname")] | None = None
 
@@ -68,7 +68,7 @@ class QueryCorrectionOffsetHeader(Header):
     """Source: QueryCorrectionOffsetHeader.java."""
 
     code: ClassVar[int] = RequestCode.QUERY_CORRECTION_OFFSET
-    topic: str
+    topic: Annotated[str, Resource.TOPIC]
     compare_group: str | None = None
     filter_groups: str | None = None  # names between commas
 
@@ -92,8 +92,8 @@ class ResetOffsetRequestHeader(Header):
     """Codes 220 and 222.  Source: ResetOffsetRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-    topic: str
-    group: str
+    topic: Annotated[str, Resource.TOPIC]
+    group: Annotated[str, Resource.GROUP]
     timestamp: int  # ms; -1: the end of the queue
     is_force: bool
 
@@ -102,8 +102,8 @@ class ResetOffsetRequestHeader(Header):
 class GetConsumerStatusRequestHeader(Header):
     """Codes 221 and 223.  Source: GetConsumerStatusRequestHeader.java."""
 
-    topic: str
-    group: str
+    topic: Annotated[str, Resource.TOPIC]
+    group: Annotated[str, Resource.GROUP]
     client_addr: str | None = None
 
 
@@ -113,8 +113,8 @@ class CloneGroupOffsetRequestHeader(Header):
 
     code: ClassVar[int] = RequestCode.CLONE_GROUP_OFFSET
     src_group: str
-    dest_group: str
-    topic: str | None = None
+    dest_group: Annotated[str, Resource.GROUP]
+    topic: Annotated[str, Resource.TOPIC] | None = None
     offline: bool = False
 
 
@@ -123,8 +123,8 @@ class QueryConsumeTimeSpanRequestHeader(Header):
     """Source: QueryConsumeTimeSpanRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.QUERY_CONSUME_TIME_SPAN
-    topic: str
-    group: str
+    topic: Annotated[str, Resource.TOPIC]
+    group: Annotated[str, Resource.GROUP]
 
 
 @dataclass(slots=True)
@@ -132,8 +132,8 @@ class GetConsumeStatsRequestHeader(Header):
     """Source: GetConsumeStatsRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.GET_CONSUME_STATS
-    consumer_group: str
-    topic: str | None = None
+    consumer_group: Annotated[str, Resource.GROUP]
+    topic: Annotated[str, Resource.TOPIC] | None = None
 
 
 @dataclass(slots=True)
@@ -141,8 +141,8 @@ class QueryConsumeQueueRequestHeader(Header):
     """Source: QueryConsumeQueueRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.QUERY_CONSUME_QUEUE
-    topic: str
+    topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     index: int
     count: Int32
-    consumer_group: str | None = None
+    consumer_group: Annotated[str, Resource.GROUP] | None = None

@@ -4,10 +4,10 @@ Source: wire.md 7, 8.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.wire.headers import Header, Int32
+from triomq.protocol.wire.headers import Header, Int32, Resource
 
 
 @dataclass(slots=True)
@@ -15,7 +15,7 @@ class CreateTopicRequestHeader(Header):
     """Source: CreateTopicRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_TOPIC
-    topic: str
+    topic: Annotated[str, Resource.TOPIC]
     default_topic: str
     read_queue_nums: Int32
     write_queue_nums: Int32
@@ -30,7 +30,7 @@ class CreateTopicRequestHeader(Header):
 class TopicRequestHeader(Header):
     """Names one topic: codes 202, 215, 216, 300 and 351."""
 
-    topic: str
+    topic: Annotated[str, Resource.TOPIC]
     cluster_name: str | None = None
 
 
@@ -39,7 +39,7 @@ class GetRouteInfoRequestHeader(Header):
     """Source: GetRouteInfoRequestHeader.java of the name server."""
 
     code: ClassVar[int] = RequestCode.GET_ROUTEINFO_BY_TOPIC
-    topic: str
+    topic: Annotated[str, Resource.TOPIC]
     accept_standard_json_only: bool = False
 
 
@@ -55,7 +55,7 @@ class ClusterRequestHeader(Header):
 class BrokerRequestHeader(Header):
     """Names one broker: codes 104 and 322.  Source: UnRegisterBrokerRequestHeader.java."""
 
-    broker_name: str
+    broker_name: Annotated[str, Resource.BROKER]
     broker_addr: str
     cluster_name: str
     broker_id: int
@@ -76,7 +76,7 @@ class RegisterBrokerRequestHeader(BrokerRequestHeader):
 class BrokerNameRequestHeader(Header):
     """Codes 205 and 327.  Source: WipeWritePermOfBrokerRequestHeader.java."""
 
-    broker_name: str
+    broker_name: Annotated[str, Resource.BROKER]
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class PutKvConfigRequestHeader(Header):
     """Source: PutKVConfigRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.PUT_KV_CONFIG
-    namespace: str
+    namespace: Annotated[str, Resource.NAMESPACE]
     key: str
     value: str
 
@@ -93,7 +93,7 @@ class PutKvConfigRequestHeader(Header):
 class KvConfigRequestHeader(Header):
     """Names one value: codes 101 and 102.  Source: GetKVConfigRequestHeader.java."""
 
-    namespace: str
+    namespace: Annotated[str, Resource.NAMESPACE]
     key: str
 
 
@@ -102,7 +102,7 @@ class KvNamespaceRequestHeader(Header):
     """Source: GetKVListByNamespaceRequestHeader.java."""
 
     code: ClassVar[int] = RequestCode.GET_KVLIST_BY_NAMESPACE
-    namespace: str
+    namespace: Annotated[str, Resource.NAMESPACE]
 
 
 @dataclass(slots=True)

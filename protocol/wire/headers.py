@@ -11,6 +11,7 @@ Source: wire.md 2.1 (how values are written).
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from enum import Enum
 from types import UnionType
 from typing import (
     Annotated,
@@ -48,6 +49,20 @@ class Bits(NamedTuple):
     """Width of an integer field: 32 or 64."""
 
     width: int
+
+
+class Resource(Enum):
+    """What a field names: ``Annotated[str, Resource.TOPIC]``; rights and the audit read it.
+
+    Source: RocketMQResource.java of 5.x.
+    """
+
+    TOPIC = "topic"
+    GROUP = "group"
+    ACCOUNT = "account"
+    BROKER = "broker"
+    NAMESPACE = "namespace"
+    SETTINGS = "settings"
 
 
 #: An integer that Java keeps in an ``int``; a plain ``int`` is a Java ``long``.
@@ -134,6 +149,7 @@ class _Field(NamedTuple):
     kind: type
     limit: int
     default: Any
+    resource: Resource | None
 
 
 #: Name, wire name, table of common values (None: text), digits that are always within the limit, limit, default.
@@ -150,7 +166,7 @@ class _ReadTable(dict[type[Header], tuple[_ReadRow, ...]]):
         known: dict[type, dict[str, int] | None] = {str: None, bool: _BOOLS, int: _SHORT_NUMBERS}
         self[cls] = tuple(
             (name, wire, known[kind], len(str(limit)) - 1, limit, default)
-            for name, wire, kind, limit, default in _describe_all(cls)
+            for name, wire, kind, limit, default, _ in _describe_all(cls)
         )
         return self[cls]
 
@@ -163,8 +179,19 @@ class _WriteTable(dict[type[Header], tuple[_WriteRow, ...]]):
         return self[cls]
 
 
+class _ResourceTable(dict[type[Header], tuple[tuple[str, Resource, bool], ...]]):
+    """The fields that name resources, topics first: wire name, resource, and whether a request must have the field."""
+
+    def __missing__(self, cls: type[Header]) -> tuple[tuple[str, Resource, bool], ...]:
+        named = ((each.wire, each.resource, each.default is _REQUIRED) for each in _describe_all(cls) if each.resource)
+        order = list(Resource)
+        self[cls] = tuple(sorted(named, key=lambda field: order.index(field[1])))
+        return self[cls]
+
+
 _READ: Final = _ReadTable()
 _WRITE: Final = _WriteTable()
+RESOURCES: Final = _ResourceTable()
 
 
 def _describe_all(cls: type[Header]) -> tuple[_Field, ...]:
@@ -176,7 +203,7 @@ def _describe_all(cls: type[Header]) -> tuple[_Field, ...]:
 
 
 def _describe(name: str, hint: Any, default: Any) -> _Field:
-    wire, limit = camel_case(name), _INT64_LIMIT
+    wire, limit, resource = camel_case(name), _INT64_LIMIT, None
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (member for member in get_args(hint) if member is not type(None))
     while True:
@@ -184,6 +211,7 @@ def _describe(name: str, hint: Any, default: Any) -> _Field:
             for note in hint.__metadata__:
                 wire = str(note) if isinstance(note, Wire) else wire
                 limit = 2 ** (note.width - 1) if isinstance(note, Bits) else limit
+                resource = note if isinstance(note, Resource) else resource
             hint = hint.__origin__
         elif hasattr(hint, "__supertype__"):  # a NewType
             hint = hint.__supertype__
@@ -191,7 +219,7 @@ def _describe(name: str, hint: Any, default: Any) -> _Field:
             break
     if hint not in (str, bool, int):
         raise TypeError(f"{name}: a header field is str, bool or int, not {hint}")
-    return _Field(name, wire, hint, _BOOL_LIMIT if hint is bool else limit, default)
+    return _Field(name, wire, hint, _BOOL_LIMIT if hint is bool else limit, default, resource)
 
 
 def camel_case(name: str) -> str:

@@ -40,7 +40,7 @@ def keys(accounts: Accounts) -> list[str]:
 
 
 def loaded(path: Path) -> Accounts:
-    accounts = Accounts(path, like_apache=True)
+    accounts = Accounts(path)
     assert keys(accounts) == []
     accounts.load()
     return accounts
@@ -49,7 +49,6 @@ def loaded(path: Path) -> Accounts:
 def test_accounts_are_read_at_the_start(path: Path) -> None:
     accounts = loaded(path)
     assert keys(accounts) == ["account-1"]
-    assert accounts.rules.like_apache
 
 
 @pytest.mark.parametrize(

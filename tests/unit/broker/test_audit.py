@@ -16,9 +16,9 @@ from triomq.broker.audit import MAX_DENIED, MAX_WAITING, Audit
 from triomq.broker.config import NameServerConfig
 from triomq.broker.network.connection import Requests
 from triomq.broker.server import Broker
-from triomq.protocol.acl.needs import is_administration
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConfigError
+from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import Credentials
 
@@ -125,8 +125,8 @@ def test_without_accounts_it_tells_administration_and_nothing_of_clients(
     assert {each["account"] for each in found} == {None}
     codes = [RequestCode[each["request"]] for each in found if each["event"] == "administration"]
     denied = [RequestCode[each["request"]] for each in found if each["event"] == "denied"]
-    expected = [code for code in peer.broker.ports.broker.processors if is_administration(code)]
-    assert sorted([*codes, *(code for code in denied if is_administration(code))]) == sorted(expected)
+    expected = [code for code in peer.broker.ports.broker.processors if CATALOGUE[code].is_administration]
+    assert sorted([*codes, *(code for code in denied if CATALOGUE[code].is_administration)]) == sorted(expected)
     assert len(found) == len(codes) + len(denied)
 
 

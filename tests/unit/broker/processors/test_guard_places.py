@@ -9,10 +9,10 @@ from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.addresses import Address, parse_networks
 from triomq.broker.network.connection import Requests
 from triomq.broker.server import Broker
-from triomq.protocol.acl.needs import BROKER_REQUESTS, is_administration
 from triomq.protocol.bodies.registration import RegisterBrokerBody
 from triomq.protocol.bodies.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.requests.catalogue import CATALOGUE
 
 LOCAL: Final = "127.0.0.1:50001"
 MEMBER: Final = "10.0.0.7:50001"
@@ -22,6 +22,7 @@ FIELDS: Final = {
     "topic": "T", "namespace": "N", "key": "K", "value": "V",
 }  # fmt: skip
 BODY: Final = RegisterBrokerBody(TopicConfigSerializeWrapper({"T": TopicConfig("T", 4, 4)}, DataVersion(1, 1))).encode()
+FROM_BROKERS: Final = {103, 104, 322}
 NAMESRV_CHANGES: Final = (100, 102, 205, 216, 318, 327)
 #: What producers, consumers and transactions need.
 OF_CLIENTS: Final = (
@@ -69,7 +70,7 @@ def ask(broker: Broker, address: str, requests: Requests, code: int) -> tuple[in
 
 def test_brokers_register_from_this_machine_and_the_named_addresses(broker: Broker) -> None:
     for requests in (broker.ports.broker, broker.ports.vip, broker.ports.namesrv):
-        for code in sorted(BROKER_REQUESTS):
+        for code in sorted(FROM_BROKERS):
             assert ask(broker, LOCAL, requests, code)[0] != ResponseCode.NO_PERMISSION
             assert ask(broker, MEMBER, requests, code)[0] != ResponseCode.NO_PERMISSION
             told = f"request {code} is for brokers, and 192.0.2.9 is not in --brokers-from"
@@ -115,7 +116,7 @@ def test_administration_is_served_at_its_listener_only(make_broker: MakeBroker) 
         for code in requests.processors
         if "takes only at its --admin-listen" in ask(broker, LOCAL, requests, code)[1]
     }
-    assert refused == {*ports.broker.processors} - {*OF_CLIENTS} - BROKER_REQUESTS
-    assert refused == {code for code in ports.broker.processors if is_administration(code)}
+    assert refused == {*ports.broker.processors} - {*OF_CLIENTS} - FROM_BROKERS
+    assert refused == {code for code in ports.broker.processors if CATALOGUE[code].is_administration}
     for code in ports.broker.processors:
         assert "--admin-listen" not in ask(broker, STRANGER, ports.admin, code)[1]

@@ -1,0 +1,256 @@
+"""The catalogue of requests: one row for each request code, with everything that a part of the program asks about it.
+
+The problem: clients, brokers and administrators send about a hundred codes.  Rights, quotas, overload protection, the
+audit and the name server each treat some of them alike.  When each part keeps a set of codes, the sets drift apart, and
+a new code is missing from some of them without an error.
+
+So a code has one row here, and the parts ask the row.  Most answers depend only on the kind of the request; ``Kind``
+is a table of these.  The fields that name topics and groups are declared in the header classes.  The invariant: a code
+without a row is refused, and a code with a row has an answer to each question.
+
+To add a code: a member of ``RequestCode``, a header class, a row, and a method of a processor with the code's name.
+
+Source: wire.md 4; RequestCode.java, BrokerController.java (which codes share a queue), PlainAccessValidator.java.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from triomq.protocol.bodies.client import CheckClientRequestBody, HeartbeatData, LockBatchRequestBody
+from triomq.protocol.codes import RequestCode as Code
+from triomq.protocol.requests import accounts, groups, messages, offsets, topics
+from triomq.protocol.wire.headers import RESOURCES, Header, Resource
+
+
+class Right(Enum):
+    """What an account needs for a request."""
+
+    NOTHING = auto()
+    PUB = auto()  # on the topic; on a retry topic SUB, as only consumers send there
+    SUB = auto()  # on all topics and groups that the request names
+    ADMIN = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What requests have in common.
+
+    Attributes:
+        right: what an account needs.
+        stores: whether the request counts as a send for quotas.
+        reads: whether the answer holds messages, which count as read for quotas.
+        is_shed: whether an overloaded broker refuses the request if it has waited too long: RocketMQ's send queue.
+        is_frequent: whether honest peers send it all the time, so that a long step costs the peer nothing extra.
+        has_region: whether answers, errors too, have the fields MSG_REGION and TRACE_ON, which Java clients read.
+        is_question: whether the request changes nothing, so that it may be left out if there is no one to answer.
+        is_for_name_server: whether the name server's port serves it too.
+        changes_name_server: whether it is allowed on the name server's machine only.
+        is_from_broker: whether only brokers send it.
+    """
+
+    right: Right
+    stores: bool = False
+    reads: bool = False
+    is_shed: bool = False
+    is_frequent: bool = False
+    has_region: bool = False
+    is_question: bool = False
+    is_for_name_server: bool = False
+    changes_name_server: bool = False
+    is_from_broker: bool = False
+
+
+SEND: Final = Kind(right=Right.PUB, stores=True, is_shed=True, is_frequent=True, has_region=True)
+REPLY: Final = Kind(right=Right.PUB, stores=True, is_frequent=True, has_region=True)  # RocketMQ sheds no replies
+RECALL: Final = Kind(right=Right.PUB, stores=True)
+SEND_BACK: Final = Kind(right=Right.SUB, stores=True, is_shed=True)
+TRANSACTION: Final = Kind(right=Right.NOTHING)  # RocketMQ knows no rights on producer groups
+PULL: Final = Kind(right=Right.SUB, reads=True, is_frequent=True)
+QUERY: Final = Kind(right=Right.SUB, reads=True, is_question=True)
+OFFSET: Final = Kind(right=Right.SUB, is_question=True)
+COMMIT: Final = Kind(right=Right.SUB)
+MEMBERSHIP: Final = Kind(right=Right.SUB)
+ROUTE: Final = Kind(right=Right.NOTHING, is_question=True, is_for_name_server=True)
+REGISTRATION: Final = Kind(right=Right.ADMIN, is_for_name_server=True, is_from_broker=True)
+NAME_SERVER_STATE: Final = Kind(right=Right.ADMIN, is_question=True, is_for_name_server=True)
+NAME_SERVER_CHANGE: Final = Kind(right=Right.ADMIN, is_for_name_server=True, changes_name_server=True)
+INSPECTION: Final = Kind(right=Right.ADMIN, is_question=True)
+ADMINISTRATION: Final = Kind(right=Right.ADMIN)
+TO_CLIENT: Final = Kind(right=Right.ADMIN)
+
+Named: TypeAlias = Iterable[tuple[Resource, str]]
+
+#: Limit of bodies that are read in one step: the broker's setting ``max_body_bytes``.
+IN_ONE_STEP: Final = -1
+_GROUP_BYTES: Final = 8 * 1024  # a subscription group takes a few hundred, but orjson cannot read fastjson's text
+_TO_CLIENTS: Final = "brokers send it to clients"
+_NO_ACCOUNTS: Final = "without --acl the broker has no accounts"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A row.
+
+    Attributes:
+        code: the number.
+        kind: what it has in common with others.
+        header: the class of its header; ``None``: no field of it is read.
+        right: what an account needs; by default that of its kind.
+        in_body: what the body names.
+        names_in: reads the names in the body, for rights; raises ProtocolError.
+        max_body_bytes: the limit of its body; 0: that of a frame; or ``IN_ONE_STEP``.
+        refused: why a broker may not serve it; "": it always does.
+        is_administration: whether only tools of administrators send it.
+    """
+
+    code: Code
+    kind: Kind
+    header: type[Header] | None = None
+    right: Right | None = None
+    in_body: Resource | None = None
+    names_in: Callable[[bytes | memoryview], Named] | None = None
+    max_body_bytes: int = 0
+    refused: str = ""
+    is_administration: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.right = self.right or self.kind.right
+        self.is_administration = self.right is Right.ADMIN and not self.kind.is_from_broker
+
+    @property
+    def resources(self) -> tuple[tuple[str, Resource, bool], ...]:
+        """The fields of the header that name something; see ``RESOURCES``."""
+        return () if self.header is None else RESOURCES[self.header]
+
+
+def _in_heartbeat(body: bytes | memoryview) -> Named:
+    consumers = HeartbeatData.decode(body).consumer_data_set
+    yield from ((Resource.TOPIC, each.topic) for data in consumers for each in data.subscription_data_set)
+    yield from ((Resource.GROUP, data.group_name) for data in consumers)
+
+
+def _in_lock(body: bytes | memoryview) -> Named:
+    lock = LockBatchRequestBody.decode(body)
+    yield from ((Resource.TOPIC, queue.topic) for queue in lock.mq_set)
+    yield Resource.GROUP, lock.consumer_group
+
+
+def _in_check(body: bytes | memoryview) -> Named:
+    check = CheckClientRequestBody.decode(body)
+    yield Resource.TOPIC, "" if check.subscription_data is None else check.subscription_data.topic
+    yield Resource.GROUP, check.group
+
+
+_ROWS: Final = (
+    # --- messages ---------------------------------------------------------------------------------------
+    Request(Code.SEND_MESSAGE, SEND, messages.SendMessageRequestHeader),
+    Request(Code.SEND_MESSAGE_V2, SEND, messages.SendMessageRequestHeaderV2),
+    Request(Code.SEND_BATCH_MESSAGE, SEND, messages.SendMessageRequestHeaderV2),
+    Request(Code.SEND_REPLY_MESSAGE, REPLY, messages.SendMessageRequestHeader),
+    Request(Code.SEND_REPLY_MESSAGE_V2, REPLY, messages.SendMessageRequestHeaderV2),
+    Request(Code.RECALL_MESSAGE, RECALL, messages.RecallMessageRequestHeader),
+    Request(Code.CONSUMER_SEND_MSG_BACK, SEND_BACK, messages.ConsumerSendMsgBackRequestHeader),
+    Request(Code.END_TRANSACTION, TRANSACTION, messages.EndTransactionRequestHeader),
+    Request(Code.PULL_MESSAGE, PULL, messages.PullMessageRequestHeader),
+    Request(Code.LITE_PULL_MESSAGE, PULL, messages.PullMessageRequestHeader),
+    Request(Code.QUERY_MESSAGE, QUERY, messages.QueryMessageRequestHeader),
+    # The header names no topic, so it takes an administrator.
+    Request(Code.VIEW_MESSAGE_BY_ID, QUERY, messages.ViewMessageRequestHeader, Right.ADMIN),
+    # --- offsets ----------------------------------------------------------------------------------------
+    Request(Code.QUERY_CONSUMER_OFFSET, OFFSET, offsets.QueryConsumerOffsetRequestHeader),
+    Request(Code.UPDATE_CONSUMER_OFFSET, COMMIT, offsets.UpdateConsumerOffsetRequestHeader),
+    Request(Code.SEARCH_OFFSET_BY_TIMESTAMP, OFFSET, offsets.SearchOffsetRequestHeader),
+    Request(Code.GET_MAX_OFFSET, OFFSET, offsets.QueueRequestHeader),
+    Request(Code.GET_MIN_OFFSET, OFFSET, offsets.QueueRequestHeader),
+    Request(Code.GET_EARLIEST_MSG_STORETIME, OFFSET, offsets.QueueRequestHeader),
+    # --- clients and groups -----------------------------------------------------------------------------
+    Request(Code.HEART_BEAT, MEMBERSHIP, in_body=Resource.GROUP, names_in=_in_heartbeat),
+    Request(Code.UNREGISTER_CLIENT, MEMBERSHIP, groups.UnregisterClientRequestHeader),
+    Request(Code.GET_CONSUMER_LIST_BY_GROUP, MEMBERSHIP, groups.ConsumerGroupRequestHeader),
+    Request(Code.LOCK_BATCH_MQ, MEMBERSHIP, in_body=Resource.GROUP, names_in=_in_lock, max_body_bytes=IN_ONE_STEP),
+    Request(Code.UNLOCK_BATCH_MQ, MEMBERSHIP, in_body=Resource.GROUP, names_in=_in_lock, max_body_bytes=IN_ONE_STEP),
+    Request(
+        Code.CHECK_CLIENT_CONFIG, MEMBERSHIP, in_body=Resource.GROUP, names_in=_in_check, max_body_bytes=IN_ONE_STEP
+    ),
+    # --- name server ------------------------------------------------------------------------------------
+    Request(Code.GET_ROUTEINFO_BY_TOPIC, ROUTE, topics.GetRouteInfoRequestHeader),
+    Request(Code.REGISTER_BROKER, REGISTRATION, topics.RegisterBrokerRequestHeader),
+    Request(Code.UNREGISTER_BROKER, REGISTRATION, topics.BrokerRequestHeader),
+    Request(Code.QUERY_DATA_VERSION, REGISTRATION, topics.BrokerRequestHeader),
+    Request(Code.PUT_KV_CONFIG, NAME_SERVER_CHANGE, topics.PutKvConfigRequestHeader),
+    Request(Code.GET_KV_CONFIG, NAME_SERVER_STATE, topics.KvConfigRequestHeader),
+    Request(Code.DELETE_KV_CONFIG, NAME_SERVER_CHANGE, topics.KvConfigRequestHeader),
+    Request(Code.GET_KVLIST_BY_NAMESPACE, NAME_SERVER_STATE, topics.KvNamespaceRequestHeader),
+    Request(Code.GET_BROKER_CLUSTER_INFO, NAME_SERVER_STATE),
+    Request(Code.WIPE_WRITE_PERM_OF_BROKER, NAME_SERVER_CHANGE, topics.BrokerNameRequestHeader),
+    Request(Code.ADD_WRITE_PERM_OF_BROKER, NAME_SERVER_CHANGE, topics.BrokerNameRequestHeader),
+    Request(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, NAME_SERVER_STATE),
+    Request(Code.GET_TOPICS_BY_CLUSTER, NAME_SERVER_STATE, topics.ClusterRequestHeader),
+    Request(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, NAME_SERVER_STATE),
+    Request(Code.GET_UNIT_TOPIC_LIST, NAME_SERVER_STATE),
+    Request(Code.GET_HAS_UNIT_SUB_TOPIC_LIST, NAME_SERVER_STATE),
+    Request(Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, NAME_SERVER_STATE),
+    Request(Code.DELETE_TOPIC_IN_NAMESRV, NAME_SERVER_CHANGE, topics.TopicRequestHeader),
+    Request(Code.UPDATE_NAMESRV_CONFIG, NAME_SERVER_CHANGE, in_body=Resource.SETTINGS),
+    Request(Code.GET_NAMESRV_CONFIG, NAME_SERVER_STATE),
+    # --- administration of a broker ---------------------------------------------------------------------
+    Request(Code.UPDATE_AND_CREATE_TOPIC, ADMINISTRATION, topics.CreateTopicRequestHeader),
+    Request(Code.DELETE_TOPIC_IN_BROKER, ADMINISTRATION, topics.TopicRequestHeader),
+    Request(Code.GET_ALL_TOPIC_CONFIG, INSPECTION),
+    Request(Code.GET_TOPIC_CONFIG, INSPECTION, topics.TopicRequestHeader),
+    Request(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, INSPECTION),
+    Request(Code.UPDATE_BROKER_CONFIG, ADMINISTRATION, in_body=Resource.SETTINGS),
+    Request(Code.GET_BROKER_CONFIG, INSPECTION),
+    Request(Code.GET_BROKER_RUNTIME_INFO, INSPECTION),
+    Request(
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, ADMINISTRATION, in_body=Resource.GROUP, max_body_bytes=_GROUP_BYTES
+    ),
+    Request(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, INSPECTION),
+    Request(Code.GET_SUBSCRIPTIONGROUP_CONFIG, INSPECTION, groups.GroupRequestHeader),
+    Request(Code.DELETE_SUBSCRIPTIONGROUP, ADMINISTRATION, groups.DeleteSubscriptionGroupRequestHeader),
+    Request(Code.GET_TOPIC_STATS_INFO, INSPECTION, topics.TopicRequestHeader),
+    Request(Code.GET_CONSUMER_CONNECTION_LIST, INSPECTION, groups.ConsumerGroupRequestHeader),
+    Request(Code.GET_PRODUCER_CONNECTION_LIST, INSPECTION, groups.ProducerGroupRequestHeader),
+    Request(Code.GET_ALL_PRODUCER_INFO, INSPECTION),
+    Request(Code.GET_CONSUME_STATS, INSPECTION, offsets.GetConsumeStatsRequestHeader),
+    Request(Code.QUERY_TOPIC_CONSUME_BY_WHO, INSPECTION, topics.TopicRequestHeader),
+    Request(Code.QUERY_CONSUME_TIME_SPAN, INSPECTION, offsets.QueryConsumeTimeSpanRequestHeader),
+    Request(Code.QUERY_CONSUME_QUEUE, INSPECTION, offsets.QueryConsumeQueueRequestHeader),
+    Request(Code.QUERY_CORRECTION_OFFSET, INSPECTION, offsets.QueryCorrectionOffsetHeader),
+    Request(Code.VIEW_BROKER_STATS_DATA, INSPECTION, topics.ViewBrokerStatsDataRequestHeader),
+    Request(Code.GET_BROKER_CONSUME_STATS, INSPECTION, offsets.GetBrokerConsumeStatsRequestHeader),
+    Request(Code.GET_ALL_CONSUMER_OFFSET, INSPECTION),
+    Request(Code.GET_ALL_DELAY_OFFSET, INSPECTION),
+    Request(Code.CLONE_GROUP_OFFSET, ADMINISTRATION, offsets.CloneGroupOffsetRequestHeader),
+    Request(Code.DELETE_EXPIRED_COMMITLOG, ADMINISTRATION),
+    Request(Code.CLEAN_EXPIRED_CONSUMEQUEUE, ADMINISTRATION),
+    Request(Code.CLEAN_UNUSED_TOPIC, ADMINISTRATION),
+    Request(Code.RESUME_CHECK_HALF_MESSAGE, ADMINISTRATION, messages.ResumeCheckHalfMessageRequestHeader),
+    # The broker passes these on to clients.
+    Request(Code.INVOKE_BROKER_TO_RESET_OFFSET, ADMINISTRATION, offsets.ResetOffsetRequestHeader),
+    Request(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ADMINISTRATION, offsets.GetConsumerStatusRequestHeader),
+    Request(Code.GET_CONSUMER_RUNNING_INFO, ADMINISTRATION, groups.GetConsumerRunningInfoRequestHeader),
+    Request(Code.CONSUME_MESSAGE_DIRECTLY, ADMINISTRATION, messages.ConsumeMessageDirectlyRequestHeader),
+    # --- accounts ---------------------------------------------------------------------------------------
+    Request(
+        Code.UPDATE_AND_CREATE_ACL_CONFIG, ADMINISTRATION, accounts.UpdateAccountRequestHeader, refused=_NO_ACCOUNTS
+    ),
+    Request(Code.DELETE_ACL_CONFIG, ADMINISTRATION, accounts.DeleteAccountRequestHeader, refused=_NO_ACCOUNTS),
+    Request(Code.GET_BROKER_CLUSTER_ACL_INFO, INSPECTION, refused=_NO_ACCOUNTS),
+    Request(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, ADMINISTRATION, refused=_NO_ACCOUNTS),
+    Request(Code.GET_BROKER_CLUSTER_ACL_CONFIG, INSPECTION, refused=_NO_ACCOUNTS),
+    # --- never served -----------------------------------------------------------------------------------
+    Request(Code.CHECK_TRANSACTION_STATE, TO_CLIENT, messages.CheckTransactionStateRequestHeader, refused=_TO_CLIENTS),
+    Request(Code.NOTIFY_CONSUMER_IDS_CHANGED, TO_CLIENT, groups.ConsumerGroupRequestHeader, refused=_TO_CLIENTS),
+    Request(Code.RESET_CONSUMER_CLIENT_OFFSET, TO_CLIENT, offsets.ResetOffsetRequestHeader, refused=_TO_CLIENTS),
+    Request(
+        Code.GET_CONSUMER_STATUS_FROM_CLIENT, TO_CLIENT, offsets.GetConsumerStatusRequestHeader, refused=_TO_CLIENTS
+    ),
+    Request(Code.PUSH_REPLY_MESSAGE_TO_CLIENT, TO_CLIENT, messages.PushReplyMessageRequestHeader, refused=_TO_CLIENTS),
+    Request(Code.QUERY_ASSIGNMENT, TO_CLIENT, refused="members of a group share its queues among themselves"),
+)
+
+#: All rows by code.
+CATALOGUE: Final[Mapping[int, Request]] = {int(request.code): request for request in _ROWS}
