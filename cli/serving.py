@@ -8,20 +8,22 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import trio
 
 from triomq import __version__
-from triomq.broker.addresses import Address, Network, parse_networks
+from triomq.broker.addresses import Address, parse_networks
 from triomq.broker.config import DEFAULT_METRICS, TlsConfig
-from triomq.cli.arguments.options import Options, ServerOptions
+from triomq.cli.arguments.options import Options
 from triomq.cli.errors import UsageError
 from triomq.cli.process import end_at_next_signal, raise_open_files_limit, settle_garbage_collector, stop_signals
 from triomq.common.logs import reopen_log_file
 from triomq.protocol.errors import ConfigError
 
 LOGGER: Final = logging.getLogger("triomq.cli.serving")
+
+_TLS: Final = ("tls", "tls_cert", "tls_key", "tls_client_ca", "tls_client_auth")
 
 T = TypeVar("T")
 Server = TypeVar("Server")
@@ -76,32 +78,24 @@ async def _serve(
             nursery.cancel_scope.cancel()
 
 
-class NetworkSettings(TypedDict):
-    """Settings of both servers: what is open to whom, and how that is recorded and encrypted."""
-
-    insecure: bool
-    admin_listen: Address | None
-    brokers_from: tuple[Network, ...]
-    metrics: Address | None
-    audit: Path | None
-    tls: TlsConfig | None
-
-
-def network_settings(options: ServerOptions) -> NetworkSettings:
-    """Convert the options that protect a server to settings.
+def network_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with those that protect a server, a broker or a name server, as its configuration has them.
 
     Raises:
-        UsageError: one is malformed, or options of TLS contradict each other.
+        UsageError: one is malformed, or those of TLS contradict each other.
     """
-    metrics = options.metrics
-    return NetworkSettings(
-        insecure=options.insecure,
-        admin_listen=_read("--admin-listen", Address.parse, options.admin_listen),
-        brokers_from=_read("--brokers-from", parse_networks, options.brokers_from) or (),
-        metrics=DEFAULT_METRICS if metrics is None else _read("--metrics", Address.parse, metrics.removeprefix("off")),
-        audit=Path(options.audit).expanduser() if options.audit else None,
-        tls=tls_config(options),
-    )
+    metrics: str | None = given.get("metrics")
+    others = {field: value for field, value in given.items() if field not in _TLS}
+    return others | {
+        "insecure": given.get("insecure", False),
+        "admin_listen": _read("--admin-listen", Address.parse, given.get("admin_listen")),
+        "brokers_from": _read("--brokers-from", parse_networks, given.get("brokers_from")) or (),
+        "metrics": DEFAULT_METRICS
+        if metrics is None
+        else _read("--metrics", Address.parse, metrics.removeprefix("off")),
+        "audit": Path(given["audit"]).expanduser() if given.get("audit") else None,
+        "tls": tls_config(given),
+    }
 
 
 def _read(option: str, read: Callable[[str], T], text: str | None) -> T | None:
@@ -112,31 +106,30 @@ def _read(option: str, read: Callable[[str], T], text: str | None) -> T | None:
         raise UsageError(f"{option}: {exc}") from None
 
 
-def tls_config(options: ServerOptions) -> TlsConfig | None:
-    """Convert the options of TLS to settings.
+def tls_config(given: Mapping[str, Any]) -> TlsConfig | None:
+    """Convert the settings of TLS.
 
     Raises:
         UsageError: they contradict each other.
     """
-    cert, key = options.tls_cert, options.tls_key
-    if options.tls == "disabled":
+    mode, cert, key, ca, client_auth = map(given.get, _TLS)
+    if mode == "disabled":
         return None
     if cert is None or key is None:
-        if (cert, key, options.tls, options.tls_client_ca, options.tls_client_auth) != (None,) * 5:
+        if any(field in given for field in _TLS):
             missing = " and ".join(name for name, file in (("--tls-cert", cert), ("--tls-key", key)) if file is None)
             raise UsageError(f"TLS needs both a certificate and its private key: add {missing}")
         return None
-    ca = options.tls_client_ca
-    client_auth = options.tls_client_auth or ("none" if ca is None else "require")
+    client_auth = client_auth or ("none" if ca is None else "require")
     if (ca is None) != (client_auth == "none"):
-        what = "needs --tls-client-ca FILE" if ca is None else "asks for no certificates: leave out --tls-client-ca"
-        raise UsageError(f"--tls-client-auth {client_auth}: {what}")
+        remedy = "needs --tls-client-ca FILE" if ca is None else "asks for no certificates: leave out --tls-client-ca"
+        raise UsageError(f"--tls-client-auth {client_auth}: {remedy}")
     return TlsConfig(
         cert=Path(cert).expanduser(),
         key=Path(key).expanduser(),
         client_ca=None if ca is None else Path(ca).expanduser(),
-        client_auth=cast("Literal['none', 'optional', 'require']", client_auth),  # argparse has checked it
-        enforcing=options.tls == "enforcing",
+        client_auth=cast("Literal['none', 'optional', 'require']", client_auth),  # its reader has checked it
+        enforcing=mode == "enforcing",
     )
 
 

@@ -66,6 +66,14 @@ class DelayLevels:
         if not self.delays_ms:
             raise ConfigError("messageDelayLevel: no level given")
 
+    def __str__(self) -> str:
+        """Return the levels as they are written, each in the longest unit that fits."""
+        texts = []
+        for delay_ms in self.delays_ms:
+            name, unit_ms = [unit for unit in _UNIT_MS.items() if delay_ms % unit[1] == 0][-1]
+            texts.append(f"{delay_ms // unit_ms}{name}")
+        return " ".join(texts)
+
     @property
     def max_level(self) -> int:
         """The highest level; a message that asks for more gets this one."""

@@ -6,8 +6,9 @@ are names, imported when needed.  So ``triomq broker`` does not load the client,
 
 import dataclasses
 import importlib
+import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from triomq import __version__
 from triomq.cli.arguments import values
@@ -25,6 +26,10 @@ from triomq.cli.arguments.options import Options
 from triomq.cli.arguments.parser import Parser, add_client_command, add_command, usage_line
 from triomq.cli.arguments.store_arguments import add_store
 from triomq.cli.exit_codes import EXIT_CODES_TEXT, ExitCode
+from triomq.common.broker_settings import variable_of
+
+VARIABLES: Final = ("config", "log-level", "log-file", "log-max-size", "log-backups", "log-format")
+"""Options of ``triomq broker`` that are no settings of the broker, but may be environment variables, too."""
 
 Runner = Callable[[Options], int]
 """The function that ``Invocation.runner`` names."""
@@ -44,7 +49,7 @@ def parse(argv: Sequence[str]) -> Invocation:
     Raises:
         SystemExit: it is wrong, or asks for help or the version; the text has been written.
     """
-    words, parser = _join_relative_times(argv), build_parser()
+    words, parser = _with_variables(_join_relative_times(argv)), build_parser()
     parser.check_names(words)
     namespace, unread = parser.parse_known_args(words)
     found = vars(namespace)
@@ -95,6 +100,14 @@ def build_parser() -> Parser:
 
 def _frozen(value: Any) -> Any:  # a Namespace has no types
     return tuple(value) if isinstance(value, list) else value
+
+
+def _with_variables(words: list[str]) -> list[str]:
+    """Put options of ``triomq broker`` that come from the environment before those of the command line."""
+    if words[:1] != ["broker"]:
+        return words
+    texts = ((name, os.environ.get(variable_of(name))) for name in VARIABLES)
+    return ["broker", *(f"--{name}={text}" for name, text in texts if text), *words[1:]]
 
 
 def _join_relative_times(argv: Sequence[str]) -> list[str]:

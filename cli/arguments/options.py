@@ -38,50 +38,27 @@ class InitOptions(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions(Options):
-    """Options of both servers.
+class BrokerOptions(Options):
+    """``triomq broker``.
 
     Attributes:
-        settings: fields of the server's configuration, or ``StoreConfig``, that were given; others keep their defaults.
+        settings: the settings on the command line, by the fields of their rows.
     """
 
-    insecure: bool
-    admin_listen: str | None
-    brokers_from: str | None
-    metrics: str | None
-    audit: str | None
-    tls: str | None
-    tls_cert: str | None
-    tls_key: str | None
-    tls_client_ca: str | None
-    tls_client_auth: str | None
     settings: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerOptions(ServerOptions):
-    """``triomq broker``."""
-
-    listen: str
-    namesrv_listen: str | None
-    register: str | None
-    advertise: str | None
-    listener: tuple[str, ...]
-    store: str | None
-    durability: str
-    acl: str | None
-    quotas: str | None
-    broker_name: str
-    delay_levels: str | None
+    config: str | None
+    print_config: bool
     end_with_stdin: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamesrvOptions(ServerOptions):
-    """``triomq namesrv``."""
+class NamesrvOptions(Options):
+    """``triomq namesrv``; ``settings`` are those that it shares with a broker."""
 
+    settings: Mapping[str, Any]
     listen: str
     store: str | None
+    order_messages: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

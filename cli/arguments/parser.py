@@ -19,14 +19,13 @@ DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 
 _FAMILIAR: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "-b": (("--broker", ""),),
-    "-c": (("--durability", "a broker has no configuration file: give its settings as options"),),
+    "-c": (("--config", ""),),
     "-g": (("--group", ""), ("GROUP", "write the group without an option")),
     "-n": (("--namesrv", ""), ("--register", "")),
     "-p": (("--listen", "write --listen HOST:PORT"),),
     "-t": (("--topic", ""), ("TOPIC", "write the topic without an option")),
     "--body": (("--json-lines", "bodies are the lines of stdin: echo hello | triomq produce TOPIC"), ("BODY", "")),
     "--bootstrap-server": (("--namesrv", ""),),
-    "--config": (("--durability", "a broker has no configuration file: give its settings as options"),),
     "--from-beginning": (("--from", "write --from earliest"),),
     "--group": (("GROUP", "write the group without an option"),),
     "--partitions": (("--queues", ""),),
@@ -128,9 +127,9 @@ def add_option(
     elif not value:
         parser.add_argument(name, help=text, **{"action": "store_true", **settings})
     elif "|" in value:
-        parser.add_argument(name, choices=value.split("|"), default=default, help=text)
+        parser.add_argument(name, choices=value.split("|"), default=default, help=text, **settings)
     else:
-        if spec.endswith("..."):
+        if spec.endswith("...") and "action" not in settings:
             settings |= {"action": "append"}
             default = []
         read = read or values.KINDS.get(value)

@@ -277,7 +277,10 @@ def escape_controls(text: str) -> str:
 KINDS: Final[Mapping[str, Callable[[str], object]]] = {
     "BYTES": parse_size,
     "EXPR": parse_tag_expression,
-    "HOURS": parse_hours_of_day,
+    "COUNT": parse_count,
+    "HOST:PORT[;HOST:PORT]": parse_namesrv,
+    "HOUR[;HOUR...]": parse_hours_of_day,
+    "HOURS": parse_hours,
     "N": parse_positive,
     "N/s": parse_rate,
     "NAME=VALUE": parse_property,

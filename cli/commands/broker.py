@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from triomq.broker.addresses import Address
-from triomq.broker.config import DEFAULT_NAMESRV, BrokerConfig, Listener, default_store_root
+from triomq.broker.config import DEFAULT_BROKER, DEFAULT_NAMESRV, BrokerConfig, Listener, default_store_root
 from triomq.broker.opening import open_broker
 from triomq.broker.server import Broker
 from triomq.cli.arguments.options import BrokerOptions
+from triomq.cli.configuration import collect, print_settings
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.serving import network_settings, serve_until_signal
@@ -35,53 +36,46 @@ def run(options: BrokerOptions) -> int:
         ConfigError: an invalid setting, or an address that cannot be bound.
         StoreError: the store cannot be opened.
     """
-    config = make_config(options)
+    given = collect(options)
+    config = make_config({field: value for field, (value, _) in given.items()})
+    if options.print_config:
+        print_settings(given, as_json=options.json)
+        return ExitCode.OK
     serve_until_signal(open_broker(config), _describe, options, ends_with_stdin=options.end_with_stdin)
     LOGGER.info("stopped store=%s", config.store.root)
     return ExitCode.OK
 
 
-def make_config(options: BrokerOptions) -> BrokerConfig:
-    """Convert the options to settings.
+def make_config(given: Mapping[str, Any]) -> BrokerConfig:
+    """Convert the settings that were given, by the fields of their rows.
 
     Raises:
         ConfigError: a value is invalid, or needs ``--insecure`` because it opens the broker to a network.
     """
-    first = Listener(
-        broker=parse_address("--listen", options.listen),
-        namesrv=_namesrv_listen(options),
-        advertise=_advertised("--advertise", options.advertise),
-    )
-    listeners = (first, *(parse_listener(text) for text in options.listener))
+    settings = network_settings(given)
+    advertise = _advertised("--advertise", settings.pop("advertise", None))
+    listen = parse_address("--listen", settings.pop("listen", str(DEFAULT_BROKER)))
+    first = Listener(broker=listen, namesrv=_namesrv_listen(settings), advertise=advertise)
+    listeners = (first, *map(parse_listener, settings.pop("listener", ())))
     _check_listeners(listeners)
-    settings = dict(options.settings)
-    store_settings = {field.name: settings.pop(field.name) for field in fields(StoreConfig) if field.name in settings}
-    return BrokerConfig(
-        store=StoreConfig(
-            root=_store_root(options.store),
-            durability=Durability(options.durability),
-            delay_levels=DelayLevels(options.delay_levels or DEFAULT_DELAY_LEVELS),
-            **store_settings,
-        ),
-        listeners=listeners,
-        register=_register(options.register),
-        acl=Path(options.acl).expanduser() if options.acl else None,
-        quotas=Path(options.quotas).expanduser() if options.quotas else None,
-        **network_settings(options),
-        broker_name=options.broker_name,
-        **settings,
-    )
+    if "register" in settings:
+        texts = settings["register"].split(";")
+        settings["register"] = tuple(parse_address("--register", each) for each in texts)
+    for field in ("acl", "quotas"):
+        settings[field] = Path(given[field]).expanduser() if given.get(field) else None
+    settings["root"] = _store_root(given.get("root"))
+    settings["durability"] = Durability(given.get("durability", "async"))
+    settings["delay_levels"] = DelayLevels(given.get("delay_levels", DEFAULT_DELAY_LEVELS))
+    store = {field.name: settings.pop(field.name) for field in fields(StoreConfig) if field.name in settings}
+    return BrokerConfig(store=StoreConfig(**store), listeners=listeners, **settings)
 
 
-def _namesrv_listen(options: BrokerOptions) -> Address | None:
-    """Return where the broker's own name server listens; one that registers elsewhere has none unless it is wanted."""
-    if options.namesrv_listen is not None:
-        return parse_address("--namesrv-listen", options.namesrv_listen)
-    return DEFAULT_NAMESRV if options.register is None else None
-
-
-def _register(text: str | None) -> tuple[Address, ...]:
-    return () if text is None else tuple(parse_address("--register", each) for each in text.split(";"))
+def _namesrv_listen(settings: dict[str, Any]) -> Address | None:
+    """Return where the broker's own name server listens; a broker that registers elsewhere has none by default."""
+    text = settings.pop("namesrv_listen", None)
+    if text is not None:
+        return parse_address("--namesrv-listen", text)
+    return None if "register" in settings else DEFAULT_NAMESRV
 
 
 def _store_root(store: str | None) -> Path:

@@ -20,15 +20,17 @@ from triomq.broker.name_server import open_name_server
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.options import BrokerOptions, ClusterOptions
 from triomq.cli.commands.broker import check_host, parse_address
+from triomq.cli.configuration import collect
 from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.serving import serve_until_signal, tls_config
+from triomq.common.broker_settings import OPTIONS
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.cluster")
 
 _MAX_BROKERS: Final = 26
 _PORT_DISTANCE: Final = 10
-_OURS: Final = ("listen", "namesrv_listen", "register", "listener", "store", "broker_name", "admin_listen", "audit")
+_OURS: Final = ("listen", "namesrv_listen", "register", "listener", "root", "broker_name", "admin_listen", "audit")
 _STOP_S: Final = 30.0
 _READY_LINE_BYTES: Final = 64 * 1024
 
@@ -58,12 +60,18 @@ def _check_broker_options(words: tuple[str, ...]) -> None:
         UsageError: one of them is set by the cluster.
         SystemExit: they cannot be read; the text has been written.
     """
-    given, default = parse(["broker", *words]), parse(["broker"]).options
-    if given.name != "broker":
+    invocation = parse(["broker", *words])
+    if invocation.name != "broker":
         raise UsageError(f"{' '.join(words)}: only options of triomq broker may be behind --")
-    for name in _OURS:
-        if getattr(given.options, name) != getattr(default, name):
-            raise UsageError(f"--{name.replace('_', '-')}: it differs from broker to broker, so it cannot be behind --")
+    for row in OPTIONS:
+        if row.field in _OURS and row.field in _options(words).settings:
+            raise UsageError(f"--{row.key}: it differs from broker to broker, so it cannot be behind --")
+
+
+def _options(words: tuple[str, ...]) -> BrokerOptions:
+    options = parse(["broker", *words]).options
+    assert isinstance(options, BrokerOptions)
+    return options
 
 
 class Cluster:
@@ -99,9 +107,8 @@ class Cluster:
         Raises:
             ConfigError: others would reach it.
         """
-        given = parse(["broker", *self._options.options]).options
-        assert isinstance(given, BrokerOptions)
-        insecure, tls = self._options.insecure, tls_config(given)
+        given = collect(_options(self._options.options))
+        insecure, tls = self._options.insecure, tls_config({field: value for field, (value, _) in given.items()})
         return NameServerConfig(root=self.root / "namesrv", listen=self._namesrv, insecure=insecure, tls=tls)
 
     def commands(self) -> dict[str, list[str]]:

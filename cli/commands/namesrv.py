@@ -25,12 +25,8 @@ def run(options: NamesrvOptions) -> int:
     listen = parse_address("--listen", options.listen)
     check_host(listen)
     root = Path(options.store).expanduser() if options.store else default_store_root().with_name("namesrv")
-    config = NameServerConfig(
-        root=root,
-        listen=listen,
-        **network_settings(options),
-        **options.settings,
-    )
+    settings = network_settings(options.settings)
+    config = NameServerConfig(root=root, listen=listen, order_messages=options.order_messages, **settings)
     serve_until_signal(open_name_server(config), _describe, options)
     LOGGER.info("stopped store=%s", root)
     return ExitCode.OK

@@ -36,8 +36,8 @@ def read_properties(text: str) -> dict[str, str]:
     found = {}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
-        if separator:
-            value = _ESCAPE.sub(_unescape, value)
+        if separator and not name.lstrip().startswith(("#", "!")):
+            value = _ESCAPE.sub(_unescape, value.lstrip())
             found[name.strip()] = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins pairs
     return found
 

@@ -33,7 +33,9 @@ def test_ready_line_format_is_stable(tmp_path: Path) -> None:
 
 
 def test_the_readable_line_names_the_durability(tmp_path: Path) -> None:
-    with running(*ON_FREE_PORTS, "--store", str(tmp_path / "s"), "--durability", "sync") as broker:
+    config = tmp_path / "broker.conf"
+    config.write_text(f"flushDiskType = SYNC_FLUSH\nstorePathRootDir = {tmp_path / 's'}\n")
+    with running(*ON_FREE_PORTS, "--config", str(config)) as broker:
         line = read_line(broker)
         broker.terminate()
         broker.communicate(timeout=30)

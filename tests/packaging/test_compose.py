@@ -2,7 +2,6 @@
 
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,12 @@ from triomq.cli.arguments.client_options import ClientOptions
 from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
 
 SCHEMA: Final = Path(__file__).parent / "compose-schema" / "compose-spec.json"
+
+
+def broker_settings(words: list[str]) -> dict[str, Any]:
+    options = parse(words).options
+    assert isinstance(options, BrokerOptions)
+    return dict(options.settings)
 
 
 def load(name: str) -> dict[str, Any]:
@@ -62,23 +67,18 @@ def test_network_needs_accounts_or_loopback_ports(compose: dict[str, Any]) -> No
     plain = compose["services"]["broker"]
     guarded = load("docker-compose.secure.yml")["services"]["broker"]
     assert guarded["extends"] == {"file": "docker-compose.yml", "service": "broker"}
-    open_to_all, with_accounts = (parse(service["command"][1:]).options for service in (plain, guarded))
-    assert isinstance(open_to_all, BrokerOptions)
-    assert isinstance(with_accounts, BrokerOptions)
+    open_to_all, with_accounts = (broker_settings(service["command"][1:]) for service in (plain, guarded))
     (volume,) = guarded["volumes"]
     mounted = volume.rpartition(":")[2]
-    assert with_accounts == replace(
-        open_to_all,
-        insecure=False,
-        acl=f"{mounted}/plain_acl.yml",
-        tls="enforcing",
-        tls_cert=f"{mounted}/server.pem",
-        tls_key=f"{mounted}/server.key",
-    )
-    assert (open_to_all.insecure, open_to_all.advertise) == (True, "${TRIOMQ_ADVERTISE:-127.0.0.1}")
-    of_image = parse(last("CMD").words()[1:]).options
-    assert isinstance(of_image, BrokerOptions)
-    assert (of_image.insecure, of_image.listen, of_image.store) == (False, "127.0.0.1:10911", open_to_all.store)
+    assert (open_to_all.pop("insecure"), open_to_all["advertise"]) == (True, "${TRIOMQ_ADVERTISE:-127.0.0.1}")
+    assert with_accounts == {
+        **open_to_all,
+        "acl": f"{mounted}/plain_acl.yml",
+        "tls": "enforcing",
+        "tls_cert": f"{mounted}/server.pem",
+        "tls_key": f"{mounted}/server.key",
+    }
+    assert broker_settings(last("CMD").words()[1:]) == {"root": open_to_all["root"]}
 
 
 def test_health_check_is_that_of_the_image(compose: dict[str, Any]) -> None:
@@ -105,16 +105,19 @@ def test_cluster_brokers_register_and_publish_ports(cluster: dict[str, Any]) -> 
     assert isinstance(name_server, NamesrvOptions)
     assert len(cluster) == 2
     addresses = [service["networks"]["default"]["ipv4_address"] for service in cluster.values()]
-    assert name_server.brokers_from == ",".join(addresses)
-    assert name_server.admin_listen == "0.0.0.0:9877"
+    assert name_server.settings["brokers_from"] == ",".join(addresses)
+    assert name_server.settings["admin_listen"] == "0.0.0.0:9877"
     assert namesrv["ports"] == ["${TRIOMQ_BIND:-127.0.0.1}:9876:9876", "127.0.0.1:9877:9877"]
     for name, service in cluster.items():
-        options = parse(service["command"][1:]).options
-        assert isinstance(options, BrokerOptions)
-        port = int(options.listen.rpartition(":")[2])
-        assert (options.broker_name, options.insecure, options.store) == (name, True, last("VOLUME").arguments)
-        assert options.register == f"namesrv:{name_server.listen.rpartition(':')[2]}"
-        assert options.advertise == "${TRIOMQ_ADVERTISE:-127.0.0.1}"
+        settings = broker_settings(service["command"][1:])
+        port = int(settings.pop("listen").rpartition(":")[2])
+        assert settings == {
+            "broker_name": name,
+            "insecure": True,
+            "root": last("VOLUME").arguments,
+            "register": f"namesrv:{name_server.listen.rpartition(':')[2]}",
+            "advertise": "${TRIOMQ_ADVERTISE:-127.0.0.1}",
+        }
         assert service["ports"] == [f"${{TRIOMQ_BIND:-127.0.0.1}}:{each}:{each}" for each in (port, port - 2)]
 
 

@@ -32,11 +32,12 @@ def test_unit_serves_network_with_accounts_and_tls() -> None:
     assert (program, words.pop()) == (PROGRAM, "$TRIOMQ_OPTIONS")
     options = parse(words).options
     assert isinstance(options, BrokerOptions)
-    assert make_config(options).tls is not None
-    assert (options.insecure, options.tls) == (False, "enforcing")
-    assert options.store == f"/var/lib/{found['StateDirectory']}"
+    given = options.settings
+    assert make_config(given).tls is not None
+    assert (given.get("insecure"), given["tls"]) == (None, "enforcing")
+    assert given["root"] == f"/var/lib/{found['StateDirectory']}"
     written = found["ReadWritePaths"].removeprefix("-")
-    assert {str(Path(file or "").parent) for file in (options.acl, options.tls_cert, options.tls_key)} == {written}
+    assert {str(Path(given[name]).parent) for name in ("acl", "tls_cert", "tls_key")} == {written}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze, not found on this machine")

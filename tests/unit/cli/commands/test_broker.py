@@ -17,7 +17,7 @@ from triomq.storage.config import Durability
 def config(*words: str) -> BrokerConfig:
     options = parse(["broker", *words]).options
     assert isinstance(options, BrokerOptions)
-    return make_config(options)
+    return make_config(options.settings)
 
 
 def test_the_command_line_reaches_the_settings() -> None:
