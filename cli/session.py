@@ -10,8 +10,7 @@ from triomq.cli.arguments.client_options import ClientOptions
 from triomq.cli.exit_codes import SIGNAL_BASE, ExitCode
 from triomq.cli.process import end_at_next_signal, stop_signals
 from triomq.client import Admin
-from triomq.client.config import ClientConfig, TlsConfig
-from triomq.client.connection.credentials import load_credentials
+from triomq.client.config import ClientConfig, TlsConfig, load_credentials
 from triomq.client.nursery import open_service_nursery
 
 _O = TypeVar("_O", bound=ClientOptions)

@@ -3,17 +3,14 @@
 For callers that block: ``triomq.client.sync``; for asyncio: ``triomq.client.asyncio``.
 """
 
-from triomq.client.admin.admin import Admin
+from triomq.client.admin.admin import Admin, OffsetChange, OffsetReset
 from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
-from triomq.client.admin.diagnosis import Finding, FindingKind
-from triomq.client.admin.doctor import Diagnosis
+from triomq.client.admin.diagnosis import Diagnosis, Finding, FindingKind
 from triomq.client.admin.group_state import GroupLag, GroupState, QueueState
-from triomq.client.admin.offset_reset import OffsetChange, OffsetReset
 from triomq.client.admin.replay import ReplayPlan, ReplayQueue
 from triomq.client.admin.topic_config import TopicChange, TopicSettings
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig, OpenTelemetry, TlsConfig
-from triomq.client.connection.credentials import load_credentials
+from triomq.client.config import ClientConfig, OpenTelemetry, TlsConfig, load_credentials
 from triomq.client.consumer.assignment.strategies import (
     AllocateStrategy,
     allocate_averagely,
@@ -36,9 +33,8 @@ from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.pull import PullConsumer
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.producer.config import ProducerConfig
-from triomq.client.producer.producer import Producer
+from triomq.client.producer.producer import Producer, QueueSelector, select_by_hash, select_by_random
 from triomq.client.producer.reply import Responder
-from triomq.client.producer.selectors import QueueSelector, select_by_hash, select_by_random
 from triomq.client.producer.send_result import SendResult, SendStatus
 from triomq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
 from triomq.protocol.bodies.client import MessageModel

@@ -36,12 +36,10 @@ from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullCon
 from triomq.client.consumer.lite_pull import check_wait
 from triomq.client.consumer.processing.worker_pool import BLOCKED_S
 from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
+from triomq.client.consumer.pull import QueueQueries as TrioQueueQueries
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
-from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
-from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
-from triomq.client.facades.portal import Call, HeldContext, acquire_portal, release_portal
-from triomq.client.functions import is_async
-from triomq.client.nursery import stop_signals
+from triomq.client.nursery import is_async, stop_signals
+from triomq.client.portal import A, Call, Facade, HeldContext, P, T, acquire_portal, arguments_of, plain, release_portal
 from triomq.client.producer.producer import Producer as TrioProducer
 from triomq.client.producer.transaction import Execute, Transaction, TransactionBlock
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
@@ -143,7 +141,8 @@ class _Watched:
                 LOGGER.warning(
                     "handler blocked the event loop: nothing else could run for %.1f s; call blocking code by "
                     "asyncio.to_thread, or use a plain function as handler, which runs in a thread handler=%s",
-                    *(blocked_s, getattr(self._handler, "__qualname__", self._handler)),
+                    blocked_s,
+                    getattr(self._handler, "__qualname__", self._handler),
                 )
 
 
@@ -294,7 +293,7 @@ class PushConsumer(_Homed[TrioPushConsumer]):
 
 
 class _QueueQueries(_Awaiting[A]):
-    """See :class:`triomq.client.consumer.queries.QueueQueries`."""
+    """See :class:`triomq.client.consumer.pull.QueueQueries`."""
 
     queues = _awaiting(TrioQueueQueries.queues)
     bounds = _awaiting(TrioQueueQueries.bounds)

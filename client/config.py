@@ -1,4 +1,4 @@
-"""Settings that all clients share, and how name server lists are written."""
+"""Settings that all clients share, how name server lists are written, and where accounts come from."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
 from triomq.protocol.typed import check_fields
 from triomq.protocol.wire.frame import MAX_FRAME_BYTES
-from triomq.protocol.wire.signing import Credentials
+from triomq.protocol.wire.signing import Credentials, parse_credentials
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -160,3 +160,48 @@ def _normalise(text: str) -> str:
     elif text.count(":") > 1 and not text.startswith("["):
         raise ConfigError(f"namesrv: write the IPv6 address {text!r} as [address]:port")
     return join_address(*split_address(text))
+
+
+_ENVIRONMENT: Final = "env"
+_FILE: Final = "file"
+_MOST_CHARACTERS: Final = 64 * 1024
+SOURCES_TEXT: Final = "env:NAME or file:PATH"
+
+
+def check_source(source: str) -> str:
+    """Return ``source`` if :func:`load_credentials` accepts it; nothing is read.
+
+    Raises:
+        ConfigError: it names no source.  The error does not repeat the text, which may be a secret.
+    """
+    kind, _, name = source.partition(":")
+    if kind not in {_ENVIRONMENT, _FILE} or not name:
+        raise ConfigError(f"credentials: must be {SOURCES_TEXT}")
+    return source
+
+
+def load_credentials(source: str) -> Credentials:
+    """Read an account from ``env:NAME`` or ``file:PATH``; see ``parse_credentials`` for the format.
+
+    In an environment variable the lines may be joined by ``;``.
+
+    Raises:
+        ConfigError: the variable or file does not exist, or contains no account; the error names the source, never its
+            content.
+    """
+    kind, _, name = check_source(source).partition(":")
+    if kind == _ENVIRONMENT:
+        text = os.environ.get(name, "").replace(";", "\n")
+        if not text:
+            raise ConfigError(f"credentials: the environment has no variable {name}")
+    else:
+        try:
+            with Path(name).expanduser().open(encoding="utf-8") as file:
+                text = file.read(_MOST_CHARACTERS)
+        except (OSError, UnicodeDecodeError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8"
+            raise ConfigError(f"credentials: cannot read {name}: {reason}") from None
+    try:
+        return parse_credentials(text)
+    except ConfigError as exc:
+        raise ConfigError(f"{exc} ({source})") from None

@@ -1,7 +1,7 @@
 """Wall clock and random numbers of the client.
 
 All of the room takes them from here, so that a simulation replaces them in one place.  Elapsed time is trio's clock;
-sockets are made in ``connection/dial.py``.
+sockets are made in ``connection/pool.py``.
 """
 
 import random

@@ -24,13 +24,11 @@ from triomq.client.admin.admin import Admin as TrioAdmin
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
 from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullConsumer
 from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
+from triomq.client.consumer.pull import QueueQueries as TrioQueueQueries
 from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
-from triomq.client.consumer.queries import QueueQueries as TrioQueueQueries
 from triomq.client.consumer.range_reader import RangeReader as TrioRangeReader
-from triomq.client.facades.facade import A, Facade, P, T, arguments_of, plain
-from triomq.client.facades.portal import acquire_portal, release_portal
-from triomq.client.functions import is_in_asyncio
-from triomq.client.nursery import stop_signals
+from triomq.client.nursery import is_in_asyncio, stop_signals
+from triomq.client.portal import A, Facade, P, T, acquire_portal, arguments_of, plain, release_portal
 from triomq.client.producer.producer import Producer as TrioProducer
 from triomq.client.producer.transaction import Transaction, TransactionBlock, decision
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
@@ -167,7 +165,7 @@ class PushConsumer(_Blocking[TrioPushConsumer]):
 
 
 class _QueueQueries(_Blocking[A]):
-    """See :class:`triomq.client.consumer.queries.QueueQueries`."""
+    """See :class:`triomq.client.consumer.pull.QueueQueries`."""
 
     queues = _blocking(TrioQueueQueries.queues)
     bounds = _blocking(TrioQueueQueries.bounds)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
-from triomq.client.config import ClientConfig, TlsConfig
-from triomq.client.connection.credentials import load_credentials
+from triomq.client.config import ClientConfig, TlsConfig, load_credentials
 from triomq.client.sync import ClientInstance
 from triomq.protocol.errors import ClientClosedError, TriomqError
 from triomq.protocol.wire.signing import Credentials

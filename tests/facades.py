@@ -20,7 +20,7 @@ import triomq.client
 from triomq.client import Message, Transaction
 from triomq.client import asyncio as asyncio_facade
 from triomq.client import sync as sync_facade
-from triomq.client.functions import is_async
+from triomq.client.nursery import is_async
 
 FACADES: Final = ("trio", "sync", "asyncio")
 

@@ -12,7 +12,7 @@ from triomq.cli.errors import UsageError
 from triomq.cli.output import write_records, write_result
 from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
-from triomq.client.connection.credentials import load_credentials
+from triomq.client.config import load_credentials
 from triomq.protocol.acl.accounts import PUB, SUB, Account
 from triomq.protocol.acl.changes import set_account
 from triomq.protocol.acl.plain_acl import read_rules

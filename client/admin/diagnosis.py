@@ -1,4 +1,6 @@
-"""Judges what a cluster reports: a pure function from facts to findings, each with what to do.
+"""Examines a cluster: asks name servers, brokers and members of groups, and judges their answers.
+
+The judgement is a pure function from facts to findings, each with its remedy.
 
 Source: behaviour.md A.12, B.7, B.11, C.4 (14); store limits: store.md (diskSpaceCleanForciblyRatio).
 """
@@ -9,10 +11,16 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from triomq.client.admin.broker_answers import BrokerAnswer, describe_missing
-from triomq.client.admin.group_state import GroupState, QueueState
+from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, describe_missing
+from triomq.client.admin.group_state import GroupState, QueueState, read_group_state
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.environment import wall_clock_ms
+from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.group_health import STALL_AFTER_S, StallCause
-from triomq.protocol.bodies.route import ClusterInfo
+from triomq.protocol.bodies.route import ClusterInfo, SubscriptionGroupConfig, SubscriptionGroupWrapper
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.errors import REMOTE_ERRORS
+from triomq.protocol.names import is_system_group
 
 #: Clocks that differ by more than this are apart, beyond the error of the measurement.
 CLOCK_TOLERANCE_MS: Final = 2000
@@ -261,3 +269,76 @@ def _places(queues: Iterable[QueueState]) -> str:
     for queue in queues:
         ids.setdefault(queue.position.queue.broker_name, []).append(str(queue.position.queue.queue_id))
     return " and ".join(f"{broker}:{','.join(numbers)}" for broker, numbers in ids.items())
+
+
+class Diagnosis(NamedTuple):
+    """What was examined, and what is wrong there."""
+
+    brokers: int
+    groups: int
+    findings: tuple[Finding, ...]
+
+
+async def diagnose(instance: ClientInstance) -> Diagnosis:
+    """Examine all name servers, brokers and groups.
+
+    Raises:
+        NameServerError: no name server answered, or it knows no broker.
+    """
+    brokers = await ask_brokers(instance)
+    masters = [broker.reached_at for broker in brokers if broker.is_master and broker.reached_at is not None]
+    states, not_examined = await _read_groups(instance, masters)
+    topics = map(instance.requests.namespace.unwrap, await instance.routes.topics())
+    silent, clusters = await _ask_name_servers(instance)
+    facts = Facts(
+        now_ms=wall_clock_ms(),
+        name_servers=silent,
+        clusters=clusters,
+        brokers=brokers,
+        groups=states,
+        not_examined=not_examined,
+        topics=frozenset(topics),
+    )
+    return Diagnosis(len(brokers), len(states), tuple(judge(facts)))
+
+
+async def _ask_name_servers(instance: ClientInstance) -> tuple[dict[str, str], list[ClusterInfo]]:
+    """Return the errors of the name servers that do not answer, and the answers of the others."""
+    silent: dict[str, str] = {}
+    clusters = []
+
+    async def ask(address: str) -> None:
+        try:
+            answer = await instance.requests.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+            clusters.append(ClusterInfo.decode(answer.body))
+        except REMOTE_ERRORS as exc:
+            silent[address] = str(exc)
+
+    await in_parallel(ask, instance.requests.name_servers.addresses)
+    return silent, clusters
+
+
+async def _read_groups(instance: ClientInstance, masters: Sequence[str]) -> tuple[list[GroupState], dict[str, str]]:
+    """Return the states of the users' groups, sorted, and what could not be read, with the error."""
+    configs: dict[str, SubscriptionGroupConfig] = {}
+    errors: dict[str, str] = {}
+
+    async def read_configs(address: str) -> None:
+        try:
+            answer = await instance.requests.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            configs.update(SubscriptionGroupWrapper.decode(answer.body).subscription_group_table)
+        except REMOTE_ERRORS as exc:
+            errors[f"the groups of the broker at {address}"] = str(exc)
+
+    await in_parallel(read_configs, masters)
+    states: dict[str, GroupState] = {}
+
+    async def read(name: str) -> None:
+        group = instance.requests.namespace.unwrap(name)
+        try:
+            states[group] = await read_group_state(instance, masters, group, config=configs[name])
+        except REMOTE_ERRORS as exc:
+            errors[f"group {group}"] = str(exc)
+
+    await in_parallel(read, (name for name in configs if not is_system_group(name)))
+    return [states[group] for group in sorted(states)], dict(sorted(errors.items()))

@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.pull import PullRequest
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.cluster.requests import Requests
 from triomq.client.cluster.route import masters_of_route
 from triomq.client.consumer.pull import TOOLS_GROUP
-from triomq.client.consumer.requests.pull import Pull
-from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import (
@@ -249,7 +249,7 @@ async def _idle_filter(instance: ClientInstance, subscription: SubscriptionData)
                 if await _is_selected(requests, queue, begin, found.max_offset, wanted):
                     return None
                 examined += found.max_offset - begin
-                newest = Pull(QueueOffset(max(begin, found.max_offset - _TAGGED)), _TAGGED, message_filter=_ALL)
+                newest = PullRequest(QueueOffset(max(begin, found.max_offset - _TAGGED)), _TAGGED, message_filter=_ALL)
                 messages = (await requests.pull(queue, newest)).messages if found.max_offset > begin else ()
                 tags.update(message.tags for message in messages if message.tags)
     except (*REMOTE_ERRORS, SubscriptionParseError):  # the topic may be missing, which is a finding, too
@@ -265,7 +265,7 @@ async def _is_selected(requests: QueueRequests, queue: MessageQueue, begin: int,
     for _ in range(_FILTER_PULLS):
         if begin >= end:
             return False
-        answer = await requests.pull(queue, Pull(QueueOffset(begin), 1, message_filter=wanted))
+        answer = await requests.pull(queue, PullRequest(QueueOffset(begin), 1, message_filter=wanted))
         if answer.messages or answer.next_begin_offset <= begin:
             return True
         begin = answer.next_begin_offset

@@ -20,12 +20,12 @@ import trio
 from triomq.client.admin.dead_letters import TIMERS
 from triomq.client.admin.group_state import read_lags, read_members
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.pull import PullRequest
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.cluster.route import publish_queues
 from triomq.client.consumer.offsets.first_offsets import first_stored_at
 from triomq.client.consumer.processing.send_back import send_copy
 from triomq.client.consumer.pull import TOOLS_GROUP
-from triomq.client.consumer.requests.pull import Pull
-from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.subscription import select
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import MessageModel
@@ -155,7 +155,7 @@ async def _filters(
 
 
 async def _store_time(requests: QueueRequests, queue: MessageQueue, queue_offset: QueueOffset) -> int | None:
-    found = await requests.pull(queue, Pull(queue_offset, 1, message_filter=EVERYTHING))
+    found = await requests.pull(queue, PullRequest(queue_offset, 1, message_filter=EVERYTHING))
     return found.messages[0].store_timestamp if found.messages else None  # it has expired
 
 
@@ -175,7 +175,7 @@ class _Cursor:
         """Have a message, if there is one more."""
         queue, message_filter, _, end, *_ = self._source
         while not self.messages and self._next < end:
-            pull = Pull(self._next, _BATCH, message_filter=message_filter, max_bytes=_BATCH_BYTES)
+            pull = PullRequest(self._next, _BATCH, message_filter=message_filter, max_bytes=_BATCH_BYTES)
             found = await self._requests.pull(queue, pull)
             for message in select(message_filter, found.messages):
                 if message.queue_offset < end:

@@ -8,8 +8,8 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
-from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.nursery import in_parallel
 from triomq.client.producer.transaction import TransactionState
 from triomq.protocol.codes import RequestCode

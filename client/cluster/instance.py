@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from triomq.client.cluster.groups import Groups
-from triomq.client.cluster.namesrv import NameServers
-from triomq.client.cluster.replies import Replies
-from triomq.client.cluster.requests import Requests
+from triomq.client.cluster.requests import NameServers, Requests
 from triomq.client.cluster.route import MASTER_ID, BrokerTable
 from triomq.client.cluster.routes import Routes
 from triomq.client.config import ClientConfig, parse_namesrv
-from triomq.client.connection.broker_requests import RequestServer
+from triomq.client.connection.broker_requests import Replies, RequestServer
 from triomq.client.environment import RANDOM
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.bodies.client import HeartbeatData

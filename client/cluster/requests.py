@@ -1,16 +1,18 @@
 """Requests to brokers and name servers: numbered, signed, and encoded in the format that the peer reads.
 
+One name server is used as long as it answers, then the next.
+
 Source: wire.md 1.4 and 11, behaviour.md B.1.
 """
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from itertools import count
 from typing import Final
 
 import trio
 
-from triomq.client.cluster.namesrv import NameServers
 from triomq.client.cluster.route import BrokerTable, dialled_address
 from triomq.client.config import ClientConfig, TlsConfig
 from triomq.client.connection.connection import Connection, RequestHandler
@@ -19,7 +21,14 @@ from triomq.client.connection.tls import client_context
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
-from triomq.protocol.errors import BrokerResponseError, ClientClosedError, TriomqError
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    ClientClosedError,
+    ClientError,
+    ConnectError,
+    NameServerError,
+    TriomqError,
+)
 from triomq.protocol.namespace import Namespace
 from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
@@ -28,6 +37,48 @@ from triomq.protocol.wire.headers import Header, Resource
 
 _MAX_OPAQUE: Final = 2**31 - 1
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
+
+
+LOGGER: Final = logging.getLogger("triomq.client.cluster.requests")
+
+_NO_NAME_SERVER: Final = " (is it a name server of RocketMQ?)"
+
+
+class NameServers:
+    """The given name servers and the one in use."""
+
+    def __init__(self, addresses: tuple[str, ...]) -> None:
+        self.addresses = addresses
+        self._current = 0
+
+    @property
+    def current(self) -> str:
+        """The address in use."""
+        return self.addresses[self._current]
+
+    async def request(
+        self, command: RemotingCommand, invoke: Callable[[str, RemotingCommand], Awaitable[RemotingCommand]]
+    ) -> RemotingCommand:
+        """Ask the name server in use; if it fails, all others in turn.
+
+        Raises:
+            NameServerError: none answered; the text names each with its reason.
+        """
+        reasons: list[str] = []
+        for _ in self.addresses:
+            asked = self._current
+            address = self.addresses[asked]
+            try:
+                return await invoke(address, command)
+            except ClientClosedError:
+                raise
+            except ClientError as exc:
+                reasons.append(f"{exc}{'' if isinstance(exc, ConnectError) else _NO_NAME_SERVER}")
+                if asked == self._current:  # else another task has moved on already
+                    self._current = (asked + 1) % len(self.addresses)
+                    if len(reasons) < len(self.addresses):  # else the error below says it
+                        LOGGER.warning("name server failed address=%s next=%s error=%s", address, self.current, exc)
+        raise NameServerError(f"no name server answered: {'; '.join(reasons)}")
 
 
 class Requests:

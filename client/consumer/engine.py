@@ -8,31 +8,31 @@ Source: behaviour.md B.5 (start, subscribing while running, suspend and resume),
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
 from triomq.client.cluster.instance import ClientInstance, use_instance
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.rebalancer import Rebalancer
 from triomq.client.consumer.assignment.strategies import AllocateStrategy
 from triomq.client.consumer.config import PullConfig, StartPolicy
 from triomq.client.consumer.hooks import FilterHook
-from triomq.client.consumer.maintenance import Maintenance
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.offsets.local_offsets import open_offsets, with_stable_name
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.pulling.progress import Progress
 from triomq.client.consumer.pulling.pull_context import ConsumeService, PullContext
-from triomq.client.consumer.requests.queue_requests import QueueRequests
-from triomq.client.consumer.running_info import running_info
+from triomq.client.consumer.statistics import SAMPLE_INTERVAL_S
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.client.environment import wall_clock_ms
 from triomq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumerData,
     ConsumeResult,
+    ConsumerRunningInfo,
     ConsumeType,
     MessageModel,
 )
@@ -87,6 +87,78 @@ async def open_group(
         for topic in plan.subscriptions.topics:
             validate_topic(used.requests.namespace.wrap(topic))
         yield used, offsets
+
+
+#: Java's format of versions, which its tools parse.
+_CLIENT_VERSION: Final = "V4_9_7"
+#: How often progress is stored that no pull has carried to the broker.
+_CHANGES_INTERVAL_S: Final = 0.5
+#: Time to store the last offsets when a consumer ends, and to leave the group after that.
+_LAST_COMMIT_LIMIT_S: Final = 3.0
+_LEAVE_LIMIT_S: Final = 2.0
+#: Time for all of :meth:`Maintenance.leave`.
+END_LIMIT_S: Final = _LAST_COMMIT_LIMIT_S + 2 * _LEAVE_LIMIT_S
+
+
+class Maintenance:
+    """The timers of one consumer."""
+
+    def __init__(self, instance: ClientInstance, group: str, offsets: OffsetStore) -> None:
+        self._instance = instance
+        self._group = group
+        self._offsets = offsets
+        self._unannounced = trio.Event()
+
+    def announce(self) -> None:
+        """Send a heartbeat soon: a broker does not know the subscriptions."""
+        self._unannounced.set()
+
+    async def run(self, rebalancer: Rebalancer) -> None:
+        """Do the periodic work; runs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._persist_offsets, rebalancer)
+            nursery.start_soon(self._sample, rebalancer)
+            nursery.start_soon(self._send_announcements)
+
+    async def leave(self, rebalancer: Rebalancer, locks: LockKeeper | None = None) -> None:
+        """Store the last offsets, release the locks and leave the group; shield it, for ``END_LIMIT_S``."""
+        with trio.move_on_after(_LAST_COMMIT_LIMIT_S):
+            rebalancer.note_progress()
+            if rebalancer.is_out_of_date:
+                await self._offsets.persist(rebalancer.held, changed_only=True)
+            else:
+                await self._offsets.persist_now(rebalancer.held)
+        if locks is not None:  # only now: the next owner of a queue begins at the stored offset
+            with trio.move_on_after(_LEAVE_LIMIT_S):
+                await locks.release_all()
+        with trio.move_on_after(_LEAVE_LIMIT_S):
+            await self._instance.groups.remove_consumer(self._group)
+
+    async def _persist_offsets(self, rebalancer: Rebalancer) -> None:
+        """Store all offsets once per interval and changes sooner, so that a crash or a new member redelivers less."""
+        interval_s = self._instance.config.persist_offset_interval_s
+        next_full = trio.current_time() + interval_s
+        while True:
+            await trio.sleep(min(interval_s, _CHANGES_INTERVAL_S))
+            full = trio.current_time() >= next_full
+            if full:
+                next_full += interval_s
+            rebalancer.note_progress()
+            # must not set back what a new member has stored of a queue that is still held here
+            changed_only = not full or rebalancer.is_out_of_date
+            await self._offsets.persist(tuple(rebalancer.loops), changed_only=changed_only)
+
+    async def _sample(self, rebalancer: Rebalancer) -> None:
+        while True:
+            for counted in rebalancer.counters.values():
+                counted.sample(trio.current_time())
+            await trio.sleep(SAMPLE_INTERVAL_S)
+
+    async def _send_announcements(self) -> None:
+        while True:
+            await self._unannounced.wait()
+            self._unannounced = trio.Event()
+            await self._instance.groups.beat()
 
 
 class EngineService(ConsumeService, Protocol):
@@ -279,18 +351,25 @@ class Engine:
         return self._context.offsets.snapshot(topic)
 
     def running_info(self) -> bytes:
-        """Return the consumer's settings, subscriptions and queues, encoded."""
-        return running_info(
-            self._plan.subscriptions,
-            self.rebalancer.loops,
-            self.rebalancer.counters,
-            {
-                "PROP_CONSUMEORDERLY": "true" if self._plan.orderly else "false",
-                "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
-                "PROP_CONSUME_TYPE": self._consume_type.value,
-                "PROP_NAMESERVER_ADDR": ";".join(self._instance.requests.name_servers.addresses),
+        """Return the consumer's settings, subscriptions and queues, encoded for request 307."""
+        now, wall_ms = trio.current_time(), wall_clock_ms()
+        properties = {
+            "PROP_CLIENT_VERSION": _CLIENT_VERSION,
+            "PROP_CONSUMEORDERLY": "true" if self._plan.orderly else "false",
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            "PROP_CONSUME_TYPE": self._consume_type.value,
+            "PROP_NAMESERVER_ADDR": ";".join(self._instance.requests.name_servers.addresses),
+        }
+        if (concurrency := self._service.concurrency) is not None:
+            properties["PROP_THREADPOOL_CORE_SIZE"] = str(concurrency)
+        return ConsumerRunningInfo(
+            properties=properties,
+            subscription_set=self._plan.subscriptions.data(),
+            mq_table={
+                queue: loop.process_queue.running_info(loop.statistics().committed_offset, now, wall_ms)
+                for queue, loop in self.rebalancer.loops.items()
             },
-            self._service.concurrency,
+            status_table={topic: counted.rates(now) for topic, counted in self.rebalancer.counters.items()},
         ).encode()
 
     async def consume_directly(self, message: MessageExt, broker_name: str) -> bytes:

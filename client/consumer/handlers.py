@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus, OrderlyContext
-from triomq.client.functions import is_async
+from triomq.client.nursery import is_async
 from triomq.protocol.errors import ConfigError, ProtocolError, UnsupportedCompressionError
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.typed import check_callable
@@ -91,7 +91,10 @@ class Handler(NamedTuple):
             "handler blocked the event loop: nothing else could run for about %.1f s; call blocking code by "
             "trio.to_thread.run_sync, or use a plain function as handler, which runs in a thread group=%s topic=%s "
             "message_id=%s",
-            *(blocked_s, self.group, messages[0].topic, messages[0].message_id),
+            blocked_s,
+            self.group,
+            messages[0].topic,
+            messages[0].message_id,
         )
 
 

@@ -11,18 +11,16 @@ from typing import TypeAlias
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartOffset, StartPolicy
-from triomq.client.consumer.engine import Engine, Plan, open_group
+from triomq.client.consumer.engine import END_LIMIT_S, Engine, Plan, open_group
 from triomq.client.consumer.hooks import ConsumeObserver
-from triomq.client.consumer.maintenance import END_LIMIT_S
 from triomq.client.consumer.offsets.offset_store import OffsetStore
-from triomq.client.consumer.pulling.poll_buffer import PollBuffer
-from triomq.client.consumer.pulling.progress import Progress
+from triomq.client.consumer.pull import QueueQueries
+from triomq.client.consumer.pulling.progress import PollBuffer, Progress
 from triomq.client.consumer.pulling.pull_loop import PullLoop
-from triomq.client.consumer.queries import QueueQueries
-from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import LitePullStatistics
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.client.environment import wall_clock_ms

@@ -13,21 +13,20 @@ from typing import Any, Final
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import MAX_CONCURRENCY, ConsumerConfig, StartOffset, StartPolicy
-from triomq.client.consumer.engine import Engine, Plan, open_group
+from triomq.client.consumer.engine import END_LIMIT_S, Engine, Plan, open_group
 from triomq.client.consumer.handlers import ARE_GONE, COME_LATER, Handler, OnMessage, OnMessages
 from triomq.client.consumer.hooks import ConsumeHook, ConsumeObserver, FilterHook, with_hooks
-from triomq.client.consumer.maintenance import END_LIMIT_S
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.processing.concurrently import ConcurrentService
 from triomq.client.consumer.processing.orderly import OrderlyService
 from triomq.client.consumer.processing.send_back import PassOver, SendBack
 from triomq.client.consumer.processing.workers import concurrent_service
 from triomq.client.consumer.pulling.progress import HandlerProgress
-from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.client.environment import wall_clock_ms

@@ -17,8 +17,8 @@ from typing import Final
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer.requests.pull import Pull, PullStatus, RawPull
-from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.cluster.pull import PullRequest, PullStatus, RawPull
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.errors import REMOTE_ERRORS, ClientClosedError, ConfigError, TriomqError
 from triomq.protocol.filters.expressions import EVERYTHING, FilterExpression, filter_of
@@ -222,7 +222,7 @@ class RangeReader(OpenOnce):
             with pull.scope:
                 pull.answer = await self._requests.pull_raw(
                     self._queue,
-                    Pull(
+                    PullRequest(
                         QueueOffset(pull.queue_offset),
                         pull.max_messages,
                         message_filter=self._filter,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from triomq.protocol.bodies.client import ConsumeStatus
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
@@ -25,16 +26,6 @@ class _Sample(NamedTuple):
     pulls: int
     pulled: int
     pulling_s: float
-
-
-class TopicRates(NamedTuple):
-    """The last minute of one topic."""
-
-    succeeded_per_s: float
-    failed_per_s: float
-    handler_ms: float  # mean of the messages that ended
-    pulled_per_s: float
-    pull_ms: float  # mean of the pulls that found messages
 
 
 class TopicCounters:
@@ -66,19 +57,20 @@ class TopicCounters:
         """Record the counts; call it every :data:`SAMPLE_INTERVAL_S`."""
         self._samples.append(self._now(now))
 
-    def rates(self, now: float) -> TopicRates:
-        """Return the rates since a minute ago, or since the first sample."""
+    def rates(self, now: float) -> ConsumeStatus:
+        """Return the rates since a minute ago, or since the first sample, and the number of failures."""
         new = self._now(now)
         old = self._samples[0] if self._samples else new
         elapsed = max(new.at - old.at, 0.001)
         handled = new.succeeded - old.succeeded + new.failed - old.failed
         pulls = new.pulls - old.pulls
-        return TopicRates(
-            (new.succeeded - old.succeeded) / elapsed,
-            (new.failed - old.failed) / elapsed,
-            (new.busy_s - old.busy_s) * 1000 / handled if handled else 0.0,
-            (new.pulled - old.pulled) / elapsed,
-            (new.pulling_s - old.pulling_s) * 1000 / pulls if pulls else 0.0,
+        return ConsumeStatus(
+            pull_rt=(new.pulling_s - old.pulling_s) * 1000 / pulls if pulls else 0.0,
+            pull_tps=(new.pulled - old.pulled) / elapsed,
+            consume_rt=(new.busy_s - old.busy_s) * 1000 / handled if handled else 0.0,
+            consume_ok_tps=(new.succeeded - old.succeeded) / elapsed,
+            consume_failed_tps=(new.failed - old.failed) / elapsed,
+            consume_failed_msgs=new.failed,
         )
 
     def _now(self, now: float) -> _Sample:

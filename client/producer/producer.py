@@ -29,7 +29,6 @@ from triomq.client.producer.publish import (
     message_request,
     split_batch,
 )
-from triomq.client.producer.selectors import QueueSelector
 from triomq.client.producer.send_result import SendResult
 from triomq.client.producer.tracing import ObservedDelivery, SendObserver, Tracer, open_tracer, trace_topic
 from triomq.protocol.errors import (
@@ -41,6 +40,7 @@ from triomq.protocol.errors import (
     WrongTypeError,
 )
 from triomq.protocol.host import pack_ip
+from triomq.protocol.java import java_hash
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group
 from triomq.protocol.recall import RecallHandle
@@ -54,6 +54,42 @@ LOGGER: Final = logging.getLogger("triomq.client.producer.producer")
 
 #: Bodies above this are compressed in a worker thread: 2 ms and more.
 _THREAD_OVER_BYTES: Final = 128 * 1024
+
+
+#: Gets all queues of the topic, sorted, the message and the key given to ``send``; returns one of the queues.
+QueueSelector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
+
+
+def select_by_hash(queues: Sequence[MessageQueue], message: Message, key: object) -> MessageQueue:
+    """Choose by the hash that Java has of the key, so that producers in both languages agree.
+
+    The key is text or an integer; without one the message's ``sharding_key`` is taken.  Equal keys get the same
+    queue as long as the number of queues stays the same.
+
+    Raises:
+        MessageIllegalError: there is no key, or Java's hash of its type is not known.
+    """
+    remainder = abs(_hash_code(message.sharding_key if key is None else key)) % len(queues)
+    return queues[remainder]
+
+
+def select_by_random(queues: Sequence[MessageQueue], _message: Message, _key: object) -> MessageQueue:
+    """Choose any queue; all are equally likely."""
+    return RANDOM.choice(queues)
+
+
+def _hash_code(key: object) -> int:
+    if isinstance(key, str):
+        return java_hash(key)
+    if isinstance(key, int) and not isinstance(key, bool):
+        if -(2**31) <= key < 2**31:
+            return key  # Integer.hashCode
+        if -(2**63) <= key < 2**63:
+            bits = (key ^ key >> 32) & 0xFFFFFFFF  # Long.hashCode; the sign is not part of the lower half
+            return bits - 2**32 if bits >= 2**31 else bits
+    raise MessageIllegalError(
+        f"key {key!r}: select_by_hash needs key=, text or an integer of 64 bits (or the message's sharding_key)"
+    )
 
 
 class Producer(OpenOnce):

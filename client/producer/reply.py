@@ -12,7 +12,7 @@ import trio
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.environment import RANDOM
-from triomq.client.functions import call_anywhere, call_in_thread, is_async
+from triomq.client.nursery import call_anywhere, call_in_thread, is_async
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.delivery import Delivery
 from triomq.client.producer.publish import TopicPlan, reply_request

@@ -17,8 +17,7 @@ import trio
 
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.config import ClientConfig
-from triomq.client.functions import is_async
-from triomq.client.nursery import OpenOnce, open_service_nursery
+from triomq.client.nursery import OpenOnce, is_async, open_service_nursery
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.producer import Producer
 from triomq.client.producer.send_result import STATUS_BY_CODE, SendResult, SendStatus

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final
 
-from triomq.client.connection.credentials import SOURCES_TEXT
+from triomq.client.config import SOURCES_TEXT
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.missing import explain_missing
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES

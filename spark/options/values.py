@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from triomq.client.config import parse_namesrv
-from triomq.client.connection.credentials import check_source
+from triomq.client.config import check_source, parse_namesrv
 from triomq.protocol.errors import SubscriptionParseError, TriomqError
 from triomq.protocol.filters.expressions import Sql
 from triomq.protocol.filters.tags import TagFilter

@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from triomq.client.producer.selectors import select_by_hash
+from triomq.client.producer.producer import select_by_hash
 from triomq.client.producer.send_result import SendResult, SendStatus
 from triomq.client.sync import Producer
 from triomq.protocol.errors import MessageRefusedError, TriomqError

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origi
 import pytest
 
 from tests.fuzz.test_decode import FRAMES, cut, cut_out, flip_bits, insert_garbage, repeat_a_part, write_an_edge
+from triomq.client.cluster.queue_requests import offset_entries
 from triomq.client.cluster.route import publish_queues, read_route
-from triomq.client.consumer.requests.queue_requests import offset_entries
 from triomq.client.producer.send_result import SendStatus, read_send_result
 from triomq.protocol.acl.addresses import parse_pattern
 from triomq.protocol.acl.changes import set_account

@@ -75,7 +75,7 @@ async def test_one_run_finds_all_cluster_faults(in_memory: Path, monkeypatch: py
         await stack.enter_async_context(member("missing", "m", "orders", "orders2"))
         await admin.delete_topic("orders2")
         await producer.send(Message("orders", b"2"))
-        for module in ("broker_answers", "doctor"):
+        for module in ("broker_answers", "diagnosis"):
             monkeypatch.setattr(f"triomq.client.admin.{module}.wall_clock_ms", lambda: wall_clock_ms() + 60_000)
         found = await examine(namesrv)
 

@@ -11,7 +11,7 @@ import trio
 from tests.integration.broker_wire import Wire, broker_port, connected, namesrv_address, request, running, wait_for
 from triomq.broker.groups.queue_locks import CLOSE_GRACE_S
 from triomq.client import Admin, ConsumerConfig, Message, MessageExt, Producer, PushConsumer
-from triomq.client.producer.selectors import select_by_hash
+from triomq.client.producer.producer import select_by_hash
 from triomq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumerData,

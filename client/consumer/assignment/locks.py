@@ -17,10 +17,10 @@ from typing import Final
 
 import trio
 
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import QueueLock
-from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.errors import REMOTE_ERRORS
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue

@@ -1,11 +1,30 @@
-"""The rebalance service: asks for the members of the group, takes and gives up queues.
+"""The rebalance service: asks for the members of the group, takes queues and gives them up.
+
+The problem: the members of a group share queues without a coordinator.  Each asks the broker for the members, sorts
+queues and members as all others do, and takes its share (``strategies.py``).  Members learn of a change at different
+times, so for a moment two of them may have a queue, or none.
+
+Rejected: to assign queues at the broker, as Kafka does, because Java's members of the group would not follow.  Also
+rejected: to start over at each change.  A round compares the queues to hold with those held, and touches only the
+difference.
+
+What follows from two owners of a queue:
+
+- They deliver its messages twice.  So the old owner stores its progress before the queue counts as given up, and each
+  round begins by storing progress, because the new owner is about to ask for it.
+- They must not disturb the order of an orderly consumer.  So it takes a queue only with the broker's lock
+  (``locks.py``), and gives it up in a fixed order: the handler ends, progress is stored, the lock is released.
+- A member that was cut off must not set back the progress of its successor.  So progress of a queue whose lock or
+  connection was lost is not stored until it was compared with the broker's.
+
+The invariant: progress that is stored for a queue comes from its present owner or is lower than the owner's, so that a
+message may be delivered twice but none is skipped.
 
 Source: behaviour.md B.7 (rounds), B.8 (taking and giving up), RebalanceImpl.java, RebalancePushImpl.java.
 """
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from math import inf
 from typing import Final
 
 import trio
@@ -13,9 +32,14 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.assignment.locks import LockKeeper
-from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate, allocate_averagely, plan
+from triomq.client.consumer.assignment.strategies import (
+    AllocateStrategy,
+    Membership,
+    allocate,
+    allocate_averagely,
+    plan,
+)
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
-from triomq.client.consumer.offsets.remote_offsets import RETURN_S
 from triomq.client.consumer.processing.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
@@ -32,40 +56,6 @@ _MISSING: Final = (
 )
 _GIVE_UP_LIMIT_S: Final = 1.0
 _EARLY_COMMIT_LIMIT_S: Final = 0.2
-
-
-class Membership:
-    """The members of the group as a consumer knows them.
-
-    A broker that restarts knows a member once it has connected again, which takes each of them up to a second.  The
-    first one would seem to be alone: it would take over all queues and give them up a moment later, and messages in
-    flight would be delivered twice.  So for :data:`RETURN_S` after a lost connection is back, members that were known
-    before count.  That delays no first message: a new member has lost no connection.  Only the queues of a member that
-    died together with its broker wait that long.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, frozenset[str]] = {}  # by topic
-        self._until: dict[str, float] = {}  # by lost broker: until when known members count
-
-    def broker_lost(self, broker_name: str) -> None:
-        """Record that the connection to a broker has ended: it may know fewer members when it is back."""
-        self._until[broker_name] = inf
-
-    def missing(self, topic: str, broker_name: str, told: Collection[str], now: float) -> frozenset[str]:
-        """Return the members that count although the broker did not list them; ask again while there are some."""
-        until = self._until.get(broker_name)
-        if until == inf:
-            until = self._until[broker_name] = now + RETURN_S
-        if until is not None and now < until and (missing := self._known.get(topic, frozenset()).difference(told)):
-            return missing
-        self._until.pop(broker_name, None)
-        self._known[topic] = frozenset(told)
-        return frozenset()
-
-    def forget(self, topic: str) -> None:
-        """Forget a topic that is no longer subscribed."""
-        self._known.pop(topic, None)
 
 
 class Rebalancer:
@@ -294,7 +284,12 @@ class Rebalancer:
         if removed or taken:
             LOGGER.info(
                 "rebalanced topic=%s members=%d queues=%d mine=%d taken=%d given_up=%d",
-                *(topic, len(members), len(queues), len(mine), taken, len(removed)),
+                topic,
+                len(members),
+                len(queues),
+                len(mine),
+                taken,
+                len(removed),
             )
             self._context.share_limits(len(self.loops))
             # Brokers keep the newest subscription of all members; pulls need not wait for the heartbeat,

@@ -1,16 +1,18 @@
 """Which member consumes which queue: pure functions that all members of a group compute alike.
 
-There is no coordinator: every member sorts the same queues and the same member ids and takes its share.
+Groups have no coordinator: every member sorts the same queues and the same member ids and takes its share.
 Members with different input disagree until the next round, which causes duplicates, but loses no message.
 
 Source: behaviour.md B.7, AllocateMessageQueueAveragely.java and the other strategies.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import md5
+from math import inf
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from triomq.client.consumer.offsets.offset_store import RETURN_S
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import RETRY_PREFIX
 
@@ -24,6 +26,40 @@ of all members must cover each queue exactly once.  If it raises, the member kee
 """
 
 _VIRTUAL_NODES: Final = 10
+
+
+class Membership:
+    """The members of the group as a consumer knows them.
+
+    A broker that restarts knows a member once it has connected again, which takes each of them up to a second.  The
+    first one would seem to be alone: it would take over all queues and give them up a moment later, and messages in
+    flight would be delivered twice.  So for :data:`RETURN_S` after a lost connection is back, members that were known
+    before count.  That delays no first message: a new member has lost no connection.  Only the queues of a member that
+    died together with its broker wait that long.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, frozenset[str]] = {}  # by topic
+        self._until: dict[str, float] = {}  # by lost broker: until when known members count
+
+    def broker_lost(self, broker_name: str) -> None:
+        """Record that the connection to a broker has ended: it may know fewer members when it is back."""
+        self._until[broker_name] = inf
+
+    def missing(self, topic: str, broker_name: str, told: Collection[str], now: float) -> frozenset[str]:
+        """Return the members that count although the broker did not list them; ask again while there are some."""
+        until = self._until.get(broker_name)
+        if until == inf:
+            until = self._until[broker_name] = now + RETURN_S
+        if until is not None and now < until and (missing := self._known.get(topic, frozenset()).difference(told)):
+            return missing
+        self._until.pop(broker_name, None)
+        self._known[topic] = frozenset(told)
+        return frozenset()
+
+    def forget(self, topic: str) -> None:
+        """Forget a topic that is no longer subscribed."""
+        self._known.pop(topic, None)
 
 
 class Assignment(NamedTuple):

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Collection
 from typing import Final
 
+from triomq.client.cluster.pull import PullRequest, PullStatus
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.config import StartPolicy, StartPosition
 from triomq.client.consumer.offsets.offset_store import OffsetStore, for_each
-from triomq.client.consumer.requests.pull import Pull, PullStatus
-from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.errors import RequestCodeNotSupportedError
 from triomq.protocol.filters.expressions import EVERYTHING
 from triomq.protocol.message_queue import MessageQueue
@@ -118,7 +118,7 @@ async def first_stored_at(requests: QueueRequests, queue: MessageQueue, timestam
     offset = await requests.search_offset(queue, Timestamp(timestamp - 1))
     offset = max(offset, await requests.min_offset(queue))
     while True:
-        result = await requests.pull(queue, Pull(offset, _SEARCH_BATCH, message_filter=EVERYTHING))
+        result = await requests.pull(queue, PullRequest(offset, _SEARCH_BATCH, message_filter=EVERYTHING))
         for message in result.messages:
             if message.store_timestamp >= timestamp:
                 return message.queue_offset

@@ -22,11 +22,10 @@ import trio
 from trio.to_thread import run_sync as run_in_thread
 
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.config import ClientConfig
 from triomq.client.connection.pool import log_retry
-from triomq.client.consumer.offsets.offset_store import OffsetStore
-from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
-from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.consumer.offsets.offset_store import OffsetStore, RemoteOffsetStore
 from triomq.protocol.bodies.client import LocalOffsets, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
 from triomq.protocol.event_log import EventLog

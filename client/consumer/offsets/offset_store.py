@@ -1,18 +1,25 @@
-"""The interface of stores of progress: a table in memory, and something durable behind it.
+"""Progress of a group: a table in memory, and a durable store behind it, which is the group's brokers.
 
-An offset is that of the next message to consume.
+An offset is that of the next message to consume.  In memory it only rises.  It goes to the brokers with pulls, every
+few seconds, when a queue is given up and when the consumer ends.
 
-Source: behaviour.md B.6, OffsetStore.java.
+Source: behaviour.md B.6; OffsetStore.java, RemoteBrokerOffsetStore.java.
 """
 
 import logging
 from abc import ABC, abstractmethod
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Final, TypeVar
+from functools import partial
+from math import inf
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from triomq.protocol.errors import REMOTE_ERRORS
+from triomq.client.cluster.queue_requests import QueueRequests
+from triomq.client.connection.pool import log_retry
+from triomq.protocol.errors import REMOTE_ERRORS, TriomqError
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
 
@@ -111,3 +118,213 @@ async def for_each(
         for queue in queues:
             nursery.start_soon(one, queue)
     return results
+
+
+#: After this time a broker has handled a request, even one without an answer.
+_SETTLED_AFTER_S: Final = 0.1
+#: How long progress that was not stored before a connection was lost stays valid: as long as brokers keep a lock.
+_ASIDE_LIFE_S: Final = 60.0
+#: How long to wait for the other members when a broker is back: failed pulls reconnect after a second.
+RETURN_S: Final = 2.0
+#: How many requests with progress may be in flight to a broker when its connection is lost.
+_MAX_RECENT: Final = 4
+#: How often the last progress is stored again if it goes back.
+_MAX_TELLS: Final = 4
+
+
+class _Aside(NamedTuple):
+    """Progress of a queue when its connection was lost, what was sent last, and until when it is valid."""
+
+    progress: QueueOffset
+    told: Collection[QueueOffset]
+    until: float
+
+
+class RemoteOffsetStore(OffsetStore):
+    """Offsets at the brokers, for groups whose members share the queues."""
+
+    def __init__(self, requests: QueueRequests) -> None:
+        super().__init__()
+        self._requests = requests
+        self._told: dict[MessageQueue, QueueOffset] = {}
+        self._sent_at: dict[MessageQueue, float] = {}  # when progress was sent that has no answer, or not yet
+        #: What was sent last, newest at the end: the broker has one of these.
+        self._recent: defaultdict[MessageQueue, deque[QueueOffset]] = defaultdict(partial(deque, maxlen=_MAX_RECENT))
+        self._aside: dict[MessageQueue, _Aside] = {}
+        self._doubtful: dict[MessageQueue, float] = {}  # until when; inf: the broker has not answered since
+        self._failures = EventLog(LOGGER, "offsets not stored, retrying broker=%s error=%s")
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory."""
+        super().forget(queue)
+        self._told.pop(queue, None)
+        self._sent_at.pop(queue, None)
+        self._recent.pop(queue, None)
+        self._doubtful.pop(queue, None)
+
+    def set_aside(self, queue: MessageQueue) -> None:
+        """Remove a queue from memory, but keep its progress for :meth:`stored`."""
+        if (progress := self._offsets.get(queue)) is not None:
+            self._aside[queue] = _Aside(progress, self._recent[queue], trio.current_time() + _ASIDE_LIFE_S)
+        self.forget(queue)
+
+    def doubt(self, queue: MessageQueue) -> None:
+        """Store no progress of a queue until it is known how far other members got since the connection ended."""
+        self._doubtful[queue] = inf
+
+    def is_doubtful(self, queue: MessageQueue) -> bool:
+        """Whether another member may have stored progress of the queue."""
+        return queue in self._doubtful
+
+    async def catch_up(self, queue: MessageQueue, position: QueueOffset) -> QueueOffset | None:
+        """Return the stored progress of a doubtful queue if it is ahead of ``position``.
+
+        The other members hear of this one when it is back, and store their last progress a moment later: so the queue
+        stays doubtful for :data:`RETURN_S` after the broker's first answer.
+        """
+        stored = await self._requests.committed(queue)
+        now = trio.current_time()
+        if (until := self._doubtful.get(queue)) == inf:
+            self._doubtful[queue] = now + RETURN_S
+        elif until is None or now >= until:
+            self._doubtful.pop(queue, None)
+        if stored is not None and queue in self._offsets:
+            self.update(queue, stored, increase_only=True)
+        return stored if stored is not None and stored > position else None
+
+    def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the progress if it is new to the broker; 0 is not worth sending."""
+        known = self._offsets.get(queue)
+        if not known or known == self._told.get(queue) or queue in self._doubtful:
+            return None
+        self._note_sent(queue, known)
+        return known
+
+    def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        """Record that a pull carried this progress to the broker."""
+        self._told[queue] = queue_offset
+        self._sent_at.pop(queue, None)
+        self._note_recent(queue, queue_offset)
+
+    def _note_sent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        self._sent_at[queue] = trio.current_time()
+        self._note_recent(queue, queue_offset)
+
+    def _note_recent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        recent = self._recent[queue]
+        if not recent or recent[-1] != queue_offset:
+            recent.append(queue_offset)
+
+    async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
+        """Send the progress of these queues, to all brokers concurrently; failures are retried next time."""
+        of_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            known = self._offsets.get(queue)
+            if known is not None and not (changed_only and self._told.get(queue) == known):
+                of_broker.setdefault(queue.broker_name, []).append(queue)
+        async with trio.open_nursery() as nursery:
+            for broker_name, broker_queues in of_broker.items():
+                nursery.start_soon(self._persist_at_one_broker, broker_name, broker_queues)
+
+    async def _persist_at_one_broker(self, broker_name: str, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            queue_offset = self._offsets.get(queue)
+            if queue_offset is None or queue in self._doubtful:  # given up, or perhaps taken by others, meanwhile
+                continue
+            self._note_recent(queue, queue_offset)  # first: the queue may be set aside before this is written
+            try:
+                await self._requests.commit_oneway(queue, queue_offset)
+            except REMOTE_ERRORS as exc:
+                log_retry(self._failures, broker_name, exc)
+                return  # the other queues would fail too
+            self._told[queue] = queue_offset
+            self._note_sent(queue, queue_offset)  # again: the queue may have been taken anew
+        self._failures.ended(key=broker_name)
+
+    async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
+        """Store the progress of these queues concurrently, and wait until the brokers have it for good.
+
+        A multi-threaded broker may handle an earlier pull or oneway request, and the
+        older progress in it, after this one (Apache 5.5.0 does so under load).  So where a request
+        may still be in flight, the stored offset is checked, and stored again if it went back.
+        A doubtful queue's progress is not stored if another member got further.
+        """
+        known = {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
+
+        async def store(queue: MessageQueue) -> None:
+            settled_at = self._sent_at.get(queue, -inf) + _SETTLED_AFTER_S
+            if queue in self._doubtful and (await self._requests.committed(queue) or 0) > known[queue]:
+                return
+            for _ in range(_MAX_TELLS):
+                await self._requests.commit(queue, known[queue])
+                if trio.current_time() >= settled_at:
+                    return
+                await trio.sleep_until(settled_at)
+                stored = await self._requests.committed(queue)
+                if stored is not None and stored >= known[queue]:
+                    return
+                settled_at = trio.current_time() + _SETTLED_AFTER_S
+
+        await _store_each(known, store, "offset not stored")
+
+    async def commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
+        """Record progress, store it concurrently, and wait until the brokers have it.
+
+        Raises:
+            ClientError, BrokerResponseError, ProtocolError: the first failure; the other queues are stored.
+        """
+        errors: list[TriomqError] = []
+
+        async def commit_one(queue: MessageQueue) -> None:
+            try:
+                await self._requests.commit(queue, offsets[queue])
+            except REMOTE_ERRORS as exc:
+                errors.append(exc)
+            else:
+                self.told(queue, offsets[queue])
+
+        for queue, queue_offset in offsets.items():
+            self.update(queue, queue_offset, increase_only=False)
+        await _store_each(offsets, commit_one, "offset not stored")
+        if errors:
+            raise errors[0]
+
+    async def stored(self, queue: MessageQueue) -> QueueOffset | None:
+        """Return the broker's offset; if this member stored it before it lost the connection, store its progress since.
+
+        Another member that had the queue meanwhile began at the stored offset and stored its own: then that is valid,
+        even if it is lower, because an ordered queue must be redelivered in order.  An offset that is older
+        than all of these is that of a broker that crashed, and it is unknown what was consumed since.
+        """
+        stored = await self._requests.committed(queue)
+        aside = self._aside.get(queue)
+        if aside is None or stored is None:
+            return stored
+        if stored in aside.told and stored < aside.progress and trio.current_time() < aside.until:
+            await self._requests.commit(queue, aside.progress)
+            stored = aside.progress
+        self._aside.pop(queue, None)
+        return stored
+
+    def is_exact(self, queue: MessageQueue) -> bool:
+        """Whether the broker distinguishes a stored 0 from none."""
+        return self._requests.is_exact(queue)
+
+    async def store_first(self, first_offsets: Mapping[MessageQueue, QueueOffset]) -> Collection[MessageQueue]:
+        """Store where these queues begin, concurrently, and wait for the brokers' answers."""
+        return await _store_each(
+            first_offsets, lambda queue: self._requests.commit(queue, first_offsets[queue]), "first offset not stored"
+        )
+
+
+async def _store_each(
+    queues: Collection[MessageQueue], function: Callable[[MessageQueue], Awaitable[None]], complaint: str
+) -> Collection[MessageQueue]:
+    """Call the function for all queues: first for one of each topic and broker, then for the others concurrently.
+
+    Two threads of an Apache broker that store the first offsets of a group both create a table, and one of the
+    tables is lost with its content (ConsumerOffsetManager.commitOffset).
+    """
+    first = list({(queue.topic, queue.broker_name): queue for queue in queues}.values())
+    stored = await for_each(first, function, complaint)
+    return [*stored, *await for_each([queue for queue in queues if queue not in first], function, complaint)]

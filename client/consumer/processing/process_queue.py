@@ -17,6 +17,7 @@ from operator import attrgetter, lt
 from typing import Final
 
 from triomq.client.consumer.statistics import TopicCounters
+from triomq.protocol.bodies.client import ProcessQueueInfo
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.units import QueueOffset
@@ -147,6 +148,32 @@ class ProcessQueue:
     def last_begun(self, waiting: Container[int]) -> int:
         """Return the highest offset that does not wait for a handler; -1: none."""
         return next((queue_offset for queue_offset in reversed(self._order) if queue_offset not in waiting), -1)
+
+    def running_info(self, committed_offset: QueueOffset, now: float, wall_clock_ms: int) -> ProcessQueueInfo:
+        """Return the state for brokers and tools (request 307); both times are the present.
+
+        Source: behaviour.md B.17, wire.md 9.9.
+        """
+
+        def in_wall_clock(at: float) -> int:
+            return wall_clock_ms + round((at - now) * 1000) if at else 0  # 0.0: never
+
+        first, taken, lock = self.first_offset, self._taken, self.lock
+        return ProcessQueueInfo(
+            commit_offset=committed_offset,
+            cached_msg_min_offset=first or 0,
+            cached_msg_max_offset=0 if first is None else first + self.span,
+            cached_msg_count=self.cached_messages,
+            cached_msg_size_in_mib=self.cached_bytes // 1024**2,
+            transaction_msg_min_offset=min(taken, default=0),
+            transaction_msg_max_offset=max(taken, default=0),
+            transaction_msg_count=len(taken),
+            locked=lock is not NO_LOCK and lock.ends > now,
+            last_lock_timestamp=in_wall_clock(lock.locked_at),
+            dropped=self.dropped,
+            last_pull_timestamp=in_wall_clock(self.last_pulled_at),
+            last_consume_timestamp=in_wall_clock(self.last_consumed_at),
+        )
 
     def put(self, messages: Sequence[MessageExt]) -> None:
         """Add pulled messages."""

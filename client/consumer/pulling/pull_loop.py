@@ -1,7 +1,15 @@
 """The task of each queue: pull, deliver, pull again; never more than one pull in flight.
 
-A failed pull is retried after a second, without limit.  A failure of one queue affects no
-other queue.
+The problem: while a queue is pulled, it may be paused, reset, given up, or lost to another member; its topic may be
+deleted and created again; its broker may restart, forget the subscription, or return from a crash with fewer messages.
+All of this may happen during a pull, or while handlers run.
+
+Rejected: a state for each event.  Most events combine, and a running handler cannot be stopped.  Instead an event
+cancels the pull in flight (``pull_anew``), and the loop decides anew from the present facts.  An event that changes the
+offset (``move``) also drops the process queue, so that results of running handlers move no offset.
+
+The invariant: the group's progress rises only with messages that handlers have consumed, and falls only if an
+administrator resets it or the queue is a new one of the same name.  A failed pull is retried without limit.
 
 Source: behaviour.md B.9 (before the pull), B.10 (its result), B.17 (offset reset); DefaultMQPushConsumerImpl.java.
 """
@@ -11,11 +19,10 @@ from typing import Final
 
 import trio
 
+from triomq.client.cluster.pull import PullRequest, PullResult, PullStatus, complete
 from triomq.client.consumer.hooks import choose
 from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
-from triomq.client.consumer.pulling.flow_control import PullDecision, decide_pull, pull_size
-from triomq.client.consumer.pulling.pull_context import PullContext
-from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus, complete
+from triomq.client.consumer.pulling.pull_context import PullContext, PullDecision, decide_pull, pause_after, pull_size
 from triomq.client.consumer.statistics import QueueStatistics, TopicCounters
 from triomq.client.consumer.subscription import Subscription
 from triomq.protocol.codes import ResponseCode
@@ -38,8 +45,6 @@ _NOT_HELD_DELAY_S: Final = 0.05
 _IN_FLIGHT_CHECK_S: Final = 0.05
 #: How long the broker may hold a pull while others may still store progress of the queue.
 _DOUBTFUL_SUSPEND_S: Final = 1.0
-#: Delay after which a broker that did not know the subscription, and gets a heartbeat now, is asked again.
-_ANNOUNCED_DELAY_S: Final = 0.1
 
 
 class PullLoop:
@@ -156,8 +161,7 @@ class PullLoop:
     def statistics(self) -> QueueStatistics:
         """Return the present figures."""
         self.note_progress()
-        process_queue = self.process_queue
-        committed = self._context.offsets.get(self.queue) or QueueOffset(0)
+        process_queue, committed = self.process_queue, self._context.offsets.get(self.queue) or QueueOffset(0)
         return QueueStatistics(
             next_pull_offset=self.next_offset,
             committed_offset=committed,
@@ -242,7 +246,7 @@ class PullLoop:
         started = trio.current_time()
         self._pulls += 1
         size, size_bytes = pull_size(config, self.process_queue, context.limits, self._max_offset - self.next_offset)
-        pull = Pull(
+        pull = PullRequest(
             self.next_offset,
             size,
             sub_version=self._subscription.pull_version,
@@ -312,7 +316,12 @@ class PullLoop:
         self._context.corrections += 1
         LOGGER.warning(
             "offset out of range queue=%s offset=%d min=%d max=%d broker_corrects_to=%d policy=%s",
-            *(self.queue, refused, result.min_offset, result.max_offset, result.next_begin_offset, policy),
+            self.queue,
+            refused,
+            result.min_offset,
+            result.max_offset,
+            result.next_begin_offset,
+            policy,
         )
         if policy == "raise":
             raise BrokerResponseError.from_response(
@@ -372,26 +381,18 @@ class PullLoop:
         self._lost_progress, self._is_topic_gone = None, False
         self._begin_anew(queue_offset)
 
-    async def _wait_after(self, exc: TriomqError) -> None:
-        config, complaint = self._context.config, str(exc).partition("\n")[0]
-        delay_s = config.pull_error_delay_s
-        level = logging.INFO if exc.is_logged_once else logging.WARNING
-        if isinstance(exc, SubscriptionNotExistError | SubscriptionNotLatestError):
+    async def _wait_after(self, error: TriomqError) -> None:
+        pause = pause_after(error, self._context.config, self._complaint)
+        if isinstance(error, SubscriptionNotExistError | SubscriptionNotLatestError):
             self._context.announce()
-            if complaint != self._complaint:  # the first time: the heartbeat follows
-                level, delay_s = logging.INFO, min(delay_s, _ANNOUNCED_DELAY_S)
-        elif isinstance(exc, BrokerResponseError) and exc.code == ResponseCode.FLOW_CONTROL:
-            delay_s = config.broker_flow_control_delay_s
-        elif isinstance(exc, BrokerResponseError) and exc.retry_after_s is not None:
-            delay_s, complaint = exc.retry_after_s, exc.remark  # without the time, which differs
-        self._complain(complaint, level)
-        self._waiting_for = complaint
-        if isinstance(exc, TopicNotExistError):
+        self._complain(pause.complaint, pause.level)
+        self._waiting_for = pause.complaint
+        if isinstance(error, TopicNotExistError):
             if self._broker_id:  # a slave may not have the topic yet
                 self._broker_id = 0
             else:
                 await self._leave_topic()
-        await trio.sleep(delay_s)
+        await trio.sleep(pause.delay_s)
 
     def _complain(self, complaint: str, level: int = logging.WARNING) -> None:
         before, self._complaint = self._complaint, complaint

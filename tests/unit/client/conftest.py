@@ -8,7 +8,7 @@ import trio
 
 from tests.unit.client.broker_thread import BrokerThread
 from tests.unit.client.fake_broker import BrokerFactory, CancelledAtEveryAwait, FakeBroker, run_cancelled_at_every_await
-from triomq.client.facades import portal
+from triomq.client import portal
 
 
 @pytest.fixture

@@ -1,14 +1,19 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.client.fake_broker import FakeBroker
+from triomq.client import Admin, Producer, PullConsumer
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig, parse_namesrv
+from triomq.client.config import ClientConfig, load_credentials, parse_namesrv
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.producer.config import ProducerConfig
+from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message import Message, MessageExt
+from triomq.protocol.wire.signing import Credentials
 
 
 @pytest.mark.parametrize(
@@ -47,3 +52,74 @@ async def test_settings_of_another_kind_are_refused_by_name(argument: str, other
     with pytest.raises(ConfigError, match=f"^{argument}: a {type(other).__name__} is given; pass a C.*Config or None"):
         async with PushConsumer("G", subscriptions={"T": "*"}, namesrv="a", on_message=on_message, **{argument: other}):
             pass
+
+
+ACCOUNT = Credentials("me", "hush")
+LINES = "accessKey: me\nsecretKey: hush\n"
+
+
+def test_an_account_comes_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "account"
+    path.write_text(LINES)
+    assert load_credentials(f"file:{path}") == ACCOUNT
+
+
+def test_an_account_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCOUNT", LINES.replace("\n", ";"))
+    assert load_credentials("env:ACCOUNT") == ACCOUNT
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("hush", "must be env:NAME or file:PATH"),
+        ("file:", "must be env:NAME or file:PATH"),
+        ("me:hush", "must be env:NAME or file:PATH"),
+        ("env:NO_SUCH_ACCOUNT", "no variable NO_SUCH_ACCOUNT"),
+        ("file:/no/such/file", "cannot read /no/such/file: No such file or directory"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_told_without_a_secret(source: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        load_credentials(source)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"secretKey: hush", b"\xff\xfe hush"])
+def test_a_file_without_an_account_is_named_and_not_quoted(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "account"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=str(path)) as caught:
+        load_credentials(f"file:{path}")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("header_format", [SerializeType.JSON, SerializeType.ROCKETMQ])
+async def test_every_request_is_signed_as_it_is_sent(fake_broker: FakeBroker, header_format: SerializeType) -> None:
+    config = ClientConfig(credentials=ACCOUNT, header_format=header_format)
+    fake_broker.add_topic("Topic")
+    async with Producer("group", namesrv=fake_broker.address, config=config) as producer:
+        await producer.send(Message("Topic", b"body"))
+        await producer.send(Message("Topic", bytes(100_000)))  # not copied into the frame
+        await producer.send_batch([Message("Topic", b"one"), Message("Topic", b"two")])
+        await producer.send_oneway(Message("Topic", b"body"))
+    async with PullConsumer("group", namesrv=fake_broker.address, config=config) as pull:
+        await pull.queues("Topic")
+    codes = {request.code for request in fake_broker.requests}
+    assert len(codes) >= 5  # routes, heartbeats, leaving and the two ways to send
+    for request in fake_broker.requests:
+        assert request.ext_fields == ACCOUNT.sign(request.ext_fields, request.body)
+
+
+async def test_without_an_account_nothing_is_signed(fake_broker: FakeBroker) -> None:
+    async with Producer("group", namesrv=fake_broker.address) as producer:
+        await producer.send(Message("Topic", b"body"))
+    assert fake_broker.requests
+    assert not any("Signature" in request.ext_fields for request in fake_broker.requests)
+
+
+async def test_tools_sign_too(fake_broker: FakeBroker) -> None:
+    async with Admin(namesrv=fake_broker.address, config=ClientConfig(connect=False, credentials=ACCOUNT)) as admin:
+        await admin.topics()
+    (request,) = fake_broker.requests
+    assert request.ext_fields["AccessKey"] == "me"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from triomq.cli import main
-from triomq.client.connection.credentials import load_credentials
+from triomq.client.config import load_credentials
 from triomq.protocol.acl.accounts import PUB, SUB
 from triomq.protocol.acl.plain_acl import read_rules
 

@@ -9,8 +9,7 @@ from tests.records import make_record
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.fake_consumer import FakeConsumer, until
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.cluster.replies import Replies
-from triomq.client.connection.broker_requests import RequestServer
+from triomq.client.connection.broker_requests import Replies, RequestServer
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue

@@ -10,8 +10,7 @@ from typing import cast
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.cluster.namesrv import NameServers
-from triomq.client.cluster.requests import raise_for_code
+from triomq.client.cluster.requests import NameServers, raise_for_code
 from triomq.client.cluster.route import Queues, subscribe_queues
 from triomq.client.config import ClientConfig
 from triomq.client.connection.broker_requests import ConsumerCallbacks

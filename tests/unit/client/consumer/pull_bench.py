@@ -7,13 +7,13 @@ import trio
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, offsets_of
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.config import ConsumerConfig
-from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
+from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
-from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.codes import RequestCode

@@ -7,20 +7,22 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, make_message, offsets_of
+from tests.unit.client.consumer.lite_pull_bench import G, assigned
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
-from triomq.client.consumer.engine import Engine, Plan, open_group
-from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
-from triomq.client.consumer.pulling.poll_buffer import PollBuffer
-from triomq.client.consumer.pulling.progress import Progress
-from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.consumer.engine import END_LIMIT_S, Engine, Plan, open_group
+from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
+from triomq.client.consumer.pulling.progress import PollBuffer, Progress
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.bodies.client import ConsumeMessageDirectlyResult, ConsumeResult, ConsumerRunningInfo, MessageModel
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerSystemError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
+from triomq.protocol.wire.command import RemotingCommand
 
 
 class LiteEngine(Engine):
@@ -138,3 +140,35 @@ async def test_broadcasting_consumer_instance_is_named_like_in_java(
         _offsets,
     ):
         assert instance.config.instance_name == name
+
+
+async def test_offsets_are_stored_soon_after_change_and_periodically(
+    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
+) -> None:
+    def stored() -> int:
+        return len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET))
+
+    async with assigned(instance, auto_commit=False) as consumer:
+        await trio.sleep(0.1)
+        consumer.commit_nowait({topic: 0})
+        await trio.sleep(0.5)
+        assert stored() == 1
+        await trio.sleep(4)
+        assert stored() == 1
+        await trio.sleep(0.9)
+        assert stored() == 2
+
+
+async def test_leave_from_unresponsive_broker_takes_bounded_time(
+    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
+) -> None:
+    async def never(_command: RemotingCommand) -> RemotingCommand:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with assigned(instance, auto_commit=False) as consumer:
+        consumer.commit_nowait({topic: 0})
+        cluster.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = never
+        began = trio.current_time()
+    assert trio.current_time() - began <= END_LIMIT_S
+    assert cluster.members(G) == []

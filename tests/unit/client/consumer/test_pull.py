@@ -1,8 +1,10 @@
 import pytest
+from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, FakeInstance, as_instance, pull_answer
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer.pull import PullConsumer, PullStatus
+from triomq.client.consumer.lite_pull import LitePullConsumer
+from triomq.client.consumer.pull import PullConsumer, PullStatus, QueueQueries
 from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
@@ -11,6 +13,7 @@ from triomq.protocol.errors import (
     ConfigError,
     ConnectError,
     IllegalNameError,
+    NoRouteError,
     SubscriptionParseError,
 )
 from triomq.protocol.message_queue import MessageQueue
@@ -205,3 +208,45 @@ async def test_oneway_commit_stores_offsets_of_several_queues(
     async with PullConsumer("G", instance=instance) as consumer:
         await consumer.commit_oneway({QUEUE: 3, other: 4})
     assert cluster_with_messages.committed == {("G", QUEUE): 3, ("G", other): 4}
+
+
+both_kinds = pytest.mark.parametrize("kind", [PullConsumer, LitePullConsumer])
+
+
+@both_kinds
+async def test_a_change_of_the_queues_is_told(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, kind: type[QueueQueries]
+) -> None:
+    two = cluster.add_topic("T", 2)
+    async with kind("G", instance=instance) as consumer:  # type: ignore[call-arg]  # both kinds take these
+        assert await consumer.wait_queues_changed("T", ()) == two
+        assert await consumer.wait_queues_changed("T", two[:1]) == two
+        assert autojump_clock.current_time() == 0
+        cluster.routes["T"].queue_datas[0].read_queue_nums = 3
+        assert len(await consumer.wait_queues_changed("T", two)) == 3
+        with pytest.raises(NoRouteError):
+            await consumer.wait_queues_changed("Missing", ())
+        with pytest.raises(IllegalNameError):
+            await consumer.wait_queues_changed("a b", ())
+
+
+@both_kinds
+async def test_offset_for_time_is_first_message_at_or_after_it(
+    cluster: FakeCluster, instance: ClientInstance, kind: type[QueueQueries]
+) -> None:
+    (queue,) = cluster.add_topic("T")
+    for stored in (10, 20, 20, 20, 30):
+        cluster.send(queue, b"x", store_timestamp=stored)
+    async with kind("G", instance=instance) as consumer:  # type: ignore[call-arg]
+        found = [await consumer.offset_for_timestamp(queue, time) for time in (0, 10, 11, 20, 21, 30, 31)]
+    assert found == [0, 0, 1, 1, 4, 4, 5]
+
+
+@both_kinds
+async def test_nothing_is_asked_before_and_after(cluster: FakeCluster, kind: type[QueueQueries]) -> None:
+    (queue,) = cluster.add_topic("T")
+    consumer = kind("G", namesrv="127.0.0.1:1")  # type: ignore[call-arg]
+    with pytest.raises(ClientClosedError):
+        await consumer.min_offset(queue)
+    with pytest.raises(ClientClosedError):
+        await consumer.queues("T")

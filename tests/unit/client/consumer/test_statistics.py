@@ -1,4 +1,5 @@
-from triomq.client.consumer.statistics import TopicCounters, TopicRates
+from triomq.client.consumer.statistics import TopicCounters
+from triomq.protocol.bodies.client import ConsumeStatus
 
 
 def test_rates_compare_with_a_minute_ago() -> None:
@@ -12,8 +13,8 @@ def test_rates_compare_with_a_minute_ago() -> None:
         counters.pulled += 150
         counters.pulling_s += 1.0
     rates = counters.rates(120.0)
-    assert rates == TopicRates(700 / 60, 350 / 60, 20.0, 1050 / 60, 100.0)
+    assert rates == ConsumeStatus(100.0, 1050 / 60, 20.0, 700 / 60, 350 / 60, 650)
 
 
 def test_rates_of_nothing_are_zero() -> None:
-    assert TopicCounters().rates(5.0) == TopicRates(0.0, 0.0, 0.0, 0.0, 0.0)
+    assert TopicCounters().rates(5.0) == ConsumeStatus()

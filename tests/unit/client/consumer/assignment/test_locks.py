@@ -9,10 +9,10 @@ from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import QueueLock
-from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import MessageQueue
 

@@ -8,16 +8,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, make_message
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.connection.broker_requests import ConsumerCallbacks
 from triomq.client.consumer.assignment.rebalancer import Rebalancer
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import ConsumerConfig, StartPolicy
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
-from triomq.client.consumer.offsets.remote_offsets import RETURN_S, RemoteOffsetStore
+from triomq.client.consumer.offsets.offset_store import RETURN_S, RemoteOffsetStore
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.pulling.pull_context import PullContext
-from triomq.client.consumer.requests.queue_requests import QueueRequests
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.bodies.client import ConsumerIdList
 from triomq.protocol.codes import RequestCode, ResponseCode

@@ -3,6 +3,7 @@ import pytest
 from triomq.client.consumer.assignment.strategies import (
     AllocateStrategy,
     Assignment,
+    Membership,
     allocate,
     allocate_averagely,
     allocate_by_circle,
@@ -12,6 +13,7 @@ from triomq.client.consumer.assignment.strategies import (
     allocate_nearby,
     plan,
 )
+from triomq.client.consumer.offsets.offset_store import RETURN_S
 from triomq.protocol.message_queue import MessageQueue
 
 RING_MEMBERS = ["10.0.0.1@1#1", "10.0.0.2@2#2", "10.0.0.3@3#3"]
@@ -132,3 +134,60 @@ def test_plan_names_what_to_start_and_what_to_stop() -> None:
     assert plan(frozenset((first, second)), frozenset((second, third))) == Assignment(
         frozenset((first,)), frozenset((third,))
     )
+
+
+BOTH = ("a", "b")
+
+
+def known() -> Membership:
+    """Of one that was told of both, by either broker."""
+    membership = Membership()
+    for broker in ("one", "two"):
+        assert not membership.missing("T", broker, BOTH, 0)
+    return membership
+
+
+def test_a_broker_is_believed_as_long_as_its_connection_holds() -> None:
+    membership = known()
+    assert not membership.missing("T", "one", ["a"], 1)
+    membership.broker_lost("one")
+    assert not membership.missing("T", "one", ["a"], 1)  # b was gone before
+
+
+def test_members_before_disconnect_count_until_back_or_timeout() -> None:
+    membership = known()
+    membership.broker_lost("one")
+    assert membership.missing("T", "one", ["a"], 100) == {"b"}  # however long the broker was away
+    assert membership.missing("T", "one", ["a"], 100 + RETURN_S - 0.1) == {"b"}
+    assert not membership.missing("T", "one", ["a"], 100 + RETURN_S)
+    assert not membership.missing("T", "one", ["a"], 101)  # and it is believed from then on
+
+
+def test_nobody_is_waited_for_once_all_are_back() -> None:
+    membership = known()
+    membership.broker_lost("one")
+    assert membership.missing("T", "one", ["a"], 100) == {"b"}
+    assert not membership.missing("T", "one", ["a", "b", "c"], 100.5)
+    assert not membership.missing("T", "one", ["a"], 100.6)
+
+
+def test_the_other_brokers_of_a_topic_are_believed() -> None:
+    membership = known()
+    membership.broker_lost("one")
+    assert not membership.missing("T", "two", ["b"], 50)
+    assert membership.missing("T", "one", [], 100) == {"b"}
+
+
+def test_who_comes_new_waits_for_nobody() -> None:
+    membership = Membership()
+    membership.broker_lost("one")
+    assert not membership.missing("T", "one", ["a"], 0)
+
+
+def test_topics_are_known_apart_and_forgotten() -> None:
+    membership = known()
+    membership.broker_lost("one")
+    assert not membership.missing("U", "one", [], 100)
+    membership.broker_lost("one")
+    membership.forget("T")
+    assert not membership.missing("T", "one", ["a"], 100)

@@ -4,10 +4,10 @@ import pytest
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.config import StartPolicy
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
-from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
-from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset

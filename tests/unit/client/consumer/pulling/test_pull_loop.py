@@ -7,7 +7,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import pull_answer
 from tests.unit.client.consumer.pull_bench import Bench
-from triomq.client.consumer.pulling.flow_control import FlowLimits
+from triomq.client.consumer.pulling.pull_context import FlowLimits
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.protocol.codes import RequestCode, ResponseCode

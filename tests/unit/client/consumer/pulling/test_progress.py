@@ -6,7 +6,7 @@ from trio.testing import wait_all_tasks_blocked
 from tests.unit.client.consumer.fake_cluster import make_message, offsets_of
 from tests.unit.client.consumer.push_bench import QUEUE
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.pulling.poll_buffer import PollBuffer
+from triomq.client.consumer.pulling.progress import PollBuffer
 
 
 def put(buffer: PollBuffer, process_queue: ProcessQueue, *offsets: int) -> None:

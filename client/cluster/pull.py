@@ -33,7 +33,7 @@ class PullStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class PullRequest:
     """One pull of a queue.
 
     Attributes:

@@ -9,9 +9,9 @@ from tests.unit.client.consumer.fake_cluster import (
     pull_answer,
 )
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.pull import PullRequest, PullStatus
+from triomq.client.cluster.queue_requests import QueueRequests, offset_entries
 from triomq.client.config import ClientConfig
-from triomq.client.consumer.requests.pull import Pull, PullStatus
-from triomq.client.consumer.requests.queue_requests import QueueRequests, offset_entries
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     BrokerResponseError,
@@ -36,7 +36,9 @@ def requests(cluster: FakeCluster, instance: ClientInstance) -> QueueRequests:
 
 async def test_a_pull_says_what_the_broker_needs(cluster: FakeCluster, requests: QueueRequests) -> None:
     cluster.send(QUEUE, b"a", b"b")
-    result = await requests.pull(QUEUE, Pull(ZERO, 32, sub_version=7, commit_offset=QueueOffset(5), suspend_s=15.0))
+    result = await requests.pull(
+        QUEUE, PullRequest(ZERO, 32, sub_version=7, commit_offset=QueueOffset(5), suspend_s=15.0)
+    )
     assert result.status is PullStatus.FOUND
     assert [message.body for message in result.messages] == [b"a", b"b"]
     assert (result.next_begin_offset, result.min_offset, result.max_offset) == (2, 0, 2)
@@ -58,32 +60,32 @@ async def test_messages_have_the_limit_of_their_client(cluster: FakeCluster) -> 
     cluster.add_topic("T")
     cluster.send(QUEUE, b"a")
     instance = as_instance(FakeInstance(cluster, config=ClientConfig(max_body_bytes=5000)))
-    result = await QueueRequests(instance, "G").pull(QUEUE, Pull(ZERO, 32))
+    result = await QueueRequests(instance, "G").pull(QUEUE, PullRequest(ZERO, 32))
     assert [message.max_body_bytes for message in result.messages] == [5000]
 
 
 async def test_a_pull_with_an_expression_carries_it(cluster: FakeCluster, requests: QueueRequests) -> None:
-    await requests.pull(QUEUE, Pull(ZERO, 8, message_filter=filter_of("TagA")))
+    await requests.pull(QUEUE, PullRequest(ZERO, 8, message_filter=filter_of("TagA")))
     fields = cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields
     assert (fields["sysFlag"], fields["subscription"], fields["commitOffset"]) == ("4", "TagA", "0")
 
 
 async def test_a_pull_with_an_sql_filter_names_its_type(cluster: FakeCluster, requests: QueueRequests) -> None:
-    await requests.pull(QUEUE, Pull(ZERO, 8, message_filter=filter_of(Sql("a > 5"))))
+    await requests.pull(QUEUE, PullRequest(ZERO, 8, message_filter=filter_of(Sql("a > 5"))))
     fields = cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields
     assert (fields["sysFlag"], fields["subscription"], fields["expressionType"]) == ("4", "a > 5", "SQL92")
 
 
 async def test_only_who_takes_more_says_so(cluster: FakeCluster, requests: QueueRequests) -> None:
-    await requests.pull_raw(QUEUE, Pull(ZERO, 512))
-    await requests.pull_raw(QUEUE, Pull(ZERO, 512, max_bytes=2**20))
+    await requests.pull_raw(QUEUE, PullRequest(ZERO, 512))
+    await requests.pull_raw(QUEUE, PullRequest(ZERO, 512, max_bytes=2**20))
     plain, long = (pull.ext_fields for pull in cluster.of(RequestCode.PULL_MESSAGE))
     assert "triomqMaxTransferBytes" not in plain
     assert long == plain | {"triomqMaxTransferBytes": "1048576"}
 
 
 async def test_a_pull_from_a_slave_commits_nothing(cluster: FakeCluster, requests: QueueRequests) -> None:
-    await requests.pull(QUEUE, Pull(ZERO, 8, commit_offset=QueueOffset(5), broker_id=1))
+    await requests.pull(QUEUE, PullRequest(ZERO, 8, commit_offset=QueueOffset(5), broker_id=1))
     assert cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields["sysFlag"] == "0"
 
 
@@ -98,9 +100,9 @@ async def test_slave_alone_serves_messages_but_not_bounds(cluster: FakeCluster) 
         return None if only_this else real(broker_name, broker_id)
 
     requests = QueueRequests(as_instance(instance), "G")
-    master = [await requests.pull_raw(QUEUE, Pull(QueueOffset(offset), 8)) for offset in (0, 1)]
+    master = [await requests.pull_raw(QUEUE, PullRequest(QueueOffset(offset), 8)) for offset in (0, 1)]
     instance.brokers.find = only_a_slave  # type: ignore[method-assign]
-    slave = [await requests.pull_raw(QUEUE, Pull(QueueOffset(offset), 8)) for offset in (0, 1)]
+    slave = [await requests.pull_raw(QUEUE, PullRequest(QueueOffset(offset), 8)) for offset in (0, 1)]
     assert [answer.status for answer in slave] == [PullStatus.FOUND, PullStatus.NO_NEW_MESSAGE]
     assert [answer.is_from_slave for answer in master + slave] == [False, False, False, True]
     with pytest.raises(NoRouteError, match="its broker is in no known route"):
@@ -128,7 +130,7 @@ async def test_each_pull_status_is_told(cluster: FakeCluster, requests: QueueReq
     cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: pull_answer(
         command, status.value, 9, min_offset=3, max_offset=20
     )
-    result = await requests.pull(QUEUE, Pull(ZERO, 8))
+    result = await requests.pull(QUEUE, PullRequest(ZERO, 8))
     assert result == (status, [], 9, 3, 20, 0)
 
 
@@ -137,7 +139,7 @@ async def test_another_code_is_an_error(cluster: FakeCluster, requests: QueueReq
         ResponseCode.SUBSCRIPTION_NOT_LATEST, remark="old"
     )
     with pytest.raises(SubscriptionNotLatestError, match="old") as caught:
-        await requests.pull(QUEUE, Pull(ZERO, 8))
+        await requests.pull(QUEUE, PullRequest(ZERO, 8))
     assert caught.value.address == ADDRESS
 
 
@@ -146,7 +148,7 @@ async def test_a_pull_answer_without_offsets_is_not_taken_for_zero(
 ) -> None:
     cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply()
     with pytest.raises(ProtocolError, match="PullMessageResponseHeader"):
-        await requests.pull(QUEUE, Pull(ZERO, 8))
+        await requests.pull(QUEUE, PullRequest(ZERO, 8))
 
 
 async def test_a_damaged_record_is_an_error_not_an_end(cluster: FakeCluster, requests: QueueRequests) -> None:
@@ -154,7 +156,7 @@ async def test_a_damaged_record_is_an_error_not_an_end(cluster: FakeCluster, req
         command, 0, 9, min_offset=3, max_offset=20, body=b"\0" * 100
     )
     with pytest.raises(ProtocolError):
-        await requests.pull(QUEUE, Pull(ZERO, 8))
+        await requests.pull(QUEUE, PullRequest(ZERO, 8))
 
 
 async def test_offsets_of_a_queue(cluster: FakeCluster, requests: QueueRequests) -> None:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.instance import ClientInstance
+from triomq.client.cluster.pull import PullRequest, PullResult, PullStatus, RawPull
 from triomq.client.cluster.requests import raise_for_code
-from triomq.client.consumer.requests.pull import Pull, PullResult, PullStatus, RawPull
 from triomq.client.environment import RANDOM
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
@@ -51,7 +51,7 @@ from triomq.protocol.requests.topics import TopicRequestHeader
 from triomq.protocol.units import QueueOffset, Timestamp
 from triomq.protocol.wire.command import RemotingCommand
 
-LOGGER: Final = logging.getLogger("triomq.client.consumer.requests.queue_requests")
+LOGGER: Final = logging.getLogger("triomq.client.cluster.queue_requests")
 
 #: Margin of the client's timeout over the broker's hold of a pull: brokers check held pulls every 5 s.
 HOLD_MARGIN_S: Final = 10.0
@@ -85,7 +85,7 @@ class QueueRequests:
         self._group = group
         self._shared_id = EventLog(LOGGER, _SHARED_ID, logging.WARNING)
 
-    async def pull(self, queue: MessageQueue, pull: Pull) -> PullResult:
+    async def pull(self, queue: MessageQueue, pull: PullRequest) -> PullResult:
         """Pull messages and decode them."""
         raw = await self.pull_raw(queue, pull)
         messages = decode_records(raw.body)
@@ -103,7 +103,7 @@ class QueueRequests:
             raw.suggested_broker_id,
         )
 
-    async def pull_raw(self, queue: MessageQueue, pull: Pull) -> RawPull:
+    async def pull_raw(self, queue: MessageQueue, pull: PullRequest) -> RawPull:
         """Pull messages and return them as bytes.
 
         Raises:

@@ -5,7 +5,7 @@ import pytest
 
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.pulling.flow_control import FlowLimits, PullDecision, decide_pull, pull_size
+from triomq.client.consumer.pulling.pull_context import FlowLimits, PullDecision, decide_pull, pull_size
 
 LIMITS = FlowLimits.of(ConsumerConfig(), 4)
 

@@ -7,8 +7,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer.offsets.remote_offsets import RemoteOffsetStore
-from triomq.client.consumer.requests.queue_requests import QueueRequests
+from triomq.client.cluster.queue_requests import QueueRequests
+from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
