@@ -200,6 +200,8 @@ class MessageSysFlag(IntFlag):
 
 
 TRANSACTION_MASK: Final = 0xC
+HIDDEN_BIT: Final = int(MessageSysFlag.TRANSACTION_PREPARED)
+"""Set in half messages and rollbacks, whose records get no consume queue unit.  Source: store.md 3.3."""
 COMPRESSION_TYPE_MASK: Final = 0x700
 
 

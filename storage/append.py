@@ -1,13 +1,25 @@
-"""Append messages to the commit log and their units to the consume queues: the only way into a store.
+"""Append messages to the commit log and their units to the consume queues, and show them to consumers.
 
-Source: CommitLog.java, asyncPutMessage, asyncPutMessages; store.md 2.2, 2.5-2.10.
+Problem: an append writes at least two files, and the process may be killed or the disk may be full at any moment.
+Still, all messages of an append are stored or none of them, and a consumer never sees a message that a restart loses.
+
+Rejected: a thread that dispatches records to the queues later, as RocketMQ has.  A queue would lag behind the log, and
+a start would have to find out how far.
+
+Invariant: space for records and units is reserved before the first byte is written, so the disk cannot refuse any of
+them.  The units follow in the same step as the records.  With durability ``sync`` a ``Dispatcher`` holds back
+``max_offset``, which consumers see, until the records are on the disk.  The index follows the log on its own.
+
+Source: CommitLog.java, asyncPutMessage, asyncPutMessages; DefaultMessageStore.java, doDispatch; store.md 2.2, 2.5-2.10,
+3.3.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from triomq.protocol.codes import MessageSysFlag
+from triomq.protocol.codes import HIDDEN_BIT
 from triomq.protocol.errors import MessageIllegalError, ProtocolError
 from triomq.protocol.host import IPV4_HOST_LENGTH
 from triomq.protocol.record.consume_queue_unit import UNIT
@@ -18,7 +30,6 @@ from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
-from triomq.storage.dispatch import Dispatcher
 
 DueTime: TypeAlias = Callable[[int, int], int]
 """Returns the tags code of a message that waits, from its store time and the time now (ms)."""
@@ -31,7 +42,6 @@ _UNLIMITED: Final = 2**63
 _LENGTH_BYTES: Final = PROPERTIES_LENGTH.size
 _FIXED_IPV4_BYTES: Final = HEAD.size + _LENGTH_BYTES  # a record without body, topic field and properties
 _NOT_HOST_BITS: Final = ~HOST_V6_BITS
-_HALF_BIT: Final = int(MessageSysFlag.TRANSACTION_PREPARED)  # also set in a rollback: neither gets a unit
 _pack_ipv4_head = HEAD.pack
 _pack_unit = UNIT.pack
 _two_bytes = PROPERTIES_LENGTH.pack
@@ -96,6 +106,41 @@ def entry(  # noqa: PLR0913  # the fields of a record
         prepared_transaction_offset,
         body_crc(body),
     )
+
+
+class Dispatcher:
+    """Shows appended messages to consumers: at once, or once they are on the disk."""
+
+    __slots__ = ("_pending", "_wait_for_flush")
+
+    def __init__(self, *, wait_for_flush: bool) -> None:
+        self._wait_for_flush = wait_for_flush
+        self._pending: deque[tuple[int, ConsumeQueue, int]] = deque()
+
+    def appended(self, queue: ConsumeQueue, physical_end: int) -> None:
+        """Note that all units of ``queue`` are written, of records before ``physical_end``."""
+        if self._wait_for_flush:
+            self._pending.append((physical_end, queue, queue.next_offset))
+            return
+        queue.max_offset = queue.next_offset
+        if queue.on_arrival is not None:
+            queue.on_arrival(queue)
+
+    def flushed(self, flushed_offset: int) -> None:
+        """Show the messages before ``flushed_offset``; each queue's ``on_arrival`` is called once."""
+        pending = self._pending
+        arrived: dict[ConsumeQueue, None] = {}
+        while pending and pending[0][0] <= flushed_offset:
+            _, queue, max_offset = pending.popleft()
+            queue.max_offset = max_offset
+            arrived[queue] = None
+        for queue in arrived:
+            if queue.on_arrival is not None:
+                queue.on_arrival(queue)
+
+    def forget(self, queues: Collection[ConsumeQueue]) -> None:
+        """Drop what waits in queues that were deleted."""
+        self._pending = deque(entry for entry in self._pending if entry[1] not in queues)
 
 
 _Packed: TypeAlias = tuple[list[bytes], list[tuple[int, int]], dict[ConsumeQueue, list[bytes]], int]
@@ -219,7 +264,7 @@ class Appender:
                     size = head.size + _LENGTH_BYTES + body_length + len(topic_field) + properties_length
                 if size > max_size:
                     self._check_size(size, body_length, properties_length)
-                if sys_flag & _HALF_BIT:
+                if sys_flag & HIDDEN_BIT:
                     queue_offset = 0
                 else:
                     units = units_of.get(queue)

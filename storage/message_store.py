@@ -8,13 +8,12 @@ Source: DefaultMessageStore.java; store.md 2, 5, 7.
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 from triomq.protocol.errors import StoreError
-from triomq.storage.append import Appender, Entry
+from triomq.storage.append import Appender, Dispatcher, Entry
 from triomq.storage.commit_log.clock_steps import ClockSteps
 from triomq.storage.commit_log.commit_log import FILL_PIECE_BYTES, SYNCED_FILL_PIECE_BYTES, CommitLog
 from triomq.storage.commit_log.log_scan import Progress
@@ -22,18 +21,15 @@ from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.delays import TagsCodeOf, stored_tags_code
-from triomq.storage.dispatch import Dispatcher
 from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import DiskSpace, DiskWork, FileSystem, translated
 from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
 from triomq.storage.index.message_index import MessageIndex
 from triomq.storage.reading.cold_read import ColdReads, Work, finish
-from triomq.storage.reading.store_reader import StoreReader
-from triomq.storage.recovery.recovery import Recovery
-from triomq.storage.recovery.report import RecoveryReport
+from triomq.storage.reading.store_reader import StoreReader, StoreStatistics
+from triomq.storage.recovery.recovery import Recovery, RecoveryReport
 from triomq.storage.refusal import Refusal
-from triomq.storage.statistics import StoreStatistics, take_statistics
 from triomq.storage.store_directory import StoreDirectory
 
 LOGGER: Final = logging.getLogger("triomq.storage.message_store")
@@ -87,8 +83,7 @@ class MessageStore:
         self._tags_code_of = tags_code_of or stored_tags_code(config.delay_levels)
         self.refused = self._refusal = Refusal(config)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
-        self.queues = QueueTable(config, self._file_system, self._directory.consume_queue, self._directory.scratch)
-        self._forget()
+        self._build_parts()
 
     def __enter__(self) -> Self:
         self.open()
@@ -324,11 +319,11 @@ class MessageStore:
 
     def statistics(self) -> StoreStatistics:
         """Return a snapshot for monitoring and tests."""
-        self._require_open()
         refusal = str(self._refusal.error() or "")
-        return take_statistics(self.commit_log, self.queues, self._appender.messages_put, refusal)
+        return self.reader.statistics(self._appender.messages_put, refusal)
 
     def _load(self, progress: Progress | None) -> RecoveryReport:
+        started_s = self._clock_s()
         layout = self._directory.check(self.config, self.queues)
         self.deleted.load()
         self.commit_log.clock_steps.load()
@@ -342,17 +337,11 @@ class MessageStore:
         self.queues.load(layout.queues)
         clean = self._directory.mark_running()
         recovery = Recovery(
-            self.config,
-            self._file_system,
-            self.commit_log,
-            self.queues,
-            self.deleted,
-            checkpoint,
-            self._tags_code_of,
-            self._clock_s,
+            self.config, self._file_system, self.commit_log, self.queues, self.deleted, checkpoint, self._tags_code_of
         )
         report = recovery.run(clean=clean, progress=progress)
-        report = replace(report, removed_index_files=self.index.load(recovery.checkpoint, clean=clean))
+        report.removed_index_files = self.index.load(recovery.checkpoint, clean=clean)
+        report.seconds = self._clock_s() - started_s
         self._checkpoint = self.index.vouched(recovery.checkpoint)
         on_disk = load_checkpoint(self._file_system, self._directory.checkpoint)
         if self._checkpoint != on_disk or not self._file_system.exists(self._directory.checkpoint):
@@ -367,8 +356,8 @@ class MessageStore:
         plan = FlushPlan(self._file_system, self._refusal.failed)
         fill_commit_log_plan(plan, log, 0)
         finish(fill_consume_queue_plan(plan, self.queues, 0))
-        newest, end, (*_, indexes, _, _, index_end) = log.store_timestamp, log.max_offset, self._checkpoint
-        checkpoint = Checkpoint(newest, newest, indexes, end, end, index_end)
+        newest, end = log.store_timestamp, log.max_offset
+        checkpoint = self._checkpoint._replace(physic=newest, logics=newest, log_end=end, queues_end=end)
         checkpoint = self.index.fill_flush_plan(plan, checkpoint, before_close=True)
         plan.run()
         log.files.remove_from(sum(file.start < log.max_offset for file in log.files.files))
@@ -378,21 +367,24 @@ class MessageStore:
 
     def _forget(self) -> None:
         """Drop all files; views held by readers stay valid."""
-        directory = self._directory
         for queue in self.queues:
             queue.detach()
+        self._build_parts()
+
+    def _build_parts(self) -> None:
+        """Set up the parts of an empty, closed store."""
+        config, directory, files = self.config, self._directory, self._file_system
         waits_for_flush = self.config.durability is Durability.SYNC
         fill_bytes = SYNCED_FILL_PIECE_BYTES if waits_for_flush else FILL_PIECE_BYTES
-        steps = ClockSteps(directory.config / "clockSteps.json", self._file_system)
-        self.commit_log = CommitLog(directory.commit_log_files(self.config), fill_bytes, steps)
-        self.queues = QueueTable(self.config, self._file_system, directory.consume_queue, directory.scratch)
-        self.cold_reads = ColdReads(self.commit_log, self.config, self._file_system, self._clock_s)
-        log, paths = (self.commit_log, self.cold_reads), (directory.index, directory.scratch)
-        self.index = MessageIndex(self.config, self._file_system, *log, *paths, self._clock_ms, self._clock_s)
-        self.deleted = DeletedTopics(directory.config / "deletedTopics.json", self._file_system)
+        steps = ClockSteps(directory.config / "clockSteps.json", files)
+        self.commit_log = log = CommitLog(directory.commit_log_files(config), fill_bytes, steps)
+        self.queues = QueueTable(config, files)
+        self.cold_reads = ColdReads(log, config, files, self._clock_s)
+        self.index = MessageIndex(config, files, log, self.cold_reads, self._clock_ms, self._clock_s)
+        self.deleted = DeletedTopics(directory.config / "deletedTopics.json", files)
         self._dispatcher = Dispatcher(wait_for_flush=waits_for_flush)
-        self._reader = StoreReader(self.config, self.commit_log, self.queues, self.cold_reads)
-        self._appender = Appender(self.config, self.commit_log, self.queues, self._dispatcher, self._clock_ms)
+        self._reader = StoreReader(config, log, self.queues, self.cold_reads)
+        self._appender = Appender(config, log, self.queues, self._dispatcher, self._clock_ms)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
 
     def _require_open(self) -> None:

@@ -21,7 +21,7 @@ from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import ColdRange, Work
-from triomq.storage.reading.filtered_read import scan_for
+from triomq.storage.reading.store_reader import scan_for
 
 _READ: Final = int(Permission.READ)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)

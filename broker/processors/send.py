@@ -19,7 +19,7 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
-from triomq.protocol.codes import TRANSACTION_MASK, VERSION_MAX_RECONSUME, MessageSysFlag, ResponseCode
+from triomq.protocol.codes import HIDDEN_BIT, TRANSACTION_MASK, VERSION_MAX_RECONSUME, MessageSysFlag, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, RefusedError
 from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, dead_letter_topic
 from triomq.protocol.recall import RecallHandle
@@ -39,7 +39,6 @@ from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import Entry, entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.delays import requested_level, requested_time, without_request
-from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.message_store import MessageStore
 
 SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
@@ -226,7 +225,7 @@ class SendProcessor:
             if level or without_request(properties) != properties:
                 raise MessageIllegalError("a message cannot be both part of a transaction and delayed")
             return _HALF
-        if header.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
+        if header.sys_flag & HIDDEN_BIT:
             return _AT_ONCE
         if level:
             return _Delay(level)

@@ -29,8 +29,7 @@ from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import decode_host
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record
-from triomq.storage.commit_log.log_scan import Progress
-from triomq.storage.commit_log.log_walk import Damage, find_ends, walk
+from triomq.storage.commit_log.log_scan import Damage, Progress, find_ends, walk
 from triomq.storage.consume_queue.unit_search import newest_unit
 from triomq.storage.tools.stopped_store import StoppedStore
 from triomq.storage.tools.store_check import CheckReport

@@ -10,11 +10,12 @@ from weakref import WeakValueDictionary
 
 from triomq.protocol.errors import IllegalNameError, StoreError
 from triomq.protocol.names import validate_topic
+from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.file_system import DiskWork, FileSystem, list_store_directory, translated
-from triomq.storage.files.mapped_file_queue import FoundFiles, MappedFileQueue, check_directory
-from triomq.storage.files.mapping_pool import MappingPool, affordable_mappings
+from triomq.storage.files.mapped_file import MappingPool, affordable_mappings
+from triomq.storage.files.mapped_file_queue import SCRATCH, FoundFiles, MappedFileQueue, check_directory
 
 _QUEUE_ID_PATTERN: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _MAX_QUEUE_ID: Final = 2**31 - 1
@@ -37,20 +38,19 @@ class QueueTable:
 
     Attributes:
         pool: which files are mapped.
+        units_in_file: number of units of one file.
     """
 
-    __slots__ = ("_being_deleted", "_config", "_deleted", "_directory", "_file_system", "_scratch", "_topics", "pool")
-
-    def __init__(self, config: StoreConfig, file_system: FileSystem, directory: Path, scratch: Path) -> None:
-        """Describe the queues below ``directory``; ``scratch`` is where new files are made."""
+    def __init__(self, config: StoreConfig, file_system: FileSystem) -> None:
+        """Describe the queues below ``consumequeue``; opens nothing."""
         self._config = config
         self._file_system = file_system
-        self._directory = directory
-        self._scratch = scratch
+        self._directory = config.root / "consumequeue"
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self._being_deleted: set[str] = set()
         self._deleted: WeakValueDictionary[tuple[str, int], ConsumeQueue] = WeakValueDictionary()
         self.pool = MappingPool(affordable_mappings())
+        self.units_in_file = config.consume_queue_file_size_bytes // UNIT_SIZE
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return chain.from_iterable(queues.values() for queues in self._topics.values())
@@ -220,7 +220,7 @@ class QueueTable:
             directory,
             self._config.consume_queue_file_size_bytes,
             reserve_step_bytes=self._config.consume_queue_reserve_step_bytes,
-            scratch=self._scratch,
+            scratch=self._config.root / SCRATCH,
             pool=self.pool,
         )
         queue = ConsumeQueue(topic, queue_id, files, self._config.commit_log_file_size_bytes, self._adopt)

@@ -1,21 +1,76 @@
-"""One file of a fixed size, mapped as a whole.
+"""One file of a fixed size, mapped as a whole, and the pool that limits how many files are mapped at once.
 
-The file is sparse; disk space is reserved ahead of the write position, because writing through a mapping where the
-disk has no room kills the process (SIGBUS).  A file is never resized: views that readers hold keep the mapping alive,
-also after the file was deleted.
+The file is sparse; disk space is reserved ahead of the write position, because a write through a mapping kills the
+process (SIGBUS) if the disk has no room.  A file is never resized: views that readers hold keep the mapping alive, also
+after the file was deleted.
 
-A file of a ``MappingPool`` may be unmapped at any time, and is mapped again when it is needed.  Besides its mapping it
-holds no open file: Python's mapping has one of its own, and what else needs one is rare.
+Each mapping holds an open file.  A store can have tens of thousands of consume queues, most of them idle; a process may
+open a few thousand files, and its connections need some of them.  So a file of a ``MappingPool`` may be unmapped at any
+time, and is mapped again when it is needed.  Besides its mapping it holds no open file.
 """
 
+import resource
 from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from triomq.protocol.errors import StoreError, StoreFullError
 from triomq.storage.files.file_system import NO_SPACE, FileSystem, OpenFile, store_error, translated
-from triomq.storage.files.mapping_pool import MappingPool
+
+MIN_MAPPED_FILES: Final = 64
+"""So many files added last are mapped still: one step may use a quarter as many queues, each with two files."""
+
+_MAX_MAPPED_FILES: Final = 32_768  # half of the mappings that Linux allows a process (vm.max_map_count)
+_LEFT_FOR_OTHERS: Final = 256  # open files, if the limit allows
+
+
+class Unmappable(Protocol):
+    """A file whose mapping the pool may end."""
+
+    def unmap(self) -> None:
+        """End the mapping."""
+
+
+class MappingPool:
+    """The mapped files among those that may be unmapped; when they are too many, the one mapped first goes.
+
+    A file that is used again is mapped again, which takes some 20 us.  No use is noted, as that would cost every use
+    something: a busy file is unmapped too, once per ``limit`` mappings of others.
+    """
+
+    __slots__ = ("_files", "limit")
+
+    def __init__(self, limit: int) -> None:
+        """Allow ``limit`` mapped files, or ``MIN_MAPPED_FILES`` if that is more."""
+        self.limit = max(limit, MIN_MAPPED_FILES)
+        self._files: dict[Unmappable, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def add(self, file: Unmappable) -> None:
+        """Note that a file was mapped, or must stay mapped while others are mapped in the same step."""
+        self._files.pop(file, None)
+        self._files[file] = None
+        if len(self._files) > self.limit:
+            next(iter(self._files)).unmap()
+
+    def discard(self, file: Unmappable) -> None:
+        """Note that a file is mapped no more, or has left its sequence."""
+        self._files.pop(file, None)
+
+
+def affordable_mappings() -> int:
+    """Return how many files may be mapped: three quarters of the open files that this process may have now.
+
+    Where it may have few, it is fewer, and may be less than nothing.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _MAX_MAPPED_FILES
+    return min(limit * 3 // 4, limit - _LEFT_FOR_OTHERS, _MAX_MAPPED_FILES)
+
 
 _PAGE: Final = 4096
 _COMPARED_AT_ONCE: Final = 256 * 1024

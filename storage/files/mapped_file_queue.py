@@ -11,10 +11,12 @@ from typing import Final, NamedTuple
 
 from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.files.file_system import DirectoryEntry, FileSystem, list_store_directory, translated
-from triomq.storage.files.mapped_file import MappedFile
-from triomq.storage.files.mapping_pool import MappingPool
+from triomq.storage.files.mapped_file import MappedFile, MappingPool
 
 LOGGER: Final = logging.getLogger("triomq.storage.files.mapped_file_queue")
+
+SCRATCH: Final = "new-file.tmp"
+"""A new file has this name, in the root of the store, until it is complete and can be renamed."""
 
 _NAME_DIGITS: Final = 20
 _LARGEST_START: Final = 2**63 - 1

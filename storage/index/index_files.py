@@ -13,6 +13,7 @@ from triomq.protocol.errors import IndexDamagedError
 from triomq.protocol.record.index_unit import IndexHeader
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.file_system import DirectoryEntry, FileSystem, list_store_directory, translated
+from triomq.storage.files.mapped_file_queue import SCRATCH
 from triomq.storage.index.index_file import NO_UNITS, IndexFile, IndexLayout, open_index_file
 
 LOGGER: Final = logging.getLogger("triomq.storage.index.index_files")
@@ -28,24 +29,15 @@ class IndexFiles:
         directory: where they are; need not exist before the first file.
     """
 
-    __slots__ = ("_clock_ms", "_file_system", "_layout", "_mapped", "_scratch", "all", "directory")
-
-    def __init__(
-        self,
-        config: StoreConfig,
-        file_system: FileSystem,
-        directory: Path,
-        scratch: Path,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        """Describe the files; nothing is opened.  The other arguments are those of ``MessageIndex``."""
+    def __init__(self, config: StoreConfig, file_system: FileSystem, clock_ms: Callable[[], int]) -> None:
+        """Describe the files of a store; ``clock_ms`` gives the names of new ones.  Opens nothing."""
         self._file_system = file_system
         self._layout = IndexLayout(config.index_slots, config.index_units)
-        self._scratch = scratch
+        self._scratch = config.root / SCRATCH
         self._clock_ms = clock_ms
         self._mapped: list[IndexFile] = []  # besides the newest file, the most recently used one last
         self.all: list[IndexFile] = []
-        self.directory = directory
+        self.directory = config.root / "index"
 
     @property
     def newest_header(self) -> IndexHeader:

@@ -11,7 +11,6 @@ Source: IndexService.java; store.md 4, 5.4, 5.7.
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import IndexDamagedError, StoreError
@@ -32,7 +31,6 @@ LOGGER: Final = logging.getLogger("triomq.storage.index.message_index")
 
 RECORDS_AT_ONCE: Final = 512  # 0.6 ms
 MAX_MATCHES: Final = 64  # maxMsgsNumBatch
-_MAX_MAPPED_FILES: Final = 4
 _CLOSE_LIMIT_S: Final = 5.0
 _CATCH_UP_STEPS: Final = 8000  # of a search: some million records behind
 
@@ -59,29 +57,12 @@ class MessageIndex:
         position: records before it are indexed.
     """
 
-    __slots__ = (
-        "_clock_s",
-        "_cold",
-        "_is_enabled",
-        "_is_position_known",
-        "_kept_end",
-        "_log",
-        "_reader",
-        "_refusals",
-        "_skip",
-        "_waits_for_flush",
-        "files",
-        "position",
-    )
-
     def __init__(
         self,
         config: StoreConfig,
         file_system: FileSystem,
         log: CommitLog,
         cold: ColdReads,
-        directory: Path,
-        scratch: Path,
         clock_ms: Callable[[], int],
         clock_s: Callable[[], float],
     ) -> None:
@@ -91,9 +72,7 @@ class MessageIndex:
             config: settings of the store.
             file_system: access to files.
             log: the commit log to index.
-            cold: knows which parts of it are not in memory.
-            directory: need not exist before the first file.
-            scratch: path of a new file until it is complete; same file system, another directory.
+            cold: loads parts of it that are not in memory.
             clock_ms: clock for the names of new files.
             clock_s: monotonic clock, seconds.
         """
@@ -102,7 +81,7 @@ class MessageIndex:
         self._is_enabled = config.index  # if not, searches still find what was indexed before
         self._waits_for_flush = config.durability is Durability.SYNC
         self._reader = KeyReader(log)
-        self.files = IndexFiles(config, file_system, directory, scratch, clock_ms)
+        self.files = IndexFiles(config, file_system, clock_ms)
         self._clock_s = clock_s
         self._skip = 0  # keys of the record at ``position`` that are indexed already
         self._is_position_known = True

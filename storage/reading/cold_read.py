@@ -1,15 +1,21 @@
 """Read old messages without a page fault in the thread that serves all clients.
 
-A page of a mapped file that is not in memory is read while the thread that touches it is blocked, and a read
-error of the disk kills the process (SIGBUS).  So before a read the kernel is asked whether the pages are there
-(``mincore``); those that are not are read with ``pread`` in a worker thread, where a failure raises an error.
+Problem: a page of a mapped file that is not in memory is read while the thread that touches it is blocked.  On a slow
+disk that is a stall for every client, and a read error kills the process (SIGBUS).
 
-A read that may have to wait for the disk is ``Work``, a generator that yields what must be in memory before it
-continues: so its caller decides which task waits.
+Rejected: ``pread`` for every read, which copies each message.  A worker thread for each read, although most need no
+disk.  ``madvise`` alone, which starts to read but does not say when a page is there.
 
-Recently written data is in memory, so the usual read costs two comparisons and no question.  For older data the
-kernel is asked about one window at a time, and its answer for a whole window is remembered for a moment: a consumer
-that catches up asks once for many reads.
+So before a read the kernel is asked whether the pages are in memory (``mincore``).  Those that are not are read with
+``pread`` in a worker thread, where a failure raises an error.  A read that may wait is ``Work``: it yields the ranges
+that it needs in memory before it continues, so that its caller decides which task waits for the disk.
+
+Invariant: no code on the event loop touches a page of the log or of a queue that this process did not write lately and
+that ``ColdReads`` did not find in memory just before.
+
+Price: recently written data is in memory, so the usual read costs two comparisons.  For older data the kernel is asked
+about one window at a time.  Its answer for a whole window is remembered for 0.2 s: a consumer that catches up asks once
+for many reads.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence

@@ -1,22 +1,57 @@
-"""Read access to an open store."""
+"""Read access to an open store: messages by offset, by time or by filter, and its statistics.
+
+A read with a filter on properties is a plain read of which some records are kept.  It looks at a limited number of
+messages, so that other clients do not wait for it, whether any message matches or not.
+
+Source: ConsumeQueue.java, getOffsetInQueueByTime; store.md 7.5.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
 
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.filters.filter_types import MessageFilter
 from triomq.protocol.filters.sql_filter import SqlFilter
-from triomq.protocol.record.consume_queue_unit import ConsumeQueueUnit
+from triomq.protocol.record.consume_queue_unit import UNIT_SIZE, ConsumeQueueUnit
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.record.record import decode_record
+from triomq.protocol.record.record import decode_record, iter_properties
+from triomq.storage.commit_log.clock_steps import ClockStep
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import physical_offset_of
 from triomq.storage.reading.cold_read import ColdReads, Work
-from triomq.storage.reading.filtered_read import choose, scan_for
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus, get_message
-from triomq.storage.reading.offset_by_time import offset_by_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatistics:
+    """A snapshot of a store.
+
+    Attributes:
+        messages_put: messages stored since the store was opened.
+        min_offset, max_offset, flushed_offset: offsets of the commit log.
+        store_timestamp: store time of the newest message, ms.
+        queues: number of consume queues with messages.
+        mapped_files: number of mapped files of commit log and consume queues.
+        reserved_bytes: disk space known to be reserved for these files.
+        damaged_records: damaged records that reads skipped.
+        refusal: why messages are refused now, "" if they are not.
+    """
+
+    messages_put: int
+    min_offset: int
+    max_offset: int
+    flushed_offset: int
+    store_timestamp: int
+    queues: int
+    mapped_files: int
+    reserved_bytes: int
+    damaged_records: int
+    refusal: str
 
 
 class StoreReader:
@@ -56,7 +91,7 @@ class StoreReader:
     ) -> GetMessageResult:
         """Read the messages that a filter may match, by its own stage: the units' tag codes, or the properties.
 
-        ``filtered_read.scan_for`` tells what must be in memory.
+        ``scan_for`` returns the arguments of the plain read.
         """
         scan = scan_for(message_filter, max_msg_nums, max_bytes)
         found = get_message(self._log, self._config, queue, queue_offset, *scan)
@@ -130,6 +165,23 @@ class StoreReader:
         yield from self._cold_reads.load_records(physical_offsets)
         return [self.look_message(physical_offset) for physical_offset in physical_offsets]
 
+    def statistics(self, messages_put: int, refusal: str) -> StoreStatistics:
+        """Return a snapshot; the arguments are fields of the result."""
+        log = self._log
+        files = [file for queue in self._queues for file in queue.files.files] + log.files.files
+        return StoreStatistics(
+            messages_put=messages_put,
+            min_offset=log.min_offset,
+            max_offset=log.max_offset,
+            flushed_offset=log.flushed_offset,
+            store_timestamp=log.store_timestamp,
+            queues=sum(bool(queue.files.files) for queue in self._queues),
+            mapped_files=sum(file.is_mapped for file in files),
+            reserved_bytes=sum(file.reserved for file in files),
+            damaged_records=log.damage.count,
+            refusal=refusal,
+        )
+
     def queue_units(self, topic: str, queue_id: int, index: int, count: int) -> list[ConsumeQueueUnit]:
         """Return up to ``count`` visible units of a queue from queue offset ``index`` on."""
         queue = self._queues.find(topic, queue_id)
@@ -138,3 +190,134 @@ class StoreReader:
         begin, end = max(index, queue.min_offset), min(index + count, queue.max_offset)
         units = map(queue.unit, range(begin, end))
         return [unit for unit in units if unit is not None]
+
+
+_MAX_UNITS_LOOKED_AT: Final = 4_000  # about 1 ms
+_MAX_LOOKED_AT: Final = 400
+_MAX_PARTS_EVALUATED: Final = 4_000  # about 2 ms
+_MAX_BYTES_LOOKED_AT: Final = 4 * 1024 * 1024
+
+Scan = tuple[int, frozenset[int] | None, int | None]
+
+
+def scan_for(message_filter: MessageFilter, max_msg_nums: int, max_bytes: int | None) -> Scan:
+    """Return what the plain read takes: number of messages, tag codes and bytes.
+
+    Where no tag matches, a read ends after as many units as messages are wanted, but at least some hundred.
+    """
+    if isinstance(message_filter, SqlFilter):
+        return max(min(_MAX_LOOKED_AT, _MAX_PARTS_EVALUATED // message_filter.size), 1), None, _MAX_BYTES_LOOKED_AT
+    return min(max_msg_nums, _MAX_UNITS_LOOKED_AT), message_filter.codes, max_bytes
+
+
+def choose(
+    found: GetMessageResult, sql: SqlFilter, config: StoreConfig, max_msg_nums: int, max_bytes: int | None
+) -> GetMessageResult:
+    """Return of a plain read what matches, up to the limits of a usual read."""
+    most, room = config.transfer_limits(max_bytes)
+    most = min(max_msg_nums, most)
+    next_begin_offset = found.next_begin_offset
+    chosen: list[memoryview] = []
+    count = total = 0
+    matches = sql.matches
+    records = ((buffer, record) for buffer in found.buffers for record in iter_properties(buffer) if matches(record[3]))
+    for buffer, (start, end, queue_offset, _) in records:
+        size = end - start
+        if count >= most or (count and total + size > room):
+            next_begin_offset = queue_offset
+            break
+        chosen.append(buffer[start:end])
+        count += 1
+        total += size
+    status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
+    return GetMessageResult(status, next_begin_offset, found.min_offset, found.max_offset, chosen, count, total)
+
+
+def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: ColdReads) -> Work[int]:
+    """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 for an empty queue.
+
+    With several messages of one millisecond any of them is found, after the last message the last one.
+
+    Where store times go back, each part of the log is searched in which they ascend, from the oldest on: a message
+    before the one returned is older than ``timestamp``, or has the same time.  RocketMQ searches as if they ascended.
+    """
+    begin = queue.min_offset
+    skipped_to = 0
+    for place, newest_ms in chain(log.clock_steps.all, (ClockStep(2**63 - 1, timestamp),)):
+        if newest_ms < timestamp:
+            skipped_to = place
+            continue
+        if skipped_to:
+            begin = yield from _first_unit_at(queue, begin, skipped_to, cold)
+        end = yield from _first_unit_at(queue, begin, place, cold)
+        if begin < end:
+            found = yield from _search(log, queue, begin, end, timestamp, cold)
+            if found < end - 1 or log.store_time(physical_offset_of(queue, found)) >= timestamp:
+                return found
+        begin, skipped_to = end, 0
+    return max(queue.max_offset - 1, queue.min_offset)
+
+
+def _first_unit_at(queue: ConsumeQueue, begin: int, place: int, cold: ColdReads) -> Work[int]:
+    """Return the first unit from ``begin`` on whose record is at or after a place of the log, else the queue's end."""
+    low, high = begin, queue.max_offset
+    if place >= queue.max_physical_offset:
+        return high
+    while low < high:
+        middle = (low + high) // 2
+        yield from cold.load_units(queue, middle)
+        if physical_offset_of(queue, middle) < place:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _search(log: CommitLog, queue: ConsumeQueue, first: int, last: int, timestamp: int, cold: ColdReads) -> Work[int]:
+    """Search the units of [first, last), whose times ascend; only the file that covers the time.
+
+    RocketMQ picks it by modification time, which a copied directory does not keep; here it is the first whose last
+    message is not older than ``timestamp``, or the last.
+    """
+    for file in tuple(queue.files.files):  # retention may delete some meanwhile
+        end = min(file.end // UNIT_SIZE, last)
+        if end <= first:
+            continue
+        begin = max(file.start // UNIT_SIZE, first)
+        if end < last:
+            yield from cold.load_units(queue, end - 1)
+            newest = physical_offset_of(queue, end - 1)
+            yield from cold.load_records((newest,))
+            if log.store_time(newest) < timestamp:
+                continue
+        return (yield from _nearest(log, queue, file.start // UNIT_SIZE, range(begin, end), timestamp, cold))
+    return first
+
+
+def _nearest(
+    log: CommitLog, queue: ConsumeQueue, file_start: int, units: range, timestamp: int, cold: ColdReads
+) -> Work[int]:
+    """Search some units, with the middles RocketMQ takes, as they decide between equal times."""
+    low, high = units[0], units[-1]
+    left = right = left_time = right_time = -1
+    while low <= high:
+        middle = file_start + (low + high - 2 * file_start) // 2
+        yield from cold.load_units(queue, middle)
+        physical_offset = physical_offset_of(queue, middle)
+        yield from cold.load_records((physical_offset,))
+        time = log.store_time(physical_offset)
+        if physical_offset < log.min_offset:
+            low, left = middle + 1, middle
+        elif time < 0:
+            return queue.min_offset
+        elif time == timestamp:
+            return middle
+        elif time > timestamp:
+            high, right, right_time = middle - 1, middle, time
+        else:
+            low, left, left_time = middle + 1, middle, time
+    if left_time < 0:
+        return max(right, queue.min_offset)
+    if right_time < 0 or timestamp - left_time <= right_time - timestamp:
+        return left
+    return right

@@ -1,24 +1,29 @@
 """Recover a store at its start: find the end of the commit log and make the consume queues match it.
 
-After a clean exit every record has its consume queue unit, so the walk over the log starts at the last record with a
-unit.  After a crash it starts where the checkpoint proves that log and queues were on the disk, and every later record
-gets its unit if that is missing.  The log ends after the last good record; the rest is cleared on disk, because an old
-record there could later be mistaken for a new one.  Damage before the end costs only the damaged records, see
-``damage``.
+Problem: a crash or a power cut leaves any part of the last writes on the disk.  The log may end in a torn record, units
+may be missing or name records that are not there, and old bytes past the end may look like records.  Meanwhile a start
+must not read a log of hundreds of gigabytes.
 
-Differences from RocketMQ 4.9.7: after a clean exit it checks the last three files, after a crash it starts at the
-start of a file; it ends the log at the first damaged record, leaves stale bytes past the end, and misplaces units
-after a gap.
+Rejected: RocketMQ's way.  After a clean exit it checks the last three files, after a crash it starts at the start of a
+file; it ends the log at the first damaged record, leaves stale bytes past the end, and misplaces units after a gap.
+
+Invariant: at each moment, a start that is killed leaves a store that the next start recovers.  So units are synced
+before the log that they depend on changes, and the checkpoint is written last.
+
+- After a clean exit every record has its unit: the walk over the log starts at the last record with a unit.
+- After a crash it starts where the checkpoint proves that log and queues are on the disk.  Each later record gets its
+  unit if that is missing.
+- The log ends after the last good record.  The rest is cleared on the disk.
+- Damage before the end costs only the damaged records, see ``damage``.
+
 Source: CommitLog.java, recoverNormally, recoverAbnormally; store.md 5.3-5.6, 11.
 """
 
 import logging
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Final
 
-from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE
-from triomq.protocol.record.record import RecordCheck, RecordKind
+from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.commit_log.damage import QUARANTINE, DamagedPart, fill
 from triomq.storage.commit_log.log_scan import LogScan, Progress
@@ -38,27 +43,68 @@ from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.flush import sync_files
 from triomq.storage.recovery.queue_cuts import (
-    ACROSS_SECTORS,
     cut_queue,
     drop_dangling_units,
     lose_parts,
     lose_units,
-    mend_torn_unit,
     truncate_queue,
 )
 from triomq.storage.recovery.queue_recovery import QueueEnds, ends_intact, recover_queue, resume_queue
 from triomq.storage.recovery.redispatch import Redispatcher
-from triomq.storage.recovery.report import RecoveryReport
 
 LOGGER: Final = logging.getLogger("triomq.storage.recovery.recovery")
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """Result of a recovery, filled in step by step.
+
+    Attributes:
+        clean: the previous shutdown was clean.
+        scan_start, log_end: the part of the commit log that was read, as physical offsets.
+        records: messages in it.
+        stopped_by: why the log ends there, "" at the end of the last file.
+        truncated_bytes: cleared past the end of the log: more than 0 means that something was damaged or torn.
+        damage: parts of the log without a record.
+        lost_messages: number of units that named a record there.
+        removed_files: commit log files past the end.
+        units_added, units_removed: in consume queues; a unit that was torn and is complete now counts as added.
+        repaired_queues: queues that had lost units in the middle, as ``topic:queue_id``.
+        ignored_records: records that cannot belong to a queue.
+        removed_index_files: index files that are rebuilt.
+        seconds: duration.
+    """
+
+    clean: bool = True
+    scan_start: int = 0
+    log_end: int = 0
+    records: int = 0
+    stopped_by: str = ""
+    truncated_bytes: int = 0
+    damage: tuple[DamagedPart, ...] = ()
+    lost_messages: int = 0
+    removed_files: int = 0
+    units_added: int = 0
+    units_removed: int = 0
+    repaired_queues: tuple[str, ...] = ()
+    ignored_records: int = 0
+    removed_index_files: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether log or queues were changed."""
+        changes = self.truncated_bytes, self.damage, self.removed_files, self.units_removed, self.units_added
+        return any(changes)
 
 
 class Recovery:
     """One start of a store whose files are loaded; ``run`` once.
 
     Attributes:
-        checkpoint: as far as it can be trusted: all zeros if it names messages that the log does not have; then what
-            is on the disk when ``run`` returns.
+        checkpoint: as far as it can be trusted: all zeros if it names messages that the log does not have.  When
+            ``run`` returns, it describes the state on the disk.
+        report: the result so far.
     """
 
     def __init__(
@@ -70,28 +116,18 @@ class Recovery:
         deleted: DeletedTopics,
         checkpoint: Checkpoint,
         tags_code_of: TagsCodeOf,
-        clock_s: Callable[[], float],
     ) -> None:
-        """Prepare a recovery; ``clock_s`` is monotonic, seconds."""
-        self._clock_s = clock_s
         self._config = config
         self._file_system = file_system
         self._log = log
         self._queues = queues
         self._deleted = deleted
-        self._tags_code_of = tags_code_of
         self.checkpoint = checkpoint
-        self._dispatcher = Redispatcher(queues, deleted, tags_code_of, partial(_log_ignored, log))
-        self._settled: dict[ConsumeQueue, QueueEnds] = {}  # nothing but their ends was or is to be looked at
-        self._changed: set[ConsumeQueue] = set()  # what may be on the disk already
+        self.report = RecoveryReport()
+        self._dispatcher = Redispatcher(log, queues, deleted, tags_code_of)
+        self._settled: dict[ConsumeQueue, QueueEnds] = {}  # queues of which only the ends are read
+        self._changed: set[ConsumeQueue] = set()  # these may be on the disk already
         self._shortened: list[ConsumeQueue] = []  # their last units named no record
-        self._units_removed = 0
-        self._units_mended = 0
-        self._removed_files = 0
-        self._truncated_bytes = 0
-        self._damage: list[DamagedPart] = []
-        self._lost_messages = 0
-        self._repaired: list[str] = []
 
     def run(self, *, clean: bool, progress: Progress | None = None) -> RecoveryReport:
         """Bring log and queues into agreement; the log is on the disk when this returns, of queues see ``_sync``.
@@ -103,57 +139,48 @@ class Recovery:
         Raises:
             StoreFullError, StoreError: a file cannot be read or changed.
         """
-        started = self._clock_s()
+        self.report.clean = clean
         log = self._log
         if not log.files.files:
-            for queue in self._queues:
-                queue.destroy()
-            log.resume(0)
-            self._deleted.restrict(0, 0)
-            self._changed.update(self._queues)
-            self._sync(0, clean=clean)
-            self.checkpoint = Checkpoint()
-            return RecoveryReport(clean=clean, seconds=self._clock_s() - started)
-        scan = self._scan(progress, clean=clean)
+            self._start_empty()
+            return self.report
+        scan = self._scan(progress)
         self._heal(scan)
         self._truncate(scan)
         self._repair(scan.end, progress)
-        has_changed = self._has_changed()
+        report, dispatcher = self.report, self._dispatcher
+        report.scan_start, report.log_end = scan.start, scan.end
+        report.records, report.stopped_by = scan.records, scan.stopped_by
+        report.units_added = dispatcher.units_added
+        report.ignored_records = dispatcher.ignored_records
         for queue in self._queues:
             if queue not in self._settled or queue in self._changed:
                 correct_min_offset(queue, log.min_offset)
-        if not clean or has_changed:
-            self._sync(min([scan.start, *(part.start for part in self._damage)]), clean=clean)
-        log.files.expect_order(in_order=False)  # from now on they are written, and what is old is not read through them
+        if not clean or report.has_changes:
+            self._sync(min([scan.start, *(part.start for part in report.damage)]))
+        log.files.expect_order(in_order=False)  # from now on they are written, and old records are read otherwise
         self._vouch()
-        return RecoveryReport(
-            clean=clean,
-            scan_start=scan.start,
-            log_end=scan.end,
-            records=scan.records,
-            stopped_by=scan.stopped_by,
-            truncated_bytes=self._truncated_bytes,
-            damage=tuple(self._damage),
-            lost_messages=self._lost_messages,
-            removed_files=self._removed_files,
-            units_added=self._dispatcher.units_added + self._units_mended,
-            units_removed=self._units_removed,
-            repaired_queues=tuple(self._repaired),
-            ignored_records=self._dispatcher.ignored_records,
-            seconds=self._clock_s() - started,
-        )
+        return report
 
-    def _scan(self, progress: Progress | None, *, clean: bool) -> LogScan:
+    def _start_empty(self) -> None:
+        for queue in self._queues:
+            queue.destroy()
+        self._log.resume(0)
+        self._deleted.restrict(0, 0)
+        self._changed.update(self._queues)
+        self._sync(0)
+        self.checkpoint = Checkpoint()
+
+    def _scan(self, progress: Progress | None) -> LogScan:
         """Walk over the log and build the units that are missing."""
-        log = self._log
-        log_end = log.files.files[-1].end
-        log.max_offset = log_end  # until the end is known all of it may be read
+        log, clean = self._log, self.report.clean
+        log.max_offset = log.files.files[-1].end  # until the end is known all of it may be read
         if clean:
             log.files.expect_order(in_order=False)  # a page or two is all that is needed
             dropped_from = self._recover_queues(None)
             wanted_from = max((queue.max_physical_offset for queue in self._queues), default=0)
             start = self._last_record(wanted_from)
-            if dropped_from < self._log.files.files[-1].end:  # a record or its unit is damaged: look which of them
+            if dropped_from < log.max_offset:  # a record or its unit is damaged: look which of them
                 # Killed meanwhile, the next start must look there, too: it finds only that the queue ends earlier.
                 Checkpoint().save(self._file_system, self._config.root / CHECKPOINT)
                 before = max(record_before(queue, log, dropped_from) for queue in self._queues)
@@ -186,34 +213,13 @@ class Recovery:
         log_start = self._log.min_offset
         self._dispatcher.start(log_start if wanted_from <= log_start else None)
         scan = LogScan(self._log, start, check_crc=self._config.check_crc_on_recover, progress=progress)
-        units_in_file = self._config.consume_queue_file_size_bytes // UNIT_SIZE
         for run in scan.runs():
             is_wanted = run[0].physical_offset >= wanted_from
             wanted = run if is_wanted else [record for record in run if record.physical_offset >= wanted_from]
-            for record in wanted:
-                if record.queue_offset % units_in_file & 127 in ACROSS_SECTORS:
-                    self._mend_unit(record)
+            self._dispatcher.mend(wanted)
             self._dispatcher.dispatch(wanted)
         self._dispatcher.finish()
         return scan
-
-    def _mend_unit(self, record: RecordCheck) -> None:
-        queue = self._queues.find(record.topic, record.queue_id)
-        if queue is not None and record.physical_offset >= self._deleted.end_of(record.topic):
-            unit = UNIT.pack(record.physical_offset, record.size, self._tags_code_of(record))
-            if mend_torn_unit(queue, record.queue_offset, unit):
-                self._units_mended += 1
-                self._changed.add(queue)
-
-    def _has_changed(self) -> bool:
-        return bool(
-            self._truncated_bytes
-            or self._damage
-            or self._removed_files
-            or self._units_removed
-            or self._units_mended
-            or self._dispatcher.units_added
-        )
 
     def _first_file(self) -> int:
         """Return the start of the file from which the walk after a crash begins at the earliest: store.md 5.4."""
@@ -247,7 +253,7 @@ class Recovery:
             self._settled.pop(queue, None)
             was_forgotten = self._forget_deleted(queue)
             dropped = drop_dangling_units(queue, self._log, check_crc=self._config.check_crc_on_recover)
-            self._units_removed += len(dropped)
+            self.report.units_removed += len(dropped)
             if dropped:
                 self._shortened.append(queue)
             if ends is None or was_forgotten or dropped:
@@ -312,33 +318,33 @@ class Recovery:
         starts, ends = [part.start for part in scan.damage], [part.end for part in scan.damage]
         for queue in self._queues:
             if lost := lose_parts(queue, starts, ends):
-                self._lost_messages += lost
+                self.report.lost_messages += lost
                 self._changed.add(queue)
                 changed.append((queue.files, 0))
         sync_files(self._file_system, changed)
         fill(self._log.files, scan.damage, self._file_system, self._config.root / QUARANTINE)
-        self._damage += scan.damage
+        self.report.damage += tuple(scan.damage)
 
     def _truncate(self, scan: LogScan) -> None:
         """End log and queues where the walk ended."""
         log = self._log
         files = log.files.files
-        self._removed_files = log.files.remove_from(max(sum(file.start <= scan.end for file in files), 1))
+        self.report.removed_files = log.files.remove_from(max(sum(file.start <= scan.end for file in files), 1))
         last = files[-1]
         if scan.end < last.end:
-            self._truncated_bytes = last.zero_from(scan.end - last.start)
+            self.report.truncated_bytes = last.zero_from(scan.end - last.start)
         log.resume(scan.end)
         log.store_timestamp = scan.store_timestamp or self._newest_time()
         for queue in self._queues:
             if removed := truncate_queue(queue, scan.end):
-                self._units_removed += removed
+                self.report.units_removed += removed
                 self._changed.add(queue)
         self._deleted.restrict(log.min_offset, scan.end)
-        if self._truncated_bytes:
+        if self.report.truncated_bytes:
             LOGGER.warning(
                 "commit log cut offset=%d cleared_bytes=%d reason=%s",
                 scan.end,
-                self._truncated_bytes,
+                self.report.truncated_bytes,
                 scan.stopped_by,
             )
 
@@ -351,13 +357,14 @@ class Recovery:
         log, dispatcher = self._log, self._dispatcher
         wanted = {queue for queue in self._queues if queue.files.is_incomplete}
         wanted = wanted.union(dispatcher.gaps, dispatcher.headless)
-        self._changed |= wanted | dispatcher.bridged
-        self._repaired = sorted(f"{queue.topic}:{queue.queue_id}" for queue in wanted | dispatcher.bridged)
+        self._changed |= wanted | dispatcher.bridged | dispatcher.mended
+        repaired = sorted(f"{queue.topic}:{queue.queue_id}" for queue in wanted | dispatcher.bridged)
+        self.report.repaired_queues = tuple(repaired)
         if not wanted:
             return
         for headless in dispatcher.headless:
             cut_queue(headless, 0)
-        LOGGER.warning("consume queues have lost units, reading the commit log again queues=%s", self._repaired)
+        LOGGER.warning("consume queues have lost units, reading the commit log again queues=%s", repaired)
         dispatcher.start(log.min_offset)
         scan = LogScan(log, log.min_offset, stop=log_end, check_crc=False, progress=progress)
         for run in scan.runs():
@@ -372,13 +379,13 @@ class Recovery:
         logics, queues_end = (min(newest, known.logics), min(end, known.queues_end)) if is_ahead else (newest, end)
         self.checkpoint = known._replace(physic=newest, logics=logics, log_end=end, queues_end=queues_end)
 
-    def _sync(self, scan_start: int, *, clean: bool) -> None:
+    def _sync(self, scan_start: int) -> None:
         """Wait for the disk, except for queues that this start only found, or continued, after a crash.
 
         They may be many.  Until the next thorough flush the checkpoint says nothing about them, so that a start before
         that looks at the same records.
         """
-        wanted = [queue for queue in self._queues if queue in self._changed or (clean and _is_ahead(queue))]
+        wanted = [queue for queue in self._queues if queue in self._changed or (self.report.clean and _is_ahead(queue))]
         sync_files(self._file_system, [(self._log.files, scan_start), *((queue.files, 0) for queue in wanted)])
         for queue in wanted:
             queue.flushed_position = queue.end_position
@@ -386,15 +393,3 @@ class Recovery:
 
 def _is_ahead(queue: ConsumeQueue) -> bool:
     return queue.flushed_position < queue.end_position
-
-
-def _log_ignored(log: CommitLog, record: RecordCheck, reason: str) -> None:
-    file = log.files.file_at(record.physical_offset)
-    LOGGER.warning(
-        "record left out of its consume queue file=%s offset=%d topic=%r queue_id=%d reason=%s",
-        file.path if file is not None else None,
-        record.physical_offset,
-        record.topic,
-        record.queue_id,
-        reason,
-    )

@@ -149,7 +149,7 @@ class StoppedStore:
             self.config = _config(self.root, directory, files)
         except ConfigError as exc:
             raise StoreLayoutError(f"{self.root} has files of a size no store has: {exc}") from exc
-        self.queues = QueueTable(self.config, files, directory.consume_queue, directory.scratch)
+        self.queues = QueueTable(self.config, files)
         layout = directory.check(self.config, self.queues)
         self.log = CommitLog(directory.commit_log_files(self.config))
         self._leave_strays(directory.commit_log, layout.log)

@@ -10,18 +10,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from triomq.protocol.codes import TRANSACTION_MASK
+from triomq.protocol.codes import HIDDEN_BIT
 from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.record.consume_queue_unit import REPEATED_CODE, ConsumeQueueUnit
 from triomq.protocol.record.record import RecordCheck, RecordKind
 from triomq.storage.commit_log.damage import FILLER_TOPIC
-from triomq.storage.commit_log.log_scan import Progress
-from triomq.storage.commit_log.log_walk import Damage, walk
+from triomq.storage.commit_log.log_scan import Damage, Progress, walk
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import validate_queue
 from triomq.storage.consume_queue.unit_search import first_offset
 from triomq.storage.delays import WAITING_TOPICS
-from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.tools.index_check import check_index
 from triomq.storage.tools.stopped_store import StoppedStore
 
@@ -169,7 +167,7 @@ class _Checker:
 
     def _check_record(self, offset: int, record: RecordCheck) -> None:
         """Look for the unit of a record."""
-        if record.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
+        if record.sys_flag & HIDDEN_BIT:
             if record.topic == FILLER_TOPIC:
                 self._fillers.append(range(offset, offset + record.size))
             return

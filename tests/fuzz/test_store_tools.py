@@ -12,7 +12,7 @@ from tests.unit.storage.tools.test_stopped_store import state
 from tests.unit.storage.tools.test_store_check import checked, rebuild
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.record import decode_record
-from triomq.storage.commit_log.log_walk import Damage, walk
+from triomq.storage.commit_log.log_scan import Damage, walk
 from triomq.storage.tools.stopped_store import StoppedStore
 from triomq.storage.tools.store_check import ProblemKind, check
 

@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from triomq.protocol.codes import TRANSACTION_MASK
+from triomq.protocol.codes import HIDDEN_BIT
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.record import RecordKind, decode_record
 from triomq.storage.commit_log.damage import FILLER_TOPIC
 from triomq.storage.delays import DelayLevels
-from triomq.storage.dispatch import WITHOUT_UNIT
 from triomq.storage.message_store import MessageStore
 
 
@@ -74,7 +73,7 @@ def stored_record(levels: DelayLevels, now_ms: int, physical_offset: int, record
         codes = {time + delay_ms for time in (message.store_timestamp, min(message.store_timestamp, now_ms))}
     elif message.topic == TIMER_TOPIC:
         codes = {int(message.properties["TIMER_OUT_MS"])}
-    has_unit = message.sys_flag & TRANSACTION_MASK not in WITHOUT_UNIT
+    has_unit = not message.sys_flag & HIDDEN_BIT
     place = (physical_offset, message.topic, message.queue_id, message.queue_offset)
     return Stored(*place, frozenset(codes), has_unit, record)
 

@@ -19,7 +19,7 @@ from triomq.storage.files.json_table import JsonTable
 from triomq.storage.index.message_index import IndexMatches
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import finish
-from triomq.storage.recovery.report import RecoveryReport
+from triomq.storage.recovery.recovery import RecoveryReport
 
 SMALL: Final[dict[str, Any]] = {
     "commit_log_file_size_bytes": 65536,

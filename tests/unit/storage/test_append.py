@@ -10,7 +10,7 @@ from tests.unit.storage.making import BORN, Appended, FaultyFileSystem, StoreMak
 from triomq.protocol.errors import MessageIllegalError, StoreClosedError, StoreError, StoreFullError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.record import RecordKind, decode_record, decode_records
-from triomq.storage.append import Entry, entry
+from triomq.storage.append import Dispatcher, Entry, entry
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.file_system import DiskSpace, FileSystem
@@ -453,3 +453,21 @@ def test_both_kinds_of_durability_leave_the_same_bytes(
                 store.append(batch(store, (1, body, properties, tags_code), (2, b"", b"", 0)))
             logs.append([bytes(file.map) for file in store.commit_log.files.files])
     assert logs[0] == logs[1]
+
+
+def test_flush_reveals_messages_in_order_and_notifies_once(maker: StoreMaker) -> None:
+    queue = maker().queue("T", 0)
+    arrived: list[int] = []
+    queue.on_arrival = lambda queue: arrived.append(queue.max_offset)
+    dispatcher = Dispatcher(wait_for_flush=True)
+    for number in (1, 2, 3):
+        queue.next_offset = number
+        dispatcher.appended(queue, number * 100)
+    dispatcher.flushed(99)
+    assert (queue.max_offset, arrived) == (0, [])
+    dispatcher.flushed(250)
+    assert (queue.max_offset, arrived) == (2, [2])
+    queue.on_arrival = None
+    dispatcher.flushed(300)
+    assert (queue.max_offset, arrived) == (3, [2])
+    queue.resume(0, 0)

@@ -1,11 +1,13 @@
 import pytest
 
 from triomq.protocol.errors import ConfigError, MessageIllegalError
+from triomq.protocol.record.record import RecordCheck, RecordKind
 from triomq.storage.delays import (
     ROLL_WINDOW_MS,
     DelayLevels,
     requested_level,
     requested_time,
+    stored_tags_code,
     stored_time,
     wake_time,
     without_request,
@@ -101,3 +103,23 @@ def test_a_time_that_cannot_be_read_is_long_ago(value: bytes, expected: int) -> 
 )
 def test_a_message_that_waits_for_days_is_looked_at_before(waits_ms: int, expected: int) -> None:
     assert wake_time(NOW + waits_ms, NOW) == NOW + expected
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "code"),
+    [
+        ("T", b"DELAY\x012", 7),
+        ("SCHEDULE_TOPIC_XXXX", b"DELAY\x012", 60_050),
+        ("SCHEDULE_TOPIC_XXXX", b"DELAY\x015", 60_050),
+        ("SCHEDULE_TOPIC_XXXX", b"DELAY\x010", 7),
+        ("SCHEDULE_TOPIC_XXXX", b"DELAY\x01-1", 7),
+        ("SCHEDULE_TOPIC_XXXX", b"TAGS\x01x", 7),
+        ("rmq_sys_wheel_timer", b"TIMER_OUT_MS\x01777", 777),
+        ("rmq_sys_wheel_timer", b"TIMER_OUT_MS\x01172800050", 86_400_050),
+        ("rmq_sys_wheel_timer", b"TAGS\x01x", 0),
+        ("T", b"TIMER_OUT_MS\x01777", 7),
+    ],
+)
+def test_tags_code_of_delayed_record_is_its_delivery_time(topic: str, properties: bytes, code: int) -> None:
+    found = RecordCheck(RecordKind.MESSAGE, 100, topic=topic, properties=properties, store_timestamp=50, tags_code=7)
+    assert stored_tags_code(DelayLevels("1s 1m"))(found) == code

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.broker.recording import MakeBroker
 from triomq.broker.server import Broker
-from triomq.storage.files.mapping_pool import MIN_MAPPED_FILES
+from triomq.storage.files.mapped_file import MIN_MAPPED_FILES
 
 
 def limit_open_files(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:

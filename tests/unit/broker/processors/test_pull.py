@@ -523,7 +523,7 @@ def test_pull_response_is_identical_in_every_header_format(peer: Peer, header_fo
 
 def test_a_pull_looks_at_a_bounded_number_of_messages(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever number it asks for; the answer tells where to go on."""
-    monkeypatch.setattr("triomq.storage.reading.filtered_read._MAX_UNITS_LOOKED_AT", 900)
+    monkeypatch.setattr("triomq.storage.reading.store_reader._MAX_UNITS_LOOKED_AT", 900)
     peer = Peer(make_broker({"consume_queue_file_size_bytes": 20 * 2000}))
     for _ in range(950):
         peer.put("T")

@@ -14,7 +14,7 @@ from tests.unit.storage.making import StoreMaker, bodies, filled, log_file, over
 from triomq.cli.run import run
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.host import encode_host
-from triomq.storage.commit_log.log_walk import walk
+from triomq.storage.commit_log.log_scan import walk
 from triomq.storage.message_store import MessageStore
 
 

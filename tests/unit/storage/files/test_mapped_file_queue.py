@@ -5,8 +5,8 @@ import pytest
 from tests.unit.storage.making import FaultyFileSystem
 from triomq.protocol.errors import StoreFullError, StoreLayoutError
 from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.mapped_file import MappingPool
 from triomq.storage.files.mapped_file_queue import FoundFiles, MappedFileQueue, check_directory
-from triomq.storage.files.mapping_pool import MappingPool
 
 
 def sequence(root: Path, file_system: FileSystem | None = None) -> MappedFileQueue:

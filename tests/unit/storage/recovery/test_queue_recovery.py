@@ -13,9 +13,8 @@ from triomq.protocol.units import PhysicalOffset
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.unit_search import correct_min_offset, newest_unit, oldest_unit, parts_with_units
 from triomq.storage.files.file_system import FileSystem, OpenFile
-from triomq.storage.files.mapped_file import MappedFile
+from triomq.storage.files.mapped_file import MappedFile, MappingPool
 from triomq.storage.files.mapped_file_queue import MappedFileQueue, check_directory
-from triomq.storage.files.mapping_pool import MappingPool
 from triomq.storage.recovery.queue_cuts import cut_queue, lose_units, truncate_queue
 from triomq.storage.recovery.queue_recovery import (
     ends_intact,
