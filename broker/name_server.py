@@ -28,7 +28,7 @@ from triomq.broker.processors.guard import Guard, Port
 from triomq.broker.processors.namesrv import name_server
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, tell_exposure
 from triomq.broker.services.monitor import Monitor, put_server
-from triomq.broker.services.saving import TableSaving, save_now
+from triomq.broker.services.saving import TableSaving
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.statistics.exposition import Exposition
@@ -77,7 +77,7 @@ class NameServer:
         requests = ClientRequests(self.stopping, budget, config.unread_high_bytes)
         refusals = Refusals(statistics, "")
         worker = Worker(refusals, budget, config.unread_high_bytes)
-        self._saving = TableSaving((self.key_values,), changed, worker, _SAVE_INTERVAL_S)
+        self.saving: Final = TableSaving((self.key_values,), worker, changed)
         self.context: Final = ConnectionContext(
             config,
             statistics,
@@ -124,7 +124,7 @@ class NameServer:
         """Serve until :attr:`stopping` is set; started when connections are accepted."""
         acceptors = Acceptors(self.context, self.stopping, self._tls)
         async with trio.open_nursery() as services:
-            services.start_soon(self._saving.run)
+            services.start_soon(self.saving.run, _SAVE_INTERVAL_S)
             services.start_soon(self._scan)
             services.start_soon(tell_exposure, self.config.exposure)
             if self.audit is not None:
@@ -180,7 +180,7 @@ async def open_name_server(config: NameServerConfig) -> AsyncGenerator[NameServe
             yield server
             server.stopping.set()
     finally:
-        save_now((server.key_values,))
+        server.saving.save_now()
         if server.audit is not None:
             server.audit.close()
         folder.release()

@@ -1,28 +1,51 @@
-"""Tables that are kept in memory and saved as a JSON file each time they have changed."""
+"""Tables in memory that are saved as a JSON file in ``config/`` after they have changed."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig, TopicConfig
-from triomq.protocol.errors import ProtocolError, RefusedError, StoreLayoutError
+from triomq.protocol.errors import RefusedError
 from triomq.storage.files.json_table import JsonTable, encode, encode_rows
 
 _SHOWN: Final = 80  # characters of a name in an error
 
+Row = TypeVar("Row")
 Config = TypeVar("Config", TopicConfig, SubscriptionGroupConfig)
 
 
 class SavedTable(ABC):
-    """A table with a file of its own.
+    """A table in memory, and its file in ``config/``.
+
+    A subclass says how the file is read and written; ``services/saving.py`` says when.
 
     Attributes:
-        is_dirty: the file does not hold the newest changes.
+        is_dirty: whether the file lacks the newest changes.
     """
 
-    def __init__(self, table: JsonTable) -> None:
+    _FIELD: ClassVar[str]  # of the file: the member with the rows
+
+    def __init__(self, table: JsonTable, on_change: Callable[[], None] = lambda: None) -> None:
+        """``on_change`` is called when the table must be saved soon."""
         self._table = table
+        self._on_change = on_change
         self.is_dirty = False
+
+    def load(self) -> None:
+        """Read the file, if it exists.
+
+        Raises:
+            StoreLayoutError: the file and its previous generation cannot be read, or have another content.
+        """
+        self._table.load_as(self._take)
+
+    @abstractmethod
+    def _take(self, saved: Any) -> None:
+        """Take the content of the file; errors of a wrong key, type or value may leave."""
+
+    def _rows(self, saved: Any, read: Callable[[Any], Row]) -> dict[str, Row]:
+        """Return the rows of the file, each as ``read`` returns it."""
+        return {str(name): read(row) for name, row in (saved.get(self._FIELD) or {}).items()}
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -32,17 +55,17 @@ class SavedTable(ABC):
         """Yield the content of the file in pieces; of a long table each takes about a millisecond to make."""
         yield encode(self.to_json())
 
-    def encode(self) -> list[bytes]:
-        """Return the content of the file, in pieces."""
-        return list(self.pieces())
-
     def write(self, pieces: Sequence[bytes]) -> None:
-        """Replace the file by what :meth:`encode` returned; may run in a worker thread, as joining it may take long.
+        """Replace the file by ``pieces``; may run in a worker thread, as to join them may take long.
 
         Raises:
             StoreFullError, StoreError: the disk refuses; the file is unchanged.
         """
         self._table.write(b"".join(pieces))
+
+    def _changed(self) -> None:
+        self.is_dirty = True
+        self._on_change()
 
 
 class ConfigTable(SavedTable, Generic[Config]):
@@ -52,32 +75,19 @@ class ConfigTable(SavedTable, Generic[Config]):
         data_version: a new object after each change.
     """
 
-    _FIELD: str  # of the file
     _KIND: str  # of its entries
     _CONFIG: type[Config]
 
     def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int], on_change: Callable[[], None]) -> None:
-        """Describe the table; ``on_change`` is called when it must be saved."""
-        super().__init__(table)
+        super().__init__(table, on_change)
         self._clock_ms = clock_ms
-        self._on_change = on_change
         self._configs: dict[str, Config] = {}
         self.data_version = DataVersion(counter=0, timestamp=clock_ms())
 
-    def load(self) -> None:
-        """Read the saved table and add the built-in entries.
-
-        Raises:
-            StoreLayoutError: the file and its previous generation cannot be read, or have another content.
-        """
-        saved = self._table.load() or {}
-        try:
-            for name, entry in dict(saved.get(self._FIELD) or {}).items():
-                self._configs[str(name)] = self._CONFIG.from_json(entry)
-            if isinstance(saved.get("dataVersion"), dict):
-                self.data_version = DataVersion.from_json(saved["dataVersion"])
-        except (AttributeError, TypeError, ValueError, ProtocolError) as exc:
-            raise StoreLayoutError(f"{self._table.path.name} does not hold a {self._FIELD}: {exc}") from exc
+    def _take(self, saved: Any) -> None:
+        self._configs.update(self._rows(saved, self._CONFIG.from_json))
+        if isinstance(saved.get("dataVersion"), dict):
+            self.data_version = DataVersion.from_json(saved["dataVersion"])
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as its file and the responses to slaves hold it."""
@@ -138,8 +148,4 @@ class ConfigTable(SavedTable, Generic[Config]):
 
     def _changed(self) -> None:
         self.data_version = DataVersion(counter=self.data_version.counter + 1, timestamp=self._clock_ms())
-        self._request_saving()
-
-    def _request_saving(self) -> None:
-        self.is_dirty = True
-        self._on_change()
+        super()._changed()

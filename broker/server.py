@@ -62,7 +62,6 @@ from triomq.broker.processors.table import Processors, tables
 from triomq.broker.processors.transaction import TransactionProcessors
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
-from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.clock_watch import ClockWatch, elapsed_ms, steady_ms
 from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
 from triomq.broker.services.housekeeping import Housekeeping, tell_exposure
@@ -182,7 +181,6 @@ class Broker:
         self.routes = RouteTable(steady_clock_ms, self.statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
         self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
-        self._saved: tuple[SavedTable, ...] = (self.topics, settings, offsets, self.key_values)
         self.client_requests = ClientRequests(self.stopping, self.budget, config.unread_high_bytes)
         self.notices = GroupNotices(self.worker, self.client_requests.notify_ids_changed)
         consumers = ConsumerGroups(
@@ -246,7 +244,8 @@ class Broker:
         self.stalls = StallWatch(config, store, self.topics, self.groups, self.client_requests, self._clock_ms)
         self.housekeeping = Housekeeping(config, self.context, self.groups, self.routes, self.stalls, self.clock_watch)
         self.retention = RetentionService(store, config.retention_delay_s, self.clock_watch)
-        self.table_saving = TableSaving(self._saved, self._changed, self.worker, config.persist_offsets_interval_s)
+        saved = self.topics, self.groups.settings, self.groups.offsets, self.key_values
+        self.table_saving = TableSaving(saved, self.worker, self._changed)
 
     def _build_processors(self) -> Processors:
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
@@ -336,8 +335,8 @@ class Broker:
 
     def save_tables(self) -> None:
         """Write the tables that changed, before the broker ends."""
-        save_now(self._saved)
-        self.scheduled_delivery.save_now()
+        self.table_saving.save_now()
+        self.scheduled_delivery.saving.save_now()
         if self.audit is not None:
             self.audit.close()
 
@@ -367,7 +366,7 @@ class Broker:
             services.start_soon(self.pulls.run, self.worker)
             services.start_soon(self.notices.run)
             services.start_soon(self.housekeeping.run)
-            services.start_soon(self.table_saving.run)
+            services.start_soon(self.table_saving.run, config.persist_offsets_interval_s)
             services.start_soon(self.retention.run)
             services.start_soon(flush_consume_queues, store, self.worker, self.statistics.flushes)
             services.start_soon(Indexing(store.index, self.worker, self.statistics).run)

@@ -86,7 +86,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         self._configs.pop(AUTO_CREATE_TOPIC, None)
         self._configs.update({config.topic_name: config for config in built_in})
         if not is_complete:  # when RocketMQ deletes a topic, it also deletes the queues of topics missing in the file
-            self._request_saving()
+            self.is_dirty = True
+            self._on_change()
 
     def _template(self) -> list[TopicConfig]:
         """Return the template of topics that are created by sending, if the settings allow it."""

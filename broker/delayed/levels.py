@@ -10,13 +10,13 @@ Source: behaviour.md A.5, store.md 8; ScheduleMessageService.java.
 import logging
 from collections.abc import Callable, ItemsView
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, with_real_place
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.errors import StoreError, StoreLayoutError
+from triomq.protocol.errors import StoreError
 from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import set_property
@@ -42,22 +42,15 @@ class DelayOffsetTable(SavedTable):
     Source: store.md 6.6.
     """
 
+    _FIELD = "offsetTable"
+
     def __init__(self, table: JsonTable) -> None:
         super().__init__(table)
         self._offsets: dict[int, int] = {}
 
-    def load(self) -> None:
-        """Read the saved table.
-
-        Raises:
-            StoreLayoutError: the file and its previous generation cannot be read, or hold no offsets.
-        """
-        saved = self._table.load() or {}
-        try:
-            offsets = {int(level): int(offset) for level, offset in (saved.get("offsetTable") or {}).items()}
-        except (AttributeError, TypeError, ValueError) as exc:
-            raise StoreLayoutError(f"delayOffset.json does not hold offsets: {exc}") from exc
-        self._offsets = {level: min(max(offset, 0), _MAX_QUEUE_OFFSET) for level, offset in offsets.items()}
+    def _take(self, saved: Any) -> None:
+        offsets = self._rows(saved, lambda offset: min(max(int(offset), 0), _MAX_QUEUE_OFFSET))
+        self._offsets = {int(level): offset for level, offset in offsets.items()}
 
     def restrict(self, max_offset_of: Callable[[str, int], int]) -> int:
         """Lower offsets beyond the end of their level's queue, as ``ConsumerOffsetTable.restrict`` does."""
@@ -72,7 +65,7 @@ class DelayOffsetTable(SavedTable):
 
     def to_json(self) -> dict[str, object]:
         """Return the table as ``delayOffset.json`` and response 45 hold it."""
-        return {"offsetTable": dict(self._offsets)}
+        return {self._FIELD: dict(self._offsets)}
 
     def get(self, level: int) -> int:
         """Return the queue offset of the level's next message."""

@@ -1,8 +1,7 @@
-"""Delivers delayed messages when they are due, and saves the progress.
+"""Delivers delayed messages when they are due.
 
 Rules: one task for all messages, which sleeps until the first one is due or an earlier one comes; a bounded number of
-messages in each turn of the loop, so that nobody else waits; the progress on disk is never ahead of the delivered
-messages on disk, so that a power loss repeats messages and does not lose them.
+messages in each turn of the loop, so that no peer waits for long.
 
 Source: behaviour.md A.5, store.md 8.3.
 """
@@ -18,10 +17,9 @@ from triomq.broker.delayed.delivery import UNREADABLE_MS, Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.services.flush import FlushRuns, GroupCommit
-from triomq.broker.services.saving import save_now
+from triomq.broker.services.saving import TableSaving
 from triomq.broker.signals import Signal
 from triomq.broker.work import Worker
-from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
 from triomq.storage.message_store import MessageStore
 
@@ -35,7 +33,7 @@ _MAX_SLEEP_S: Final = 1.0  # the wall clock may be moved meanwhile
 
 @dataclass(eq=False)
 class ScheduledDelivery:
-    """The task of ``Schedule`` and ``Timer``."""
+    """The task of ``Schedule`` and ``Timer``; ``saving`` writes their progress."""
 
     store: MessageStore
     schedule: Schedule
@@ -47,16 +45,15 @@ class ScheduledDelivery:
     clock_ms: Callable[[], int]
 
     def __post_init__(self) -> None:
-        self._tables = (self.schedule.offsets, self.timer.progress)
-        self._flushes = FlushRuns(self.store, trio.to_thread.run_sync, self.delivery.statistics.flushes)
-        self._saving_log = EventLog(LOGGER, "progress of delayed messages is not saved for now: %s")
+        flushes = FlushRuns(self.store, trio.to_thread.run_sync, self.delivery.statistics.flushes)
+        self.saving = TableSaving((self.schedule.offsets, self.timer.progress), self.worker, Signal(), flushes)
         self._reading_log = EventLog(LOGGER, "delayed messages cannot be read for now: %s")
         self._read_again_at = 0.0  # what could not be read
 
     async def run(self, save_interval_s: float) -> None:
         """Deliver until cancelled; save the progress at intervals."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._save_at_intervals, save_interval_s)
+            nursery.start_soon(self.saving.run, save_interval_s)
             while True:
                 await self._wait(await self._turn())
 
@@ -107,52 +104,3 @@ class ScheduledDelivery:
         else:
             with trio.move_on_after(min(max(seconds, _MIN_SLEEP_S), _MAX_SLEEP_S)):
                 await self.arrived.wait()
-
-    async def _save_at_intervals(self, interval_s: float) -> None:
-        while True:
-            await trio.sleep(interval_s)
-            if any(table.is_dirty for table in self._tables):
-                await self._save()
-
-    async def _save(self) -> None:
-        """Write the progress, but first the messages that it says are delivered.
-
-        Raises:
-            StoreError: the log cannot be flushed; like every failed flush this ends the broker.
-        """
-        unsaved = {table: table.encode() for table in self._tables if table.is_dirty}
-        for table in unsaved:
-            table.is_dirty = False
-        try:
-            plan = self.store.flush_plan()
-            if plan is not None:
-                if not await self._flushes.run(plan):
-                    return
-                self.store.dispatch_flushed()
-                self.worker.end_step()
-            for table, content in list(unsaved.items()):
-                try:
-                    await trio.to_thread.run_sync(table.write, content)
-                except StoreError as exc:
-                    self._saving_log.occurred(exc)
-                else:
-                    self._saving_log.ended()
-                    del unsaved[table]
-        finally:
-            for table in unsaved:  # refused or cancelled: the shutdown saves them
-                table.is_dirty = True
-
-    def save_now(self) -> None:
-        """Save the progress in this thread, unless the delivered messages cannot be put on the disk."""
-        if any(table.is_dirty for table in self._tables) and self._flush_now():
-            save_now(self._tables)
-
-    def _flush_now(self) -> bool:
-        """Put delivered messages on the disk; return whether it worked."""
-        try:
-            if not self.store.has_failed:
-                self.store.flush()
-        except StoreError as exc:
-            LOGGER.error("delay offsets not saved, delayed messages may be delivered again: %s", exc)
-            return False  # also where only a file could not be opened, which is no failure of the disk
-        return not self.store.has_failed

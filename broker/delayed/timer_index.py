@@ -14,7 +14,6 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeAlias
 
 from triomq.broker.saved_table import SavedTable
-from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.files.json_table import JsonTable
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.timer_index")
@@ -176,21 +175,10 @@ class TimerProgress(SavedTable):
         self.earlier: list[tuple[int, Due]] = []
         self.first_offset = 0
 
-    def load(self) -> None:
-        """Read the saved progress.
-
-        Raises:
-            StoreLayoutError: the file and its previous generation cannot be read, or hold something else.
-        """
-        saved = self._table.load()
-        if saved is None:
-            return
-        try:
-            self.done = int(saved["timeMs"]), int(saved["queueOffset"])
-            self.first_offset = max(int(saved["firstOffset"]), 0)
-            self.earlier = [(int(end), (int(time), int(at))) for end, time, at in saved.get("earlier", ())]
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            raise StoreLayoutError(f"timerProgress.json does not hold progress: {exc!r}") from exc
+    def _take(self, saved: Any) -> None:
+        self.done = int(saved["timeMs"]), int(saved["queueOffset"])
+        self.first_offset = max(int(saved["firstOffset"]), 0)
+        self.earlier = [(int(end), (int(time), int(at))) for end, time, at in saved.get("earlier", ())]
 
     def restrict(self, end: int) -> None:
         """Lower offsets beyond the end of the queue, as ``ConsumerOffsetTable.restrict`` does.

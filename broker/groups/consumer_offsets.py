@@ -5,10 +5,10 @@ Source: behaviour.md A.13; ConsumerOffsetManager.java, store.md 6.4.
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from triomq.broker.saved_table import SavedTable
-from triomq.protocol.errors import RefusedError, StoreLayoutError
+from triomq.protocol.errors import RefusedError
 from triomq.storage.files.json_table import JsonTable, encode_rows
 from triomq.storage.reading.cold_read import PAUSE, Work
 
@@ -21,6 +21,8 @@ _KEYS_AT_ONCE: Final = 256
 class ConsumerOffsetTable(SavedTable):
     """``topic@group`` to queue id to the *next* offset to consume."""
 
+    _FIELD = "offsetTable"
+
     def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int], max_group_topics: int = 200_000) -> None:
         super().__init__(table)
         self._max_group_topics = max_group_topics
@@ -31,20 +33,8 @@ class ConsumerOffsetTable(SavedTable):
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def load(self) -> None:
-        """Read the saved table.
-
-        Raises:
-            StoreLayoutError: the file and its previous generation cannot be read, or hold no offsets.
-        """
-        saved = self._table.load() or {}
-        try:
-            self._offsets = {
-                str(key): {int(queue_id): int(offset) for queue_id, offset in offsets.items()}
-                for key, offsets in (saved.get("offsetTable") or {}).items()
-            }
-        except (AttributeError, TypeError, ValueError) as exc:
-            raise StoreLayoutError(f"consumerOffset.json does not hold offsets: {exc}") from exc
+    def _take(self, saved: Any) -> None:
+        self._offsets = self._rows(saved, lambda row: {int(queue_id): int(offset) for queue_id, offset in row.items()})
 
     def restrict(self, max_offset_of: Callable[[str, int], int]) -> int:
         """Lower offsets beyond the end of their queue, of messages lost in a crash, to that end; return how many.
@@ -74,7 +64,7 @@ class ConsumerOffsetTable(SavedTable):
 
     def to_json(self) -> dict[str, object]:
         """Return the table as ``consumerOffset.json`` and response 43 hold it."""
-        return {"offsetTable": {key: dict(offsets) for key, offsets in self._offsets.items()}}
+        return {self._FIELD: {key: dict(offsets) for key, offsets in self._offsets.items()}}
 
     def check_room(self, group: str, topic: str) -> None:
         """Check that a client's group may store offsets in a topic.
@@ -89,7 +79,7 @@ class ConsumerOffsetTable(SavedTable):
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the content of the file in pieces."""
-        return encode_rows({}, "offsetTable", list(self._offsets), self._offsets.get)
+        return encode_rows({}, self._FIELD, list(self._offsets), self._offsets.get)
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Store an offset, even a lower one: the members of the group decide."""
@@ -143,7 +133,7 @@ class ConsumerOffsetTable(SavedTable):
 
     def copy(self) -> Work[dict[str, object]]:
         """Return what ``to_json`` returns."""
-        return {"offsetTable": (yield from self._copy(lambda _: True))}
+        return {self._FIELD: (yield from self._copy(lambda _: True))}
 
     def delete_group(self, group: str) -> Work[None]:
         """Forget all offsets of a group."""

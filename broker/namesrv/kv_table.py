@@ -7,42 +7,29 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from triomq.broker.saved_table import SavedTable
-from triomq.protocol.errors import RefusedError, StoreLayoutError
+from triomq.protocol.errors import RefusedError
 from triomq.storage.files.json_table import JsonTable
 
 #: Most namespaces, keys and values together, and most characters in them: tools write few and short ones.
 MAX_TEXTS: Final = 8192
 MAX_CHARACTERS: Final = 1024**2
-_FIELD: Final = "configTable"
 
 
 class KvTable(SavedTable):
     """Namespace to key to value, as in ``kvConfig.json``."""
 
+    _FIELD = "configTable"
+
     def __init__(self, table: JsonTable, *, on_change: Callable[[], None]) -> None:
-        """Describe the table; ``on_change`` is called when it must be saved."""
-        super().__init__(table)
-        self._on_change = on_change
+        super().__init__(table, on_change)
         self._spaces: dict[str, dict[str, str]] = {}
 
-    def load(self) -> None:
-        """Read the saved table.
-
-        Raises:
-            StoreLayoutError: the file and its previous generation cannot be read, or hold no such table.
-        """
-        saved = self._table.load() or {}
-        try:
-            self._spaces = {
-                str(space): {str(key): str(value) for key, value in entries.items()}
-                for space, entries in (saved.get(_FIELD) or {}).items()
-            }
-        except AttributeError as exc:
-            raise StoreLayoutError(f"{self._table.path.name} does not hold a {_FIELD}: {exc}") from exc
+    def _take(self, saved: Any) -> None:
+        self._spaces = self._rows(saved, lambda row: {str(key): str(value) for key, value in row.items()})
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as RocketMQ's file holds it."""
-        return {_FIELD: self._spaces}
+        return {self._FIELD: self._spaces}
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return a value, ``None`` if there is none."""
@@ -69,7 +56,3 @@ class KvTable(SavedTable):
         """Remove a value, if there is one; its namespace stays: brokers learn that it is empty."""
         if self._spaces.get(namespace, {}).pop(key, None) is not None:
             self._changed()
-
-    def _changed(self) -> None:
-        self.is_dirty = True
-        self._on_change()

@@ -71,6 +71,28 @@ class FlushRuns:
         self._store.flush_done(plan)
         return True
 
+    async def flush_log(self) -> bool:
+        """Flush what was stored so far; return ``False`` as :meth:`run` does.
+
+        Raises:
+            StoreError: the disk has failed.
+        """
+        plan = self._store.flush_plan()
+        if plan is not None and not await self.run(plan):
+            return False
+        self._store.dispatch_flushed()
+        return True
+
+    def flush_log_now(self) -> bool:
+        """Flush in this thread, when the broker ends; return whether it worked."""
+        try:
+            if not self._store.has_failed:
+                self._store.flush()
+        except StoreError as exc:
+            LOGGER.error("messages not flushed, delayed messages may be delivered again: %s", exc)
+            return False  # also where only a file could not be opened, which is no failure of the disk
+        return not self._store.has_failed
+
 
 async def flush_commit_log(store: MessageStore, worker: Worker, flushes: Flushes) -> None:
     """Flush the commit log for durability ``async``, until cancelled: 16 KiB or more every 500 ms, all every 10 s."""

@@ -1,4 +1,4 @@
-"""Saves tables: topics and groups when they change, at most ten times a second, and consumer offsets every 5 s.
+"""Saves tables: topics and groups soon after they change, consumer offsets and delivery progress at intervals.
 
 An Apache broker that takes over the store of a killed broker knows only the topics in the file.
 """
@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from triomq.broker.saved_table import SavedTable
+from triomq.broker.services.flush import FlushRuns
 from triomq.broker.signals import Signal
 from triomq.broker.work import Worker
 from triomq.protocol.errors import StoreError
@@ -24,49 +25,69 @@ _RETRY_S: Final = 1.0
 
 
 class TableSaving:
-    """Writes changed tables in a worker thread; retries those that the disk refuses."""
+    """Writes changed tables in a worker thread; retries those that the disk refuses.
 
-    def __init__(self, tables: Sequence[SavedTable], changed: Signal, worker: Worker, interval_s: float) -> None:
-        """Write ``tables`` when ``changed`` is set and every ``interval_s``."""
+    Tables of delivery progress are written after a flush of the log.  So the progress on disk is never ahead of the
+    delivered messages on disk, and a power loss repeats messages and does not lose them.
+    """
+
+    def __init__(
+        self, tables: Sequence[SavedTable], worker: Worker, changed: Signal, flush_before: FlushRuns | None = None
+    ) -> None:
+        """Save ``tables`` when ``changed`` is set; before each of them, flush the log with ``flush_before``."""
         self._tables = tables
-        self._changed = changed
         self._worker = worker
-        self._interval_s = interval_s
+        self._changed = changed
+        self._flush_before = flush_before
         self._log = EventLog(LOGGER, "tables are not saved for now: %s")
 
-    async def run(self) -> None:
-        """Work until cancelled."""
-        persist_at = trio.current_time() + self._interval_s
-        while True:
-            with trio.move_on_at(persist_at):
-                await self._changed.wait()
-            persist_at = trio.current_time() + self._interval_s
-            self._changed.clear()  # before they are encoded: a later change is saved after the pause
-            await trio.sleep(await self._save())
+    async def run(self, interval_s: float) -> None:
+        """Save changed tables at least every ``interval_s``, until cancelled.
 
-    async def _save(self) -> float:
+        Raises:
+            StoreError: the log cannot be flushed; like every failed flush this ends the broker.
+        """
+        save_at = trio.current_time() + interval_s
+        while True:
+            with trio.move_on_at(save_at):
+                await self._changed.wait()
+            save_at = trio.current_time() + interval_s
+            self._changed.clear()  # before they are encoded: a later change is saved after the pause
+            await trio.sleep(await self._save_all())
+
+    async def _save_all(self) -> float:
         """Return how long to pause, s."""
-        encoding_s = 0.0
-        refusal: StoreError | None = None
-        for table in self._tables:
-            if table.is_dirty:
-                table.is_dirty = False  # before it is encoded, as above
-                try:
-                    pieces, took_s = await self._worker.run(_encode(table))
-                    encoding_s += took_s
-                    await trio.to_thread.run_sync(table.write, pieces)
-                except trio.Cancelled:  # before a thread started it: the shutdown saves the table
-                    table.is_dirty = True
-                    raise
-                except StoreError as exc:
-                    table.is_dirty = True
-                    refusal = exc
-        if refusal is not None:
+        encoding_s = [await self._save(table) for table in self._tables if table.is_dirty]
+        if None in encoding_s:
             self._changed.set()
-            self._log.occurred(refusal)
             return _RETRY_S
         self._log.ended()
-        return max(_PAUSE_S, encoding_s * _PAUSE_TO_WORK)
+        return max(_PAUSE_S, sum(filter(None, encoding_s)) * _PAUSE_TO_WORK)
+
+    async def _save(self, table: SavedTable) -> float | None:
+        """Return how long the table took to encode, s; ``None`` if the disk refuses it."""
+        table.is_dirty, is_saved = False, False  # before it is encoded, as above
+        try:
+            pieces, encoding_s = await self._worker.run(_encode(table))
+            if self._flush_before is not None:
+                if not await self._flush_before.flush_log():
+                    return None
+                self._worker.end_step()
+            try:
+                await trio.to_thread.run_sync(table.write, pieces)
+            except StoreError as exc:
+                self._log.occurred(exc)
+                return None
+            is_saved = True
+            return encoding_s
+        finally:
+            table.is_dirty = table.is_dirty or not is_saved  # if cancelled, the shutdown saves it
+
+    def save_now(self) -> None:
+        """Write changed tables in this thread; log those that the disk refuses."""
+        dirty = [table for table in self._tables if table.is_dirty]
+        if dirty and (self._flush_before is None or self._flush_before.flush_log_now()):
+            save_now(dirty)
 
 
 def _encode(table: SavedTable) -> Work[tuple[list[bytes], float]]:
@@ -85,7 +106,7 @@ def save_now(tables: Iterable[SavedTable]) -> None:
     for table in tables:
         if table.is_dirty:
             try:
-                table.write(table.encode())
+                table.write(list(table.pieces()))
             except StoreError as exc:
                 LOGGER.error("table not saved, its changes may be lost: %s", exc)
             else:

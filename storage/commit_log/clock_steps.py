@@ -7,9 +7,9 @@ time knows which parts of the log to search.  Source: behaviour.md A.4 (6): Rock
 
 import logging
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from triomq.protocol.errors import StoreError, StoreLayoutError
+from triomq.protocol.errors import StoreError
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.json_table import JsonTable
 
@@ -43,11 +43,8 @@ class ClockSteps:
         Raises:
             StoreLayoutError: it is damaged.
         """
-        table = self._table.load() if self._table is not None else None
-        try:
-            self.all = tuple(ClockStep(int(at), int(newest)) for at, newest in (table or {}).get("steps", ()))
-        except (AttributeError, TypeError, ValueError) as exc:
-            raise StoreLayoutError("clockSteps.json holds no steps of the clock") from exc
+        if self._table is not None:
+            self.all = self._table.load_as(_steps_in) or ()
 
     def add(self, offset: int, newest_ms: int) -> None:
         """Remember that the next record, at ``offset``, is older than the one before, stored at ``newest_ms``.
@@ -75,3 +72,7 @@ class ClockSteps:
         self.all = steps
         if self._table is not None:
             self._table.save({"steps": [list(step) for step in steps]})
+
+
+def _steps_in(saved: Any) -> tuple[ClockStep, ...]:
+    return tuple(ClockStep(int(at), int(newest)) for at, newest in saved.get("steps", ()))

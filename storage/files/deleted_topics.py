@@ -7,8 +7,8 @@ recovery can bring such a topic back; here each deletion is remembered with the 
 
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
-from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.json_table import JsonTable
 
@@ -30,13 +30,7 @@ class DeletedTopics:
         Raises:
             StoreLayoutError: it is damaged.
         """
-        table = self._table.load()
-        if table is None:
-            return
-        offsets = table.get("offsetTable") if isinstance(table, dict) else None
-        if not isinstance(offsets, dict) or not all(type(offset) is int for offset in offsets.values()):
-            raise StoreLayoutError(f"{self._table.path} holds no table of deleted topics")
-        self._offsets = {str(topic): offset for topic, offset in offsets.items()}
+        self._offsets = self._table.load_as(_offsets_in) or {}
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -67,3 +61,7 @@ class DeletedTopics:
         if offsets != self._offsets:
             self._table.save({"offsetTable": offsets})
             self._offsets = offsets
+
+
+def _offsets_in(saved: Any) -> dict[str, int]:
+    return {str(topic): int(offset) for topic, offset in saved["offsetTable"].items()}

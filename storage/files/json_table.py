@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -19,6 +19,8 @@ from triomq.protocol.errors import ProtocolError, StoreLayoutError
 from triomq.storage.files.file_system import FileSystem, translated
 
 LOGGER: Final = logging.getLogger("triomq.storage.files.json_table")
+
+Content = TypeVar("Content")
 
 _MEMBERS_AT_ONCE: Final = 2048  # with the rows that they are of
 _END: Final = b"}\n}"  # of an empty object in another
@@ -65,6 +67,20 @@ class JsonTable:
         if self._file_system.exists(self.path):
             LOGGER.warning("table is empty path=%s", self.path)
         return None
+
+    def load_as(self, read: Callable[[Any], Content]) -> Content | None:
+        """Return what ``read`` makes of the table; ``None`` if it was never saved.
+
+        Raises:
+            StoreLayoutError: neither the file nor its backup can be read, or ``read`` finds something else in them.
+        """
+        try:
+            saved = self.load()
+            return None if saved is None else read(saved)
+        except (AttributeError, KeyError, TypeError, ValueError, ProtocolError) as exc:
+            raise StoreLayoutError(
+                f"{self.path} does not hold its table ({exc!r}); restore it, or delete it to start without its content"
+            ) from exc
 
     def save(self, table: Any) -> None:
         """Replace the table by ``table``, a value ``json`` can write; ``encode`` and ``write`` in one.

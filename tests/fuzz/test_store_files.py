@@ -35,7 +35,7 @@ def original(maker: StoreMaker, *, clean: bool) -> tuple[Path, dict[str, list[by
     for number in (1, 2):
         table = offsets_of(store.config.root)
         table.commit("g", "T", 0, number)
-        table.write(table.encode())
+        table.write(list(table.pieces()))
     wanted = {topic: bodies(store, topic) for topic in ("T", "U")}
     root = store.config.root
     if clean:

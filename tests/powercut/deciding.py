@@ -144,7 +144,7 @@ class Deciding(Delivering):
         """Write how far the transactions are settled."""
         if self._settled.is_dirty:
             self._settled.is_dirty = False
-            self._settled.write(self._settled.encode())
+            self._settled.write(list(self._settled.pieces()))
 
     def check_transactions(self) -> None:
         """Compare the state of each transaction with what the log holds of it."""

@@ -97,7 +97,7 @@ class Delivering(Sending):
 
     def _write_progress(self, flush: Callable[[], None] | None = None) -> None:
         tables = [table for table in (self.schedule.offsets, self.timer.progress) if table.is_dirty]
-        contents = [table.encode() for table in tables]
+        contents = [list(table.pieces()) for table in tables]
         for table in tables:
             table.is_dirty = False
         if flush is not None:

@@ -135,7 +135,7 @@ class Life(Deciding):
         for (topic, queue_id), offset in offsets.items():
             table.commit(GROUP, topic, queue_id, offset)
         self.offset_tables.append(offsets)
-        table.write(table.encode())
+        table.write(list(table.pieces()))
         self.offset_tables = [offsets]
 
     def delete_topic(self) -> None:

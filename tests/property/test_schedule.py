@@ -158,7 +158,7 @@ class ScheduleMachine(RuleBasedStateMachine):
     @rule()
     def save(self) -> None:
         for table in (self.schedule.offsets, self.timer.progress):
-            table.write(table.encode())
+            table.write(list(table.pieces()))
         self.unsaved = {0: [], 1: [], 2: [], 3: []}
 
     @rule()

@@ -87,7 +87,7 @@ def test_without_automatic_creation_there_is_no_template(path: Path) -> None:
 
 
 def test_saved_template_is_removed_when_auto_create_is_off(path: Path, table: TopicTable) -> None:
-    table.write(table.encode())
+    table.write(list(table.pieces()))
     assert opened(path, auto_create_topic=False).get("TBW102") is None
 
 
@@ -146,7 +146,7 @@ def test_what_changes_nothing_leaves_the_data_version(table: TopicTable) -> None
 
 def test_topics_survive_a_restart(path: Path, table: TopicTable) -> None:
     table.put(TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=2, perm=4))
-    table.write(table.encode())
+    table.write(list(table.pieces()))
     again = opened(path)
     config = again.get("T")
     assert config is not None
@@ -177,7 +177,7 @@ def test_a_file_without_a_system_topic_is_saved_anew(path: Path, table: TopicTab
     path.write_bytes(orjson.dumps(saved))
     again = opened(path)
     assert again.is_dirty
-    assert b"rmq_sys_wheel_timer" in b"".join(again.encode())
+    assert b"rmq_sys_wheel_timer" in b"".join(again.pieces())
     assert again.data_version == table.data_version
 
 

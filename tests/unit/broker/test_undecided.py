@@ -56,7 +56,7 @@ class Opened:
         for _ in range(2):
             self.undecided.save_offsets()
             self.store.flush()
-        self.offsets.write(self.offsets.encode())
+        self.offsets.write(list(self.offsets.pieces()))
         self.store.close()
         return Opened(self.config.root)
 

@@ -33,7 +33,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     offsets.set(1, 5)
     offsets.set(18, 2**40)
     assert offsets.is_dirty
-    offsets.write(offsets.encode())
+    offsets.write(list(offsets.pieces()))
     again = table(tmp_path)
     again.load()
     assert again.to_json() == {"offsetTable": {1: 5, 18: 2**40}}

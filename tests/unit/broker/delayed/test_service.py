@@ -1,7 +1,6 @@
 """The service that delivers delayed messages: it sleeps, wakes in time, wakes who waits, and saves how far it is."""
 
 import errno
-import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -227,32 +226,6 @@ async def test_offsets_are_saved_every_10_s_after_their_messages(peer: Peer, moc
         mock_clock.jump(20)
         await wait_all_tasks_blocked()
         assert saved(broker) == b"", "what has not changed is not written again"
-
-
-async def test_a_disk_that_refuses_the_table_is_tried_again(
-    peer: Peer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    offsets = peer.broker.schedule.offsets
-    write = offsets.write
-    tries = []
-
-    def refuse(content: bytes) -> None:
-        tries.append(content)
-        raise StoreError("no room")
-
-    monkeypatch.setattr(offsets, "write", refuse)
-    async with delivering(peer.broker):
-        await wait_all_tasks_blocked()
-        offsets.set(1, 1)
-        for number in (1, 2):
-            mock_clock.jump(10.1)
-            await until(lambda number=number: len(tries) == number and offsets.is_dirty)  # type: ignore[misc]
-            await wait_all_tasks_blocked()
-        monkeypatch.setattr(offsets, "write", write)
-        mock_clock.jump(10.1)
-        await until(lambda: saved(peer.broker) != b"")
-    messages = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert messages == ["progress of delayed messages is not saved for now: no room"]
 
 
 async def test_disk_losing_messages_stops_service_and_saves_nothing(

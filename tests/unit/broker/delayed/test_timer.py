@@ -246,7 +246,7 @@ def test_rejected_delivery_is_retried_without_loss(peer: Peer, clock: Clock) -> 
     for _ in range(3):
         assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 100
     assert len(broker.timer) == 3
-    assert b'"firstOffset": 0' in b"".join(broker.timer.progress.encode())
+    assert b'"firstOffset": 0' in b"".join(broker.timer.progress.pieces())
     set_disk_full(broker.store, is_full=False)
     assert broker.timer.deliver(clock.now_ms) is None
     assert bodies(broker) == [b"0", b"1", b"2"]

@@ -22,7 +22,7 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
     before = progress(tmp_path)
     before.set([(17, 4)])
     assert before.is_dirty
-    before.write(before.encode())
+    before.write(list(before.pieces()))
     after = progress(tmp_path)
     assert (after.done, after.first_offset, after.is_dirty) == ((17, 4), 3, False)
 

@@ -91,7 +91,7 @@ def test_every_change_raises_the_data_version(table: SubscriptionGroupTable) -> 
 def test_groups_survive_a_restart(path: Path, table: SubscriptionGroupTable) -> None:
     table.put(SubscriptionGroupConfig(group_name="G", consume_enable=False))
     table.put(SubscriptionGroupConfig(group_name="TOOLS_CONSUMER", retry_max_times=1))
-    table.write(table.encode())
+    table.write(list(table.pieces()))
     again = opened(path)
     for name in ("G", "TOOLS_CONSUMER"):
         assert again.get(name) == table.get(name)

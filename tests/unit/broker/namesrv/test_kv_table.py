@@ -27,7 +27,7 @@ def test_values_survive_a_restart(path: Path) -> None:
     table.put("N", "two", "2")
     table.put("empty", "gone", "")
     table.delete("empty", "gone")
-    table.write(table.encode())
+    table.write(list(table.pieces()))
     assert orjson.loads(path.read_bytes()) == {"configTable": {"N": {"one": "1 ünd", "two": "2"}, "empty": {}}}
     again = opened(path)
     assert (again.get("N", "one"), again.namespace("empty"), again.namespace("other")) == ("1 ünd", {}, None)

@@ -33,7 +33,7 @@ def saves(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, 
 @asynccontextmanager
 async def saving(broker: Broker) -> AsyncGenerator[None]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(broker.table_saving.run)
+        nursery.start_soon(broker.table_saving.run, broker.config.persist_offsets_interval_s)
         yield
         nursery.cancel_scope.cancel()
 

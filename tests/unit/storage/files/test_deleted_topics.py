@@ -51,5 +51,5 @@ def test_restricting_nothing_writes_nothing(tmp_path: Path, faulty: FaultyFileSy
 def test_anything_else_in_the_file_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "deletedTopics.json").write_text(content)
-    with pytest.raises(StoreLayoutError, match="no table of deleted topics"):
+    with pytest.raises(StoreLayoutError, match="does not hold its table"):
         deleted(tmp_path)
