@@ -171,7 +171,7 @@ class _Home:
             async def call() -> Any:
                 return await _Watched(handler, args)  # wrong arguments raise here, not in the loop
 
-            context = contextvars.copy_context()  # what was set where the consumer was entered, and for this call
+            context = contextvars.copy_context()  # of the task that entered the consumer, and of this call
 
             def start() -> None:
                 tasks.append(self._loop.create_task(call(), context=context))
@@ -250,7 +250,7 @@ class TransactionProducer(_Homed[TrioTransactionProducer]):
     decide = _awaiting(TrioTransactionProducer.decide)
 
     async def send(self, message: Message, execute: Execute) -> Transaction:
-        """Store a message, run the local transaction, and tell the broker how it ended."""
+        """Store a message, run the local transaction, and send its result to the broker."""
         method, portal = TrioTransactionProducer.send, self._open_portal()
         return await _result_of(portal.submit(method, self._target, message, self._homed(execute)))
 

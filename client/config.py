@@ -117,10 +117,10 @@ _POSITIVE: Final = (
 def parse_namesrv(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the addresses of ``"host:port;host:port"`` or of a sequence of such, without repetitions.
 
-    The default port is 9876.  ``None`` stands for the environment variable ``TRIOMQ_NAMESRV``.
+    The default port is 9876.  ``None`` means the environment variable ``TRIOMQ_NAMESRV``.
 
     Raises:
-        ConfigError: there is no address, or one is malformed.
+        ConfigError: no address is given, or one is malformed.
     """
     if namesrv is None:
         namesrv = os.environ.get(NAMESRV_VARIABLE, "")

@@ -125,7 +125,7 @@ class OpenOnce(ABC):
 
     @abstractmethod
     def _run(self) -> AbstractAsyncContextManager[None]:
-        """Do what comes before the block, and after it: an ``asynccontextmanager`` method."""
+        """Open before the block and close after it: an ``asynccontextmanager`` method."""
 
     def __enter__(self) -> NoReturn:
         raise ClientError(wrong_block(self, "trio"))

@@ -219,7 +219,7 @@ class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
 
 
 class RangeReader(_Blocking[TrioRangeReader]):
-    """See :class:`triomq.client.consumer.range_reader.RangeReader`; it goes on pulling while its caller computes."""
+    """See :class:`triomq.client.consumer.range_reader.RangeReader`; it pulls ahead while its caller computes."""
 
     @arguments_of(TrioRangeReader)
     def __init__(self) -> None: ...

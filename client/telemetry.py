@@ -1,7 +1,7 @@
 """OpenTelemetry: a span and metrics for each send and each call of a handler (``ClientConfig.open_telemetry``).
 
-Needs the extra ``otel``, and is imported only if a client asks for it.  Only the API is used: what is exported, how
-contexts are written into messages and which sends are sampled is up to the program's SDK.
+Needs the extra ``otel``, and is imported only if a client asks for it.  Only the API is used: the program's SDK
+decides about exporters, the format of contexts in messages, and sampling.
 
 All names are here.  Source: the semantic conventions for messaging and RocketMQ, whose status is Development.  Older
 names were never used, so ``OTEL_SEMCONV_STABILITY_OPT_IN`` has nothing to choose from.
@@ -75,7 +75,7 @@ class Telemetry:
     """Makes spans and metrics for the clients of an instance, in any thread."""
 
     def __init__(self, settings: bool | OpenTelemetry, client_id: str, namespace: str | None) -> None:
-        """Take the providers, and what is the same in all spans."""
+        """Take the providers, and the attributes that all spans share."""
         to = settings if isinstance(settings, OpenTelemetry) else OpenTelemetry()
         meter = metrics.get_meter("triomq", triomq.__version__, to.meter_provider, _SCHEMA)
 
@@ -141,7 +141,7 @@ class Telemetry:
 
 
 class Operation:
-    """A span, and the figures recorded at its end; ``with`` ends it, and notes an error.
+    """A span, and the measurements recorded at its end; ``with`` ends it, and records an error.
 
     Attributes:
         span: the span.
@@ -177,7 +177,7 @@ class Operation:
         self.end(error)
 
     def make_current(self) -> None:
-        """Make what the running task or thread does until the end a part of this operation."""
+        """Make later spans of the running task or thread children of this operation, until it ends."""
         self._token = attach(self.context)
 
     def stored(self, queue: MessageQueue) -> None:
@@ -206,7 +206,7 @@ def _error_type(error: BaseException | str) -> str:
 
 
 def _describe(message_id: str, properties: Mapping[str, str]) -> Attributes:
-    """Return what is known of a message where it is sent and where it is consumed."""
+    """Return the attributes that both sender and consumer of a message know."""
     attributes: Attributes = {MESSAGE_ID: message_id}
     for name, attribute in ((PropertyName.TAGS, MESSAGE_TAG), (PropertyName.SHARDING_KEY, MESSAGE_GROUP)):
         if name in properties:
@@ -217,7 +217,7 @@ def _describe(message_id: str, properties: Mapping[str, str]) -> Attributes:
 
 
 def _describe_delivery(properties: Mapping[str, str]) -> Attributes:
-    """Return what only the sender knows: brokers remove the properties that say it."""
+    """Return the attributes that only the sender knows: brokers remove their properties."""
     if properties.get(PropertyName.TRANSACTION_PREPARED) == "true":
         return {MESSAGE_TYPE: "transaction"}
     if level := properties.get(PropertyName.DELAY_TIME_LEVEL):

@@ -94,7 +94,7 @@ async def plan_reset(
 
     async def plan(queue: MessageQueue) -> OffsetChange:
         before = await requests.committed(queue)
-        if before == 0:  # brokers before 5.0 also answer 0 if there is no offset
+        if before == 0:  # brokers before 5.0 also answer 0 without a stored offset
             if queue.broker_name not in known:
                 known[queue.broker_name] = await requests.stored_queue_ids(queue)
             if queue.queue_id not in known[queue.broker_name]:
@@ -133,14 +133,14 @@ async def carry_out(instance: ClientInstance, group: str, changes: Sequence[Offs
         await in_parallel(commit, (change for change in there if change.before is None))
         is_online = True
         try:
-            await _tell_members(instance, group, broker_name, there[0].queue.topic, to)
+            await _notify_members(instance, group, broker_name, there[0].queue.topic, to)
         except ConsumerNotOnlineError:
             is_online = False
         if not is_online:
             await in_parallel(commit, there)
 
 
-async def _tell_members(instance: ClientInstance, group: str, broker_name: str, topic: str, to: Start) -> None:
+async def _notify_members(instance: ClientInstance, group: str, broker_name: str, topic: str, to: Start) -> None:
     """Let the broker notify the members of new offsets; brokers 5.x also store them.
 
     Raises:
@@ -169,7 +169,7 @@ class Admin(MessageAdmin):
     """
 
     async def diagnose(self) -> Diagnosis:
-        """Examine name servers, brokers and consumer groups, and return what is wrong; see ``triomq doctor``."""
+        """Examine name servers, brokers and consumer groups, and return all problems; see ``triomq doctor``."""
         return await diagnose(self._entered())
 
     async def topics(self) -> list[str]:

@@ -35,11 +35,11 @@ class BrokerAnswer(NamedTuple):
     Attributes:
         name: of the broker.
         broker_id: 0: the master.
-        address: what it advertises.
+        address: the advertised one.
         reached_at: where it answered: its address or, failing that, its port at the name server's host; else ``None``.
         error: why it did not answer at its address.
         latency_ms: how long the answer took.
-        runtime: its figures; none if it tells them only to administrators.
+        runtime: its runtime statistics; empty if only administrators may read them.
         clock_ahead_ms: its clock minus this machine's; ``None`` if it does not report it.
         clock_error_ms: how wrong that may be.
     """

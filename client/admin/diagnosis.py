@@ -55,7 +55,7 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: which.
-        text: what is wrong.
+        text: the problem.
         advice: what to do.
         broker: the broker or name server concerned, if it is about one.
         group: the consumer group, likewise.
@@ -244,7 +244,7 @@ _ADVICE: Final[Mapping[StallCause, str]] = {
 
 
 def _about_lag(state: GroupState, now_ms: int) -> Iterator[Finding]:
-    """Yield one finding for all queues of a topic that stand still for the same reason."""
+    """Yield one finding for all queues of a topic that are stalled for the same reason."""
     queues: dict[tuple[str, StallCause, str], list[QueueState]] = {}
     for queue in state.queues:
         if queue.stall is not None and not _is_pulled(queue, now_ms):
@@ -272,7 +272,7 @@ def _places(queues: Iterable[QueueState]) -> str:
 
 
 class Diagnosis(NamedTuple):
-    """What was examined, and what is wrong there."""
+    """Numbers of examined brokers and groups, and the problems found."""
 
     brokers: int
     groups: int

@@ -220,8 +220,8 @@ async def read_group_state(
     lags = await read_lags(requests, brokers, group, topic)
     members = await read_members(requests, brokers, group)
     if topic is None and members is not None:  # brokers return only topics with offsets
-        told = {row.queue.topic for row in lags}
-        others = sorted(members.subscription_table.keys() - told)
+        listed = {row.queue.topic for row in lags}
+        others = sorted(members.subscription_table.keys() - listed)
         lags += chain(*await in_parallel(lambda other: read_lags(requests, brokers, group, other), others))
     is_enabled = config is None or config.consume_enable
     state = await _compare(instance, brokers, group, sorted(lags), members, is_enabled)

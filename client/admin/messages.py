@@ -102,7 +102,7 @@ async def _find_at(instance: ClientInstance, address: str, header: QueryMessageR
     is_complete = True
     for _ in range(_MAX_ROUNDS):
         messages = await _query(instance, address, wanted)
-        found |= {message.physical_offset: message for message in messages if _is_meant(message, header)}
+        found |= {message.physical_offset: message for message in messages if _matches(message, header)}
         if len(messages) < most or len(found) >= header.max_num:
             break
         earlier_ms = min(message.store_timestamp for message in messages)
@@ -134,7 +134,7 @@ async def _query(instance: ClientInstance, address: str, header: QueryMessageReq
     return messages
 
 
-def _is_meant(message: MessageExt, header: QueryMessageRequestHeader) -> bool:
+def _matches(message: MessageExt, header: QueryMessageRequestHeader) -> bool:
     if message.topic != header.topic or not header.begin_timestamp <= message.store_timestamp <= header.end_timestamp:
         return False
     return message.unique_id == header.key if header.unique_key_query else header.key in message.keys
@@ -329,13 +329,13 @@ class MessageAdmin(OpenOnce):
     async def plan_replay(
         self, group: str, into: str, begin: datetime, end: datetime, *, topics: Collection[str] = ()
     ) -> ReplayPlan:
-        """Find what the topics of a group hold of a time span, to be delivered to another group; nothing is sent.
+        """Find the messages of a time span in the topics of a group, to deliver them to another group; nothing is sent.
 
         Args:
             group: whose topics and filters; without members online the topics in which it has offsets, unfiltered.
             into: the group that is to get the messages.
             begin: store time of the first message.
-            end: store time of the last one; what is stored later than this call is not part of it.
+            end: store time of the last one; messages stored after this call are not included.
             topics: only these; never the group's retry topic.
 
         Raises:

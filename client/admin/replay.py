@@ -49,14 +49,14 @@ _KEPT: Final = (PropertyName.KEYS, PropertyName.TAGS, PropertyName.UNIQUE_KEY, P
 
 
 class ReplayQueue(NamedTuple):
-    """What one queue holds of the time span.
+    """The messages of the time span in one queue.
 
     Attributes:
         queue: one of a topic of the group.
         message_filter: which messages the group wants.
         begin: offset of the first message.
-        end: offset after the last one; ``begin`` if there is none.
-        first_ms: when the first message was stored; ``None`` if there is none.
+        end: offset after the last one; ``begin`` if no message matches.
+        first_ms: when the first message was stored; ``None`` without a message.
         last_ms: when the last one was stored.
     """
 
@@ -97,7 +97,7 @@ async def plan_replay(
     span: tuple[datetime, datetime],
     topics: Collection[str],
 ) -> ReplayPlan:
-    """Find what the topics of a group hold of a time span, its ends included; see ``Admin.plan_replay``."""
+    """Find the messages of a time span, its ends included, in the topics of a group; see ``Admin.plan_replay``."""
     begin_ms, end_ms = (Timestamp(max(round(at.timestamp() * 1000), 0)) for at in span)
     if end_ms < begin_ms:
         raise ConfigError(f"replay: the end, {span[1]}, is before the begin, {span[0]}")

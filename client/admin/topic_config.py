@@ -80,8 +80,8 @@ class TopicSettings:
 class TopicChange(NamedTuple):
     """The configuration of a topic on one broker, before and after a change.
 
-    A broker that does not know a setting leaves it out: so ``after`` is what it answers then.  ``hidden`` counts the
-    messages in queues that consumers no longer read.
+    A broker leaves out settings that it does not know, so ``after`` is its answer after the change.  ``hidden`` is the
+    number of messages in queues that consumers no longer read.
     """
 
     broker_name: str
@@ -131,7 +131,7 @@ def _described(config: TopicConfig) -> str:
 async def change_topic(
     requests: Requests, masters: Mapping[str, str], topic: str, settings: TopicSettings, *, force: bool, dry_run: bool
 ) -> list[TopicChange]:
-    """Change a topic on these brokers, given with their addresses; first all of them are asked what they have.
+    """Change a topic on these brokers, given with their addresses, after reading its configuration from all of them.
 
     Raises:
         ConfigError: consumers would not read some messages any more, and ``force`` is not set; nothing has changed.
@@ -165,7 +165,7 @@ async def change_topic(
 
 
 async def _count(requests: Requests, address: str, topic: str, queue_id: int) -> int:
-    """Return how many messages a queue holds; statistics of topics leave out queues that are not written."""
+    """Return the number of messages in a queue; statistics of topics leave out queues that are not written."""
     header = QueueRequestHeader(topic, queue_id)
     codes = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
     answers = [await requests.ask(address, code, header) for code in codes]

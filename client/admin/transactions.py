@@ -49,7 +49,7 @@ async def read_transactions(instance: ClientInstance) -> list[UndecidedTransacti
     """Return the undecided transactions of all brokers, oldest first.
 
     Raises:
-        NoRouteError: a broker does not let its operation messages be read, as Apache's.
+        NoRouteError: operation messages of a broker cannot be read, as those of Apache's brokers.
     """
     async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
         try:
@@ -89,7 +89,7 @@ def _described(half: MessageExt) -> UndecidedTransaction:
 
 
 async def _read_all(instance: ClientInstance, pull: PullConsumer, queue: MessageQueue) -> list[MessageExt]:
-    """Read a queue from what is settled to its end."""
+    """Read a queue from the group's stored offset to its end."""
     settled = await QueueRequests(instance, TRANSACTION_GROUP).committed(queue)
     queue_offset, end = max(settled or 0, await pull.min_offset(queue)), await pull.max_offset(queue)
     messages: list[MessageExt] = []

@@ -76,7 +76,7 @@ class Groups(ConnectionObserver):
             self.wake(address)
 
     def disconnected(self, address: str, reason: str) -> None:
-        """A connection has ended: tell the consumers."""
+        """A connection has ended: notify the consumers."""
         self._announced.discard(address)
         if address in self._brokers.addresses():
             self.unreachable(address, f"connection lost: {reason}")

@@ -1,4 +1,4 @@
-"""What a consumer asks for with one pull, and what it gets.
+"""The request and the answer of a pull.
 
 Source: wire.md 5.2.
 """
@@ -38,11 +38,11 @@ class PullRequest:
 
     Attributes:
         queue_offset: first message wanted.
-        max_messages: at most; brokers have a limit of their own, normally 32.
+        max_messages: upper limit; brokers also have one, normally 32.
         sub_version: version of the subscription that the broker must know.
         message_filter: which messages; ``None``: the broker uses the filter of the group's heartbeats.
         commit_offset: the group's progress, stored on the way; slaves do not store it.
-        suspend_s: how long the broker may hold the pull if there is no message.
+        suspend_s: how long the broker may hold a pull that finds no message.
         timeout_s: for the whole request; ``None``: the hold and a margin.
         broker_id: which of the queue's brokers.
         is_lite: whether a lite pull consumer asks.

@@ -158,14 +158,14 @@ class QueueRequests:
         return OffsetResponseHeader.decode(response).offset
 
     async def earliest_store_time(self, queue: MessageQueue) -> Timestamp | None:
-        """Return when the queue's first message was stored, ``None`` if there is none."""
+        """Return when the queue's first message was stored, ``None`` for an empty queue."""
         header = QueueRequestHeader(queue.topic, queue.queue_id)
         response = await self._checked(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
         timestamp = TimestampResponseHeader.decode(response).timestamp
         return None if timestamp < 0 else Timestamp(timestamp)
 
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the group's stored offset, ``None`` if there is none.
+        """Return the group's stored offset, ``None`` without one.
 
         A broker older than 5.0 may return 0 instead (wire.md 5.4).
         """

@@ -89,7 +89,7 @@ class Requests:
         name_servers: those given, and the one in use.
         connections: by address; only while it is open.
         lock_connections: further connections, for queue locks alone.  Nothing is ever left unread on them, so the
-            kernel closes them with a plain FIN when the process dies, which tells the broker to free the locks.
+            kernel closes them with a plain FIN when the process dies, upon which the broker frees the locks.
         namespace: translates names in headers, and in the JSON bodies of requests about topics and groups.
         is_open: whether requests are allowed.
     """
@@ -124,7 +124,7 @@ class Requests:
         self.is_open = True
 
     def refuse(self) -> None:
-        """Refuse new requests; those in flight go on."""
+        """Refuse new requests; those in flight continue."""
         self.is_open = False
         self._closed = True
 

@@ -151,9 +151,9 @@ class BrokerTable:
         }
 
     def find(self, broker_name: str, broker_id: int = MASTER_ID, only_this: bool = False) -> str | None:
-        """Return the address of a broker, ``None`` if there is none.
+        """Return the address of a broker, ``None`` if it is not known.
 
-        Unless ``only_this``, another broker with the name stands in for a missing id: the next slave, then any.
+        Unless ``only_this``, another broker with the name replaces a missing id: the next slave, then any.
         """
         brokers = self._addresses.get(broker_name)
         if not brokers:
@@ -195,7 +195,7 @@ def explain_no_route(topic: str, asked: Sequence[str], topics: Sequence[str] | N
     Args:
         topic: the topic without a route.
         asked: addresses of the name servers.
-        topics: all topics the name server knows, ``None`` if it did not tell.
+        topics: all topics of the name server, ``None`` if it has not listed them.
         auto_create: whether brokers seem to create topics when a client sends to them; ``None``: not known.
     """
     parts = [f"topic {topic!r} does not exist: it has no route (name server asked: {', '.join(asked)})"]

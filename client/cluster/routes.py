@@ -67,7 +67,7 @@ class Routes:
     """The routes of one instance."""
 
     def __init__(self, requests: Requests, brokers: BrokerTable, groups: Groups) -> None:
-        """Take what sends the requests, the table to fill, and the consumers to tell of changes."""
+        """Take the sender of requests, the table to fill, and the consumers to notify of changes."""
         self._requests = requests
         self._brokers = brokers
         self._groups = groups
@@ -77,7 +77,9 @@ class Routes:
         self._published: set[str] = set()
         self._sought: set[str] = set()  # addresses of brokers that consumers cannot reach
         self._refreshed: dict[str, float] = {}  # when a failure last asked for the route
-        self._watched: dict[str, tuple[frozenset[str], float]] = {}  # names of the brokers to come back, and until when
+        self._watched: dict[
+            str, tuple[frozenset[str], float]
+        ] = {}  # names of the brokers expected to return, and until when
         self._log = EventLog(
             LOGGER, "routes not updated topics=%d error=%s", logging.WARNING, recovery="routes are updated again"
         )
@@ -201,7 +203,7 @@ class Routes:
     async def _no_route(self, topic: str) -> NoRouteError:
         """Return the error for a topic without route: which name servers were asked, and what the reason may be.
 
-        Without a registered broker nobody can tell whether the topic exists, so the error does not mention it.
+        Without a registered broker it is unknown whether the topic exists, so the error does not mention it.
         """
         asked = self._requests.name_servers.addresses
         topics: list[str] | None = None

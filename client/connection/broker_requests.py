@@ -167,7 +167,7 @@ class RequestServer:
         nursery: trio.Nursery,
         namespace: Namespace,
     ) -> None:
-        """Take consumers and checkers by group, what takes replies, where tasks run, and the prefix of names."""
+        """Take consumers and checkers by group, the pending replies, a nursery for tasks, and the prefix of names."""
         self.namespace = namespace
         self.replies = replies
         self.consumers = consumers

@@ -3,11 +3,11 @@
 Rules: a waiter is completed at most once, by its answer, its deadline, its caller's cancellation or the end
 of the connection; frames are written whole or not at all; nothing here grows without bound.
 
-Per request there is no cancel scope, event, lock or task, because each costs as much as the request itself
+A request has no cancel scope, event, lock or task, because each costs as much as the request itself
 (a scope 6-8 us): a request suspends its task and the reader reschedules it; one timer task watches all
 deadlines; frames that are ready in one turn of the scheduler leave in one ``sendmsg``.
 
-A connection that is given up is reset, not closed: the kernel would go on delivering what it has buffered, and a
+A connection that is given up is reset, not closed: the kernel would still deliver its buffered data, and a
 send or a one-way commit could arrive half a minute later, behind newer ones.
 
 Source: wire.md 1.4 and 2.6, behaviour.md B.1.
@@ -178,7 +178,7 @@ class Connection:
 
         Args:
             opaque: the number in the frame; not in use by another request of this connection.
-            frame: all of the frame, or what stands before ``body``.
+            frame: the whole frame, or the part before ``body``.
             deadline: of the answer, on trio's clock.
             body: sent right after ``frame``, not copied.
             silence_s: give up earlier if nothing at all arrives for half of this, and for half of it after a probe;
@@ -295,7 +295,7 @@ class Connection:
         except OSError as exc:
             self.close(f"reading failed: {exc.strerror or exc}")
         except ProtocolError as exc:
-            if not self._waiters:  # else their errors tell it
+            if not self._waiters:  # else their errors report it
                 LOGGER.warning("connection closed peer=%s error=%s", self.address, exc)
             self.close(str(exc))
 

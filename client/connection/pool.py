@@ -138,7 +138,7 @@ class ConnectionTable:
         self._closed = False
 
     def get(self, address: str) -> Connection | None:
-        """Return the open connection to an address, ``None`` if there is none."""
+        """Return the open connection to an address, or ``None``."""
         connection = self._open.get(address)
         return None if connection is None or connection.closed else connection
 
@@ -147,7 +147,7 @@ class ConnectionTable:
         return frozenset(self._open)
 
     async def connect(self, address: str, deadline: float) -> Connection:
-        """Return the connection to an address; make it if there is none.
+        """Return the connection to an address, a new one if none is open.
 
         A caller that is cancelled or late does not end the attempt for the others.
 

@@ -17,7 +17,7 @@ _NOT_TLS: Final = (
     "tls.server.mode=permissive)"
 )
 _GIVE: Final = "give your certificate: TlsConfig(cert=, key=), --tls-cert and --tls-key"
-#: What to do about an alert of the peer, by what its name contains.
+#: The remedy for an alert of the peer, by a part of the alert's name.
 _ADVICE: Final = (
     ("certificate required", _GIVE),
     ("bad certificate", f"if you gave none, {_GIVE}"),  # of Java
@@ -95,7 +95,7 @@ class ClientTlsSocket(TlsSocket):
         """Receive plain bytes; 0 at the end.
 
         Raises:
-            BlockingIOError: there are none yet.
+            BlockingIOError: none have arrived yet.
             OSError: the connection is lost.
         """
         session = self._session

@@ -62,7 +62,7 @@ class StartPolicy:
 
     @classmethod
     def parse(cls, start: StartOffset | str) -> Self:
-        """Check what a user gave as ``start``.
+        """Check the ``start`` of a consumer.
 
         Raises:
             ConfigError: neither "earliest" nor "latest" nor a datetime with a time zone nor an offset from 0 on.

@@ -123,7 +123,7 @@ class Maintenance:
     async def leave(self, rebalancer: Rebalancer, locks: LockKeeper | None = None) -> None:
         """Store the last offsets, release the locks and leave the group; shield it, for ``END_LIMIT_S``."""
         with trio.move_on_after(_LAST_COMMIT_LIMIT_S):
-            rebalancer.note_progress()
+            rebalancer.update_progress()
             if rebalancer.is_out_of_date:
                 await self._offsets.persist(rebalancer.held, changed_only=True)
             else:
@@ -143,7 +143,7 @@ class Maintenance:
             full = trio.current_time() >= next_full
             if full:
                 next_full += interval_s
-            rebalancer.note_progress()
+            rebalancer.update_progress()
             # must not set back what a new member has stored of a queue that is still held here
             changed_only = not full or rebalancer.is_out_of_date
             await self._offsets.persist(tuple(rebalancer.loops), changed_only=changed_only)
@@ -166,7 +166,7 @@ class EngineService(ConsumeService, Protocol):
 
     @property
     def concurrency(self) -> int | None:
-        """How many handlers run at a time; ``None``: there is no handler, the user polls."""
+        """How many handlers run at a time; ``None`` without a handler: the user polls."""
 
     async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
         """Handle one message apart from queues and offsets; return the result and a remark."""
@@ -222,7 +222,7 @@ class Engine:
         )
 
     def join(self) -> None:
-        """Become a member of the group: brokers are told with the next heartbeat.
+        """Become a member of the group: brokers learn it from the next heartbeat.
 
         Raises:
             ClientError: the group is on this instance already.
@@ -299,7 +299,7 @@ class Engine:
         """Whether nothing is pulled until :meth:`resume`."""
         return self._context.suspended
 
-    def figures(self) -> dict[str, Any]:
+    def common_statistics(self) -> dict[str, Any]:
         """Return the fields that the statistics of all kinds of consumers have."""
         loops, counters = self.rebalancer.loops, self.rebalancer.counters.values()
         queues = {queue: loop.statistics() for queue, loop in loops.items()}
@@ -347,7 +347,7 @@ class Engine:
 
     def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
         """Return the offsets in memory."""
-        self.rebalancer.note_progress()
+        self.rebalancer.update_progress()
         return self._context.offsets.snapshot(topic)
 
     def running_info(self) -> bytes:

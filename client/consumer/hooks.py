@@ -52,8 +52,8 @@ class HookContext:
         group: the consumer's group.
         messages: what the handler gets.
         return_type: how it ended; ``None`` before.
-        result: what it returned.
-        error: what it raised.
+        result: its return value.
+        error: the exception that it raised.
         took_s: how long it ran.
         note: for the hooks themselves, for example from ``before`` to ``after``.
         trace_id: the id of this call in traces; "" without them.
@@ -202,7 +202,7 @@ class ConsumeObserver(ConsumeHook):
         return hooks if self._tracer is None and self._telemetry is None else (self, *hooks)
 
     def before(self, context: HookContext) -> None:
-        """Record that the handler is called; what it does belongs to the operation."""
+        """Record that the handler is called; its own spans become children of the operation."""
         if self._telemetry is not None:
             context.operation = self._telemetry.consuming("process", context.group, self._model, context.messages)
             context.operation.make_current()

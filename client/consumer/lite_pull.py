@@ -60,7 +60,7 @@ class LitePullConsumer(QueueQueries):
     before the next.  Nothing is committed automatically at the end: after a restart the messages of
     the last polls may be delivered again.
 
-    With ``model=MessageModel.BROADCASTING`` every member gets every message of what it subscribes to, and commits go to
+    With ``model=MessageModel.BROADCASTING`` every member gets every message of its subscriptions, and commits go to
     a local file, as those of a push consumer: see there for its place and for the name in ``config``.
 
     When an administrator resets the group's offsets, its positions move there, as by :meth:`seek`, and are committed.
@@ -97,7 +97,7 @@ class LitePullConsumer(QueueQueries):
             model: whether the members share the queues (CLUSTERING) or each gets every message (BROADCASTING).
             allocate: how queues are shared among members; all members must use the same.  Not used in broadcasting.
             settings: all other settings.
-            trace: record what is polled, in ``RMQ_SYS_TRACE_TOPIC`` or the topic named here.
+            trace: record polled messages, in ``RMQ_SYS_TRACE_TOPIC`` or the topic named here.
 
         Raises:
             IllegalNameError, ConfigError: the group's name, or an impossible value.
@@ -152,7 +152,7 @@ class LitePullConsumer(QueueQueries):
 
         Args:
             queues: all of them; those held before and missing here are given up.
-            expressions: filters by topic; "*" where there is none.
+            expressions: filters by topic; "*" for topics not named here.
 
         Raises:
             SubscriptionParseError: an expression.
@@ -311,7 +311,7 @@ class LitePullConsumer(QueueQueries):
             self._offsets.update(queue, queue_offset, increase_only=False)
 
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the offset committed last, here or else by the group; ``None`` if there is none.
+        """Return the offset committed last, here or else by the group; ``None`` without one.
 
         A broker older than 5.0 may return 0 for a group without offset while the queue's first message is young.
         """
@@ -320,7 +320,7 @@ class LitePullConsumer(QueueQueries):
         return await self._offsets.stored(queue) if known is None else known
 
     def statistics(self) -> LitePullStatistics:
-        """Return an immutable snapshot of the figures, also after the end.
+        """Return an immutable snapshot of the statistics, also after the end.
 
         Raises:
             ClientError: nothing was subscribed to or assigned.
@@ -328,7 +328,9 @@ class LitePullConsumer(QueueQueries):
         if self._engine is None:
             raise ClientError("nothing is subscribed to or assigned")
         counters = self._engine.rebalancer.counters.values()
-        return LitePullStatistics(polled=sum(counted.succeeded for counted in counters), **self._engine.figures())
+        return LitePullStatistics(
+            polled=sum(counted.succeeded for counted in counters), **self._engine.common_statistics()
+        )
 
     def _start(self, *, assigns: bool) -> Engine:
         instance = self._open_instance()

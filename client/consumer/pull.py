@@ -2,7 +2,7 @@
 
 It joins no group: brokers do not list it as a member.  So it can read beside the
 members of a push consumer's group without taking queues from them.  It is not notified when an administrator resets the
-group's offsets: that changes what is committed.  Java's can also join one, to hear which queues are
+group's offsets: that changes the committed offsets.  Java's can also join one, to learn which queues are
 its share: here that is a lite pull consumer's ``wait_assignment_changed``.
 
 Source: behaviour.md B.15 (pull consumer).
@@ -140,7 +140,7 @@ class QueueQueries(OpenOnce):
         return await first_stored_at(self._open(), queue, Timestamp(timestamp_ms))
 
     async def earliest_store_time(self, queue: MessageQueue) -> Timestamp | None:
-        """Return when the queue's first message was stored, in milliseconds; ``None`` if there is none."""
+        """Return when the queue's first message was stored, in milliseconds; ``None`` for an empty queue."""
         return await self._open().earliest_store_time(queue)
 
     def _open(self) -> QueueRequests:
@@ -209,8 +209,8 @@ class PullConsumer(QueueQueries):
             queue: from where.
             queue_offset: first message wanted.
             expression: which messages: tags, or ``Sql(...)``.
-            max_messages: at most; brokers have a limit of their own, normally 32.
-            wait_s: how long the broker may wait for a message if there is none.
+            max_messages: upper limit; brokers also have one, normally 32.
+            wait_s: how long the broker may wait for a message.
             max_bytes: at most so many bytes of messages; triomq's brokers then return more than 32, Apache's ignore it.
 
         Raises:
@@ -242,7 +242,7 @@ class PullConsumer(QueueQueries):
         return result._replace(messages=messages)
 
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the group's stored offset, ``None`` if there is none.
+        """Return the group's stored offset, ``None`` without one.
 
         A broker older than 5.0 may return 0 for a group without offset while the queue's first message is young.
         """

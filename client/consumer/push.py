@@ -67,7 +67,7 @@ class PushConsumer(OpenOnce):
     With ``model=MessageModel.BROADCASTING`` every member gets every message.  A failure is logged and final.  Progress
     is kept on the member's machine, in ``~/.rocketmq_offsets/CLIENT_ID/GROUP/offsets.json`` (see
     ``settings.local_offset_dir``), so a restarted member continues if its client id is the same: by default it is
-    the address and ``DEFAULT``, as in Java.  A second member of the group on one machine needs a name of its own,
+    the address and ``DEFAULT``, as in Java.  A second member of the group on one machine needs another name,
     ``config=ClientConfig(instance_name=...)``, and is rejected without.
 
     Leaving the block stops pulling at once, drops messages that no handler has begun, waits for running handlers up to
@@ -231,7 +231,7 @@ class PushConsumer(OpenOnce):
         service.resize(max_concurrency)
 
     def statistics(self) -> ConsumerStatistics:
-        """Return an immutable snapshot of the figures, also after the end.
+        """Return an immutable snapshot of the statistics, also after the end.
 
         Raises:
             ClientClosedError: the consumer was never entered.
@@ -260,7 +260,7 @@ class PushConsumer(OpenOnce):
                 raise
 
         async def live() -> None:
-            """Run the consumer in a task of its own: the user's block must not be shielded with it."""
+            """Run the consumer in a separate task: the user's block must not be shielded with it."""
             try:
                 await self._live(started, stopping)
             finally:
@@ -307,7 +307,7 @@ class PushConsumer(OpenOnce):
 def _placed(
     handler: Handler, settings: ConsumerConfig
 ) -> tuple[Handler, Callable[[], AbstractAsyncContextManager[None]]]:
-    """Return the handler as its executor calls it, and what is open meanwhile."""
+    """Return the handler as its executor calls it, and a context manager to keep open meanwhile."""
     if settings.executor == "thread":
         return handler, nullcontext
     from triomq.client.consumer.processing.processes import ProcessPool  # multiprocessing: 20 ms
@@ -385,7 +385,7 @@ class _Life:
             )
 
     def statistics(self) -> ConsumerStatistics:
-        """Return the present figures."""
+        """Return the present statistics."""
         counters = self.engine.rebalancer.counters.values()
         return ConsumerStatistics(
             succeeded=sum(counted.succeeded for counted in counters),
@@ -393,5 +393,5 @@ class _Life:
             sent_back=self._sender.sent,
             in_flight=self.service.in_flight(),
             is_suspended=self.engine.is_suspended,
-            **self.engine.figures(),
+            **self.engine.common_statistics(),
         )

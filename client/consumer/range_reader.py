@@ -3,9 +3,9 @@
 Apache's brokers return at most 32 messages for a pull by default, whatever is asked, so a reader that waits for each
 answer is idle most of the time.  This one asks ahead, at the offsets where it expects the next answers to begin, and
 names the bytes it accepts at once, so that our brokers return more.  Where an answer ends early, the gap is pulled;
-where two overlap, the caller drops what it has already: each record carries its offset.
+where two overlap, the caller drops records that it already has, by their offsets.
 
-With a filter nobody knows where the next answer begins, so only one pull is in flight then.
+With a filter the begin of the next answer is unknown, so only one pull is in flight then.
 """
 
 from collections import deque
@@ -137,7 +137,7 @@ class RangeReader(OpenOnce):
                 self._nursery = None
 
     def seek(self, queue_offset: int) -> None:
-        """Continue at another offset, after an answer that reports why there is nothing at :attr:`position`."""
+        """Continue at another offset, after an answer that explains the lack of messages at :attr:`position`."""
         self._drop_window()
         self.position = queue_offset
 

@@ -108,7 +108,7 @@ class QueueStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """Figures of a consumer since its start.
+    """Statistics of a consumer since its start.
 
     Attributes:
         succeeded: messages that handlers accepted.
@@ -141,7 +141,7 @@ class ConsumerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class LitePullStatistics:
-    """Figures of a lite pull consumer since its first subscription or assignment.
+    """Statistics of a lite pull consumer since its first subscription or assignment.
 
     Attributes:
         polled: messages that were polled.

@@ -81,7 +81,7 @@ class Subscriptions:
         """Parse filter expressions by topic.
 
         Raises:
-            ConfigError: there is no topic.
+            ConfigError: no topic is given.
             IllegalNameError: a topic has an impossible name.
             SubscriptionParseError: an expression cannot be read.
         """
@@ -114,7 +114,7 @@ class Subscriptions:
 
         Returns:
             The subscription, and whether pulls in flight have another filter.  Only those are to be sent again: the
-            broker holds what we no longer wait for, and tells it what it tells once, such as a reset (5.x).
+            broker answers the abandoned pull, too, and a one-time answer, such as a reset (5.x), would be lost.
 
         Raises:
             ConfigError: it is the retry topic, which is the consumer's own.

@@ -83,7 +83,7 @@ class AutoBatch:
         settings: ProducerConfig,
         observer: SendObserver | None = None,
     ) -> None:
-        """Take what sends the batches, and the observer of each message, which does not observe the batches."""
+        """Take the delivery of batches, which has no observer, and the observer of single messages."""
         self._delivery = delivery
         self._observer = observer
         self._compress_over_bytes = settings.compress_over_bytes
@@ -122,7 +122,7 @@ class AutoBatch:
         return await waiting.wait()
 
     async def _run(self, topic: str, queue: _TopicQueue) -> None:
-        """Send what waits until nothing does."""
+        """Send waiting messages until none is left."""
         batch: list[_Waiting] = []
         try:
             while batch := _take(queue.waiting):

@@ -67,7 +67,7 @@ def select_by_hash(queues: Sequence[MessageQueue], message: Message, key: object
     queue as long as the number of queues stays the same.
 
     Raises:
-        MessageIllegalError: there is no key, or Java's hash of its type is not known.
+        MessageIllegalError: no key is given, or Java's hash of its type is not known.
     """
     remainder = abs(_hash_code(message.sharding_key if key is None else key)) % len(queues)
     return queues[remainder]
@@ -211,7 +211,7 @@ class Producer(OpenOnce):
 
         Raises:
             MessageIllegalError, IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
-            RequestTimeoutError: there is no reply in time; one that comes later is dropped.
+            RequestTimeoutError: no reply arrived in time; a late one is dropped.
         """
         delivery, instance = self._entered(), self._instance
         correlation_id = f"{RANDOM.getrandbits(128):032x}"
@@ -261,7 +261,7 @@ class Producer(OpenOnce):
         earlier ones are stored: a note of the error gives their number of messages.
 
         Raises:
-            MessageIllegalError: there is no message; topics or ``wait_store_ok`` differ; one is delayed or too large.
+            MessageIllegalError: no message is given; topics or ``wait_store_ok`` differ; one is delayed or too large.
             IllegalNameError, NoRouteError, BrokerResponseError, ClientError: as :meth:`send`.
         """
         topic = check_batch(messages)
@@ -297,7 +297,7 @@ class Producer(OpenOnce):
     async def recall(self, handle: str) -> str:
         """Take a delayed message back before it is due; return its id.
 
-        Nothing tells whether the broker still had it: it may have been taken back before.
+        It is unknown whether the broker still had it: it may have been taken back before.
 
         Args:
             handle: ``SendResult.recall_handle``.
@@ -355,7 +355,7 @@ async def _compress(body: bytes) -> bytes:
 
 
 def _choice(message: Message, queue: MessageQueue | None, selector: QueueSelector | None, key: object) -> Choice | None:
-    """Return how to choose the target, ``None``: queues take turns."""
+    """Return a function that chooses the target, ``None``: queues take turns."""
     if selector is None:
         if queue is None:
             return None

@@ -36,10 +36,10 @@ class SendResult(NamedTuple):
     Attributes:
         status: how safely.
         message_id: the unique id its producer gave it; of a batch all, joined by commas.
-        offset_message_id: the id that tells its place in the broker's commit log; of a batch likewise.
+        offset_message_id: the id that contains its place in the broker's commit log; of a batch likewise.
         queue: the queue.
         queue_offset: its number in the queue; of a batch that of the first.
-        recall_handle: what takes a delayed message back, see ``Producer.recall``; only newer brokers give one.
+        recall_handle: the argument of ``Producer.recall`` for a delayed message; only newer brokers return one.
     """
 
     status: SendStatus

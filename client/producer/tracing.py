@@ -106,13 +106,13 @@ class Tracer:
         )
 
     async def run(self) -> None:
-        """Send what waits; runs until cancelled."""
+        """Send waiting records periodically; runs until cancelled."""
         while True:
             await trio.sleep(_INTERVAL_S)
             await self.flush()
 
     async def flush(self) -> None:
-        """Send what waits now."""
+        """Send waiting records now."""
         while self.waiting:
             records, body = self._next_batch()
             message = Message(self._topic, body, keys=_keys(records))
@@ -159,7 +159,7 @@ def _keys(records: list[TraceRecord]) -> list[str]:
 async def open_tracer(
     instance: ClientInstance, group: str, topic: str | None, kind: str
 ) -> AsyncGenerator[Tracer | None, None]:
-    """Trace during the block, and send what waits at its end; without a topic do not trace.
+    """Trace during the block, and send waiting records at its end; without a topic do not trace.
 
     Args:
         instance: connections to use.

@@ -113,7 +113,7 @@ class TransactionProducer(OpenOnce):
             async with producer.transaction(Message("Topic", b"body", keys="4711")):
                 await orders.insert("4711")
 
-    A broker asks any producer of the group about messages that nobody has decided, so all of them must be able to
+    A broker asks any producer of the group about undecided messages, so all of them must be able to
     check each other's messages.
     """
 
@@ -192,7 +192,7 @@ class TransactionProducer(OpenOnce):
             await trio.sleep(pause_s)
 
     async def send(self, message: Message, execute: Execute) -> Transaction:
-        """Store a message, run the local transaction, and tell the broker how it ended.
+        """Store a message, run the local transaction, and send its result to the broker.
 
         Args:
             message: the message; it cannot be delayed.
@@ -240,13 +240,13 @@ class TransactionProducer(OpenOnce):
         return Transaction(message, result)
 
     async def decide(self, transaction: Transaction, state: TransactionState, remark: str | None = None) -> None:
-        """Tell the broker how a transaction ended.
+        """Send the decision about a transaction to the broker.
 
         A failure is logged, and ``is_acknowledged`` stays false: the broker asks ``check`` then.
 
         Args:
             transaction: from :meth:`begin`.
-            state: how it ended; ``UNKNOWN`` tells the broker nothing.
+            state: how it ended; ``UNKNOWN`` sends nothing to the broker.
             remark: reason for the broker's log.
         """
         transaction.state = state
@@ -276,7 +276,7 @@ class TransactionProducer(OpenOnce):
     async def _end(
         self, address: str, header: EndTransactionRequestHeader, remark: str | None, message: Message | MessageExt
     ) -> bool | None:
-        """Send a decision; return whether the broker accepted it, ``None`` if there was no answer.
+        """Send a decision; return whether the broker accepted it, ``None`` without an answer.
 
         It is accepted, too, if the broker has stored it and its disk or slave takes longer; Apache's brokers answer
         SUCCESS then.  Source: EndTransactionProcessor.sendFinalMessage.

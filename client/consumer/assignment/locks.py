@@ -2,7 +2,7 @@
 
 A lock is requested before a queue is taken, and renewed while it is held.  The broker keeps it for 60 s; here it ends
 30 s after the last renewal began, so a consumer that cannot reach its broker stops long before another may start.
-All lock requests to one broker are sequential: a renewal must not relock what was just unlocked.
+All lock requests to one broker are sequential: a renewal must not lock a queue again that was just unlocked.
 
 A lock that the broker refuses to renew, or that was not renewed for longer than the broker keeps it, is lost: another
 member may have consumed meanwhile, so the queue must be taken again.

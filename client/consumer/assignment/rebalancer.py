@@ -153,10 +153,10 @@ class Rebalancer:
             self._round_ended.set()
             self._assigned.set()
 
-    def note_progress(self) -> None:
-        """Bring all offsets in memory up to what is consumed."""
+    def update_progress(self) -> None:
+        """Record in memory the offsets up to which all queues are consumed."""
         for loop in (*self.loops.values(), *self._retiring.values()):
-            loop.note_progress()
+            loop.update_progress()
 
     @property
     def held(self) -> tuple[MessageQueue, ...]:
@@ -195,7 +195,7 @@ class Rebalancer:
         elif self._chosen is None:
             for queue, loop in self.loops.items():
                 if queue.broker_name == broker_name:
-                    loop.note_progress()
+                    loop.update_progress()
                     self._context.offsets.doubt(queue)
 
     def revive(self, queue: MessageQueue) -> None:
@@ -243,7 +243,7 @@ class Rebalancer:
         complete = True
         # Most rounds are caused by a new member, which is about to ask for the stored offsets.
         with trio.move_on_after(_EARLY_COMMIT_LIMIT_S):
-            self.note_progress()
+            self.update_progress()
             await self._context.offsets.persist(tuple(self.loops), changed_only=True)
         for topic in self._subscriptions.topics:
             if topic not in self._subscriptions:  # removed meanwhile
@@ -320,14 +320,14 @@ class Rebalancer:
         """
         requests = self._context.requests
         try:
-            told = await requests.members(topic)
+            listed = await requests.members(topic)
         except REMOTE_ERRORS:
-            told = None
-        if told is None or self._instance.client_id not in told.client_ids:
+            listed = None
+        if listed is None or self._instance.client_id not in listed.client_ids:
             await self._instance.groups.beat()
-            told = await requests.members(topic)
-        missing = self._membership.missing(topic, told.broker_name, told.client_ids, trio.current_time())
-        return [*told.client_ids, *missing], bool(missing)
+            listed = await requests.members(topic)
+        missing = self._membership.missing(topic, listed.broker_name, listed.client_ids, trio.current_time())
+        return [*listed.client_ids, *missing], bool(missing)
 
     async def _take(self, subscription: Subscription, added: Collection[MessageQueue]) -> int:
         """Start pulling new queues; return how many could be started.

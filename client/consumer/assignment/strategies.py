@@ -46,15 +46,15 @@ class Membership:
         """Record that the connection to a broker has ended: it may know fewer members when it is back."""
         self._until[broker_name] = inf
 
-    def missing(self, topic: str, broker_name: str, told: Collection[str], now: float) -> frozenset[str]:
+    def missing(self, topic: str, broker_name: str, listed: Collection[str], now: float) -> frozenset[str]:
         """Return the members that count although the broker did not list them; ask again while there are some."""
         until = self._until.get(broker_name)
         if until == inf:
             until = self._until[broker_name] = now + RETURN_S
-        if until is not None and now < until and (missing := self._known.get(topic, frozenset()).difference(told)):
+        if until is not None and now < until and (missing := self._known.get(topic, frozenset()).difference(listed)):
             return missing
         self._until.pop(broker_name, None)
-        self._known[topic] = frozenset(told)
+        self._known[topic] = frozenset(listed)
         return frozenset()
 
     def forget(self, topic: str) -> None:

@@ -1,1 +1,1 @@
-"""Where a member begins and what it has consumed: broker-side offsets, local offsets, first offsets."""
+"""Progress of consumers: offsets at brokers, offsets in local files, and the first offset of a queue."""

@@ -87,7 +87,7 @@ class OffsetsFile:
         os.close(self._lock)
 
     def load(self) -> dict[MessageQueue, QueueOffset]:
-        """Return what was saved last; the previous version if that is missing, empty or damaged.
+        """Return the last saved offsets; the previous version if the last one is missing, empty or damaged.
 
         Raises:
             ProtocolError: there is a file, but neither version can be read.

@@ -48,7 +48,7 @@ class OffsetStore(ABC):
         self._offsets.pop(queue, None)
 
     def set_aside(self, queue: MessageQueue) -> None:
-        """Remove a queue that was lost with its connection, not given up: it may come back soon."""
+        """Remove a queue that was lost with its connection, not given up: it may return soon."""
         self.forget(queue)
 
     def snapshot(self, topic: str) -> Mapping[MessageQueue, QueueOffset]:
@@ -59,8 +59,8 @@ class OffsetStore(ABC):
         """Return the progress to send with the next pull; ``None``: nothing."""
         return None
 
-    def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:  # noqa: B027  # not every store needs it
-        """Record that a pull carried this progress to the broker."""
+    def confirmed(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:  # noqa: B027  # not every store needs it
+        """Record that the broker has this progress."""
 
     def doubt(self, queue: MessageQueue) -> None:  # noqa: B027  # nor this
         """Store no progress of a queue that another member may have now, until :meth:`catch_up` has compared it."""
@@ -95,7 +95,7 @@ class OffsetStore(ABC):
 
     @abstractmethod
     async def stored(self, queue: MessageQueue) -> QueueOffset | None:
-        """Return the stored progress, ``None`` if there is none; raises one of ``REMOTE_ERRORS``."""
+        """Return the stored progress, ``None`` without one; raises one of ``REMOTE_ERRORS``."""
 
     @abstractmethod
     async def store_first(self, first_offsets: Mapping[MessageQueue, QueueOffset]) -> Collection[MessageQueue]:
@@ -129,14 +129,14 @@ RETURN_S: Final = 2.0
 #: How many requests with progress may be in flight to a broker when its connection is lost.
 _MAX_RECENT: Final = 4
 #: How often the last progress is stored again if it goes back.
-_MAX_TELLS: Final = 4
+_MAX_REPEATS: Final = 4
 
 
 class _Aside(NamedTuple):
-    """Progress of a queue when its connection was lost, what was sent last, and until when it is valid."""
+    """Progress of a queue when its connection was lost, the offsets sent last, and the end of its validity."""
 
     progress: QueueOffset
-    told: Collection[QueueOffset]
+    sent: Collection[QueueOffset]
     until: float
 
 
@@ -146,7 +146,7 @@ class RemoteOffsetStore(OffsetStore):
     def __init__(self, requests: QueueRequests) -> None:
         super().__init__()
         self._requests = requests
-        self._told: dict[MessageQueue, QueueOffset] = {}
+        self._confirmed: dict[MessageQueue, QueueOffset] = {}
         self._sent_at: dict[MessageQueue, float] = {}  # when progress was sent that has no answer, or not yet
         #: What was sent last, newest at the end: the broker has one of these.
         self._recent: defaultdict[MessageQueue, deque[QueueOffset]] = defaultdict(partial(deque, maxlen=_MAX_RECENT))
@@ -157,7 +157,7 @@ class RemoteOffsetStore(OffsetStore):
     def forget(self, queue: MessageQueue) -> None:
         """Remove a queue from memory."""
         super().forget(queue)
-        self._told.pop(queue, None)
+        self._confirmed.pop(queue, None)
         self._sent_at.pop(queue, None)
         self._recent.pop(queue, None)
         self._doubtful.pop(queue, None)
@@ -195,22 +195,22 @@ class RemoteOffsetStore(OffsetStore):
     def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the progress if it is new to the broker; 0 is not worth sending."""
         known = self._offsets.get(queue)
-        if not known or known == self._told.get(queue) or queue in self._doubtful:
+        if not known or known == self._confirmed.get(queue) or queue in self._doubtful:
             return None
-        self._note_sent(queue, known)
+        self._record_sent(queue, known)
         return known
 
-    def told(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
-        """Record that a pull carried this progress to the broker."""
-        self._told[queue] = queue_offset
+    def confirmed(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        """Record that the broker has this progress."""
+        self._confirmed[queue] = queue_offset
         self._sent_at.pop(queue, None)
-        self._note_recent(queue, queue_offset)
+        self._record_recent(queue, queue_offset)
 
-    def _note_sent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+    def _record_sent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         self._sent_at[queue] = trio.current_time()
-        self._note_recent(queue, queue_offset)
+        self._record_recent(queue, queue_offset)
 
-    def _note_recent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+    def _record_recent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         recent = self._recent[queue]
         if not recent or recent[-1] != queue_offset:
             recent.append(queue_offset)
@@ -220,7 +220,7 @@ class RemoteOffsetStore(OffsetStore):
         of_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             known = self._offsets.get(queue)
-            if known is not None and not (changed_only and self._told.get(queue) == known):
+            if known is not None and not (changed_only and self._confirmed.get(queue) == known):
                 of_broker.setdefault(queue.broker_name, []).append(queue)
         async with trio.open_nursery() as nursery:
             for broker_name, broker_queues in of_broker.items():
@@ -231,14 +231,14 @@ class RemoteOffsetStore(OffsetStore):
             queue_offset = self._offsets.get(queue)
             if queue_offset is None or queue in self._doubtful:  # given up, or perhaps taken by others, meanwhile
                 continue
-            self._note_recent(queue, queue_offset)  # first: the queue may be set aside before this is written
+            self._record_recent(queue, queue_offset)  # first: the queue may be set aside before this is written
             try:
                 await self._requests.commit_oneway(queue, queue_offset)
             except REMOTE_ERRORS as exc:
                 log_retry(self._failures, broker_name, exc)
                 return  # the other queues would fail too
-            self._told[queue] = queue_offset
-            self._note_sent(queue, queue_offset)  # again: the queue may have been taken anew
+            self._confirmed[queue] = queue_offset
+            self._record_sent(queue, queue_offset)  # again: the queue may have been taken anew
         self._failures.ended(key=broker_name)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
@@ -255,7 +255,7 @@ class RemoteOffsetStore(OffsetStore):
             settled_at = self._sent_at.get(queue, -inf) + _SETTLED_AFTER_S
             if queue in self._doubtful and (await self._requests.committed(queue) or 0) > known[queue]:
                 return
-            for _ in range(_MAX_TELLS):
+            for _ in range(_MAX_REPEATS):
                 await self._requests.commit(queue, known[queue])
                 if trio.current_time() >= settled_at:
                     return
@@ -281,7 +281,7 @@ class RemoteOffsetStore(OffsetStore):
             except REMOTE_ERRORS as exc:
                 errors.append(exc)
             else:
-                self.told(queue, offsets[queue])
+                self.confirmed(queue, offsets[queue])
 
         for queue, queue_offset in offsets.items():
             self.update(queue, queue_offset, increase_only=False)
@@ -294,13 +294,13 @@ class RemoteOffsetStore(OffsetStore):
 
         Another member that had the queue meanwhile began at the stored offset and stored its own: then that is valid,
         even if it is lower, because an ordered queue must be redelivered in order.  An offset that is older
-        than all of these is that of a broker that crashed, and it is unknown what was consumed since.
+        than all of these comes from a broker that crashed; messages consumed since then are unknown.
         """
         stored = await self._requests.committed(queue)
         aside = self._aside.get(queue)
         if aside is None or stored is None:
             return stored
-        if stored in aside.told and stored < aside.progress and trio.current_time() < aside.until:
+        if stored in aside.sent and stored < aside.progress and trio.current_time() < aside.until:
             await self._requests.commit(queue, aside.progress)
             stored = aside.progress
         self._aside.pop(queue, None)

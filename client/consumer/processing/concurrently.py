@@ -44,7 +44,7 @@ class _Later(NamedTuple):
 
 
 class ConcurrentService(WorkerPool):
-    """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that.
+    """Runs the handler: :meth:`run` it in a separate nursery, and :meth:`stop` it before leaving that.
 
     Attributes:
         pending: messages that wait for a worker.
@@ -129,7 +129,7 @@ class ConcurrentService(WorkerPool):
             if self.pending:  # others may have been faster
                 return True
 
-    async def settle(
+    async def send_back(
         self, process_queue: ProcessQueue, messages: Sequence[MessageExt], delay_level: int = BROKER_DECIDES
     ) -> None:
         """Send failed messages back; those that are not are resubmitted later and hold the offset."""
@@ -154,7 +154,7 @@ class ConcurrentService(WorkerPool):
         return False
 
     def direct_result(self, status: object) -> ConsumeResult:
-        """Return what a result means for a direct call."""
+        """Translate a handler's result for a direct call."""
         return ConsumeResult.CR_SUCCESS if is_success(status) else ConsumeResult.CR_LATER
 
     def _forget_dropped(self) -> None:

@@ -67,7 +67,7 @@ _Handle: TypeAlias = Callable[[ProcessQueue, list[MessageExt], Slot], Awaitable[
 
 
 class OrderlyService(WorkerPool):
-    """Runs the handler: :meth:`run` it in a nursery of its own, and :meth:`stop` it before leaving that."""
+    """Runs the handler: :meth:`run` it in a separate nursery, and :meth:`stop` it before leaving that."""
 
     context: ClassVar[type[ConsumeContext | OrderlyContext]] = OrderlyContext
 
@@ -104,12 +104,12 @@ class OrderlyService(WorkerPool):
         self.parked.unpark_all()
 
     def _log_raised(self, messages: Sequence[MessageExt], error: Exception) -> None:
-        """Log a call that raised: of one message, which comes again after a pause, at once and then once a minute."""
+        """Log a call that raised: a failure of one message, which is redelivered, at once and then once a minute."""
         place = messages[0].topic, messages[0].queue_id, messages[0].queue_offset
         self._failures.occurred(*self.handler.failure(messages), key=place, cause=type(error).__name__)
 
     def direct_result(self, status: object) -> ConsumeResult:
-        """Return what a result means for a direct call."""
+        """Translate a handler's result for a direct call."""
         return _DIRECT_RESULTS[orderly_status(status)]
 
     async def work(self, slot: Slot) -> None:
@@ -331,13 +331,13 @@ class OrderlyService(WorkerPool):
 
 
 def _next_step(status: ConsumeStatus, *, auto_commit: bool, suspends: bool) -> _Step:
-    """Return what a result means.
+    """Return the step that follows a handler's result.
 
     Args:
         status: any but ``RECONSUME_LATER``.
         auto_commit: whether success consumes the messages at once.
-        suspends: for ``SUSPEND_CURRENT_QUEUE_A_MOMENT``: whether a message has to come again, and has not become a
-            dead letter instead.
+        suspends: for ``SUSPEND_CURRENT_QUEUE_A_MOMENT``: whether a message must be redelivered, and has not become
+            a dead letter instead.
     """
     if status is ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
         if suspends:

@@ -53,7 +53,7 @@ class ProcessQueue:
         counters: where its topic's messages are counted.
         dropped: given up; results of handlers that still run must not move an offset.
         cached_bytes: size of the records that are cached or taken.
-        last_offset: highest offset ever put, ``None`` if there was none.
+        last_offset: highest offset ever put, ``None`` before the first message.
         closing: orderly consumption is giving it up: the running handler may end, no other begins.
         consuming: for orderly consumption: it has a worker, or waits for one.
         lock: for orderly consumption: until when no other member can have the queue.
@@ -127,7 +127,7 @@ class ProcessQueue:
         """Highest offset ever put minus first offset of the cache; 0 if that is empty.
 
         This is what a crash would repeat.  Java measures to the last offset that is still cached, so its limit
-        lets everything through as long as the messages behind a slow one are consumed quickly.
+        has no effect as long as the messages behind a slow one are consumed quickly.
         """
         first = self.first_offset
         return 0 if first is None or self.last_offset is None else self.last_offset - first

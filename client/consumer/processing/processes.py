@@ -57,7 +57,7 @@ class _Worker:
         theirs.close()
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Return what :func:`_outcome` tells of the call.
+        """Run a call in the process and return its pickled result, see :func:`_outcome`.
 
         Raises:
             EOFError, OSError: the process died.
@@ -68,7 +68,7 @@ class _Worker:
         return answer
 
     def reap(self, timeout_s: float) -> str:
-        """Wait for the process, kill it if it goes on, and return how it ended."""
+        """Wait for the process, kill it after the time limit, and return how it ended."""
         self.process.join(timeout_s)
         if self.process.exitcode is None:
             self.process.kill()
@@ -134,7 +134,7 @@ class ProcessPool:
     def _take(self) -> _Worker:
         with self._lock:
             if self._is_closed:
-                raise SystemExit  # nobody waits for this thread any more
+                raise SystemExit  # the caller has stopped waiting for this thread
             while self._idle:
                 worker = self._idle.pop()
                 if worker.process.is_alive():
@@ -216,7 +216,7 @@ def _outcome(request: Callable[[], _Request], convert: Callable[[Any], Any]) -> 
 
 def _serve(connection: Connection) -> None:
     """Answer calls until the connection ends: the process's main function."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C and service managers tell all processes; the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # these signals go to all processes of the group; the parent decides
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     REPLIER.set(partial(_reply, connection))

@@ -109,7 +109,7 @@ class Slot:
 
 
 class WorkerPool(CooperativeBudget, ABC):
-    """Runs workers: :meth:`run` it in a nursery of its own.
+    """Runs workers: :meth:`run` it in a separate nursery.
 
     Attributes:
         context: what a batch handler gets beside its messages.
@@ -144,7 +144,7 @@ class WorkerPool(CooperativeBudget, ABC):
 
     @abstractmethod
     def direct_result(self, status: object) -> ConsumeResult:
-        """Return what a result means for a direct call."""
+        """Translate a handler's result for a direct call."""
 
     async def maintain(self) -> None:
         """Do the periodic work; runs until cancelled."""
@@ -171,7 +171,7 @@ class WorkerPool(CooperativeBudget, ABC):
         self.parked.unpark_all()
 
     def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
-        """Return how many messages handlers are processing, of one queue or of all."""
+        """Count the messages that handlers are processing, of one queue or of all."""
         return sum(
             len(slot.messages) for slot in self.slots if process_queue is None or slot.process_queue is process_queue
         )
@@ -185,7 +185,7 @@ class WorkerPool(CooperativeBudget, ABC):
         LOGGER.warning(RAISED, *self.handler.failure(messages), exc_info=True)  # noqa: LOG014  # its callers handle one
 
     def holds(self, messages: Sequence[MessageExt]) -> bool:
-        """Whether failed messages wait for a package that their bodies need: no failure is counted, others go on."""
+        """Whether failed messages wait for a missing package, which is no failure; other messages are handled."""
         if (error := missing_package(messages)) is None:
             return False
         self._held.occurred(*self.handler.held(messages, error), key=messages[0].topic, cause=str(error))

@@ -61,7 +61,7 @@ async def _work_each(service: ConcurrentService, slot: Slot) -> None:
             else:
                 counters.failed += 1
                 slot.messages = ()
-                await service.settle(process_queue, (message,))
+                await service.send_back(process_queue, (message,))
                 ended = now()
             if ended > service.turn_ends:
                 if ended - started > BLOCKED_S:
@@ -134,7 +134,7 @@ async def _finish_batch(
     process_queue.counters.failed += len(failed)
     process_queue.remove_all(accepted)
     if failed:
-        await service.settle(process_queue, failed, context.delay_level)
+        await service.send_back(process_queue, failed, context.delay_level)
 
 
 class _Outcome(NamedTuple):
@@ -167,7 +167,7 @@ async def _work_each_in_threads(service: ConcurrentService, slot: Slot) -> None:
         if left:
             service.put_back(left)
         for outcome in failed:
-            await service.settle(outcome.process_queue, (outcome.message,))
+            await service.send_back(outcome.process_queue, (outcome.message,))
 
 
 def _call_each(service: ConcurrentService, slot: Slot, outcomes: list[_Outcome]) -> None:

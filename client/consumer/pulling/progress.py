@@ -30,8 +30,8 @@ class Progress:
     def begin(self, queue: MessageQueue, first_offset: QueueOffset) -> None:
         """Record where a queue begins."""
 
-    def note(self, process_queue: ProcessQueue) -> None:
-        """Bring the progress in memory up to what is consumed."""
+    def update(self, process_queue: ProcessQueue) -> None:
+        """Record in memory the offset up to which the queue is consumed."""
 
     def skip(self, process_queue: ProcessQueue, next_offset: QueueOffset) -> None:
         """Record that no message before an offset matched."""
@@ -56,9 +56,9 @@ class HandlerProgress(Progress):
     def begin(self, queue: MessageQueue, first_offset: QueueOffset) -> None:
         """Record the offset; the broker knows it."""
         self._offsets.update(queue, first_offset, increase_only=False)
-        self._offsets.told(queue, first_offset)
+        self._offsets.confirmed(queue, first_offset)
 
-    def note(self, process_queue: ProcessQueue) -> None:
+    def update(self, process_queue: ProcessQueue) -> None:
         """Record the offset up to which handlers have ended."""
         if not process_queue.dropped and (consumed := process_queue.consumed_offset()) is not None:
             self._offsets.update(process_queue.queue, consumed, increase_only=True)
@@ -89,7 +89,7 @@ class PollBuffer:
     A unit is the messages of one pull.  Units are polled in the order of their arrival.
     """
 
-    concurrency: Final = None  # there is no handler
+    concurrency: Final = None  # no handler
 
     def __init__(self) -> None:
         self._units: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
@@ -106,7 +106,7 @@ class PollBuffer:
         self._arrived.set()
 
     async def consume_directly(self, _message: MessageExt, _queue: MessageQueue) -> tuple[ConsumeResult, str]:
-        """Refuse: there is no handler."""
+        """Refuse, for lack of a handler."""
         await trio.lowlevel.checkpoint()
         return ConsumeResult.CR_THROW_EXCEPTION, "a lite pull consumer has no handler: its user polls"
 
@@ -115,7 +115,7 @@ class PollBuffer:
         return 0
 
     def take(self) -> list[MessageExt]:
-        """Return the oldest unit, an empty list if there is none; units of queues that were given up are dropped."""
+        """Return the oldest unit, or an empty list; units of queues that were given up are dropped."""
         while self._units:
             process_queue, messages = self._units.popleft()
             if not process_queue.dropped:

@@ -85,7 +85,7 @@ class FlowLimits:
 
 
 def pull_size(config: PullConfig, queue: ProcessQueue, limits: FlowLimits, backlog: int) -> tuple[int, int | None]:
-    """Return how many messages, and how many bytes of them, to ask for; ``None``: the broker decides."""
+    """Return the number of messages to ask for, and of their bytes; ``None``: the broker decides."""
     if config.pull_batch_size is not None:
         return config.pull_batch_size, None if config.pull_batch_size <= _BATCH_SIZE else _BULK_BYTES
     if backlog <= _BATCH_SIZE:
@@ -148,7 +148,7 @@ class ConsumeService(Protocol):
         """Take messages that were put into a process queue."""
 
     def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
-        """Return how many messages handlers are processing."""
+        """Count the messages that handlers are processing."""
 
 
 @dataclass(slots=True)

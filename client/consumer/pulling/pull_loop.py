@@ -142,7 +142,7 @@ class PullLoop:
 
     def give_up(self) -> None:
         """Stop and record progress.  Results of handlers that still run are ignored."""
-        self.note_progress()
+        self.update_progress()
         self.process_queue.dropped = True
         self._scope.cancel()
 
@@ -154,13 +154,13 @@ class PullLoop:
             await trio.sleep(_IN_FLIGHT_CHECK_S)
         self.give_up()
 
-    def note_progress(self) -> None:
-        """Bring the progress in memory up to what is consumed."""
-        self._context.progress.note(self.process_queue)
+    def update_progress(self) -> None:
+        """Record in memory the offset up to which the queue is consumed."""
+        self._context.progress.update(self.process_queue)
 
     def statistics(self) -> QueueStatistics:
-        """Return the present figures."""
-        self.note_progress()
+        """Return the present statistics."""
+        self.update_progress()
         process_queue, committed = self.process_queue, self._context.offsets.get(self.queue) or QueueOffset(0)
         return QueueStatistics(
             next_pull_offset=self.next_offset,
@@ -176,7 +176,7 @@ class PullLoop:
         )
 
     def is_stalled(self, limit_s: float) -> bool:
-        """Whether the loop has made no progress for so long that it must be replaced."""
+        """Whether the loop has made no progress for this long, so that it must be replaced."""
         return trio.current_time() - self.process_queue.last_pulled_at > limit_s
 
     async def _pull_until_moved(self) -> None:
@@ -219,7 +219,7 @@ class PullLoop:
 
     async def _is_overtaken(self) -> bool:
         """Move to the offset that another member reached while this one was cut off from the broker, if any."""
-        self.note_progress()
+        self.update_progress()
         if (position := self.position()) is None:
             return False
         stored = await self._context.offsets.catch_up(self.queue, position)
@@ -239,7 +239,7 @@ class PullLoop:
 
     async def _pull(self) -> tuple[PullResult, float]:
         context, config = self._context, self._context.config
-        self.note_progress()
+        self.update_progress()
         consumed = context.offsets.for_pull(self.queue)
         is_lite = context.progress.is_lite
         is_doubtful = context.offsets.is_doubtful(self.queue)
@@ -260,7 +260,7 @@ class PullLoop:
         )
         result = await context.requests.pull(self.queue, pull)
         if consumed and not self._broker_id:  # slaves do not store it
-            context.offsets.told(self.queue, consumed)
+            context.offsets.confirmed(self.queue, consumed)
         self._broker_id = result.suggested_broker_id
         self._max_offset = result.max_offset
         return result, trio.current_time() - started

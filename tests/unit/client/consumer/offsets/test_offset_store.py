@@ -44,7 +44,7 @@ async def test_only_what_changed_is_stored_between_the_full_rounds(
     await requests.min_offset(queues[0])  # the route is known now
     for queue in queues:
         store.update(queue, QueueOffset(5), increase_only=True)
-    store.told(queues[1], QueueOffset(5))
+    store.confirmed(queues[1], QueueOffset(5))
     await store.persist(queues, changed_only=True)
     assert cluster.committed == {("G", queues[0]): 5}
     await store.persist(queues, changed_only=True)
@@ -84,7 +84,7 @@ async def test_pull_carries_only_unreported_progress(requests: QueueRequests, qu
     store.update(queue, QueueOffset(5), increase_only=True)
     assert store.for_pull(queue) == 5
     assert store.for_pull(queue) == 5  # the first one was not answered
-    store.told(queue, QueueOffset(5))
+    store.confirmed(queue, QueueOffset(5))
     assert store.for_pull(queue) is None
     store.update(queue, QueueOffset(6), increase_only=True)
     assert store.for_pull(queue) == 6
@@ -130,7 +130,7 @@ async def test_offset_written_after_its_queue_was_set_aside_is_the_members_own(
         cluster.committed["G", queue] = queue_offset
 
     monkeypatch.setattr(requests, "commit_oneway", late)
-    store.told(queue, QueueOffset(5))
+    store.confirmed(queue, QueueOffset(5))
     store.update(queue, QueueOffset(7), increase_only=True)
     nursery.start_soon(partial(store.persist, [queue], changed_only=True))
     await wait_all_tasks_blocked()
