@@ -31,6 +31,9 @@ def register(spark: "SparkSession") -> None:
     context = spark.sparkContext
     if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
+    if context.getConf().get("spark.submit.pyFiles"):
+        # Spark 4.3 does not pass these files to the process of a stream's reader, which runs next to the driver.
+        context.environment.setdefault("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     spark.dataSource.register(RocketMQDataSource)
 
 

@@ -49,6 +49,14 @@ def deduplicated(frame: "DataFrame", delay: str = "10 minutes") -> "DataFrame":
     return frame.dropDuplicates(["rowId"])
 
 
+def progress_line(progress: "StreamingQueryProgress") -> str:
+    """Return a line about one micro-batch."""
+    return (
+        f"batch {progress.batchId}: {progress.numInputRows} rows, {progress.processedRowsPerSecond:.0f} rows/s, "
+        f"lag {sum(lag(progress).values())}, {progress.batchDuration} ms\n"
+    )
+
+
 class PrintProgress(StreamingQueryListener):
     """Prints the progress of queries, at most once a second: ``spark.streams.addListener(PrintProgress())``."""
 
@@ -72,10 +80,7 @@ class PrintProgress(StreamingQueryListener):
         if not progress.numInputRows or now - self._printed_at < _LINE_INTERVAL_S:
             return
         self._printed_at = now
-        self._write(
-            f"batch {progress.batchId}: {progress.numInputRows} rows, {progress.processedRowsPerSecond:.0f} rows/s, "
-            f"lag {sum(lag(progress).values())}, {progress.batchDuration} ms\n"
-        )
+        self._write(progress_line(progress))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Do nothing."""

@@ -1,7 +1,7 @@
-"""Jobs for ``spark-submit``, usable as they are and as examples: produce, consume, aggregate, replay.
+"""Jobs for ``spark-submit``, for use as they are and as examples: produce, consume, aggregate, replay.
 
-Each is a module with ``main(argv) -> int`` and ``--help``; ``python -m triomq.spark.jobs.produce`` runs one without
-``spark-submit``, and its ``--print-submit`` prints what to give to ``spark-submit``.
+Each is a program with ``--help``.  ``python -m triomq.spark.jobs.produce`` runs one on this machine without
+``spark-submit``.
 
 Source: spark.md 8.
 """

@@ -5,17 +5,19 @@ Source: spark.md 3.3 (4), 3.7.
 
 import re
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Final, NamedTuple
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.sync import Admin, PullConsumer
+from triomq.client.sync import Admin, Producer, PullConsumer
 from triomq.protocol.bodies.route import ClusterInfo
 from triomq.protocol.errors import ConfigError, NoBrokerError, NoRouteError, TopicNotExistError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import topic_kind
-from triomq.spark.options.options import Options
+from triomq.spark.connections import borrow_client, close_clients
+from triomq.spark.options.options import Options, Use, parse_options
 from triomq.spark.retry import Retry, is_missing_topic
 
 #: A name server that has not answered yet gets this long, unless the user chose a planTimeoutMs: the address is wrong
@@ -248,3 +250,28 @@ def _explain_unmatched(pattern: str, topics: Sequence[str]) -> str:
     hint = f"; as a shell pattern it matches {', '.join(meant)}: write .* instead of *" if meant else ""
     listed = ", ".join(topics[:_SHOWN_TOPICS]) + (", ..." if len(topics) > _SHOWN_TOPICS else "")
     return f"option 'subscribePattern' matches no topic{hint}; the topics are: {listed or 'none'}"
+
+
+def find_topics(options: Mapping[Use, Mapping[str, str]], *, may_be_gone: bool) -> None:
+    """Look up all topics before Spark starts: a task reports a wrong address or name much later.
+
+    Args:
+        options: by use.
+        may_be_gone: a stream continues, and reports deleted topics itself.
+
+    Raises:
+        NoRouteError: a topic does not exist; for a write, no broker creates it either.
+        RequestTimeoutError: no name server answered within 5 s, or none knew a broker within ``planTimeoutMs``.
+    """
+    for use, texts in options.items():
+        given = parse_options(texts, use)
+        with borrow_client(given) as instance, PullConsumer(given["readGroup"], instance=instance) as consumer:
+            discovery = Discovery(given, instance, consumer)
+            if use is not Use.WRITE:
+                discovery.queues(discovery.retry(), may_be_gone=may_be_gone)
+                continue
+            discovery.reach_name_server()
+            with Producer(given["readGroup"], instance=instance) as producer:
+                find = partial(producer.publish_queues, given["topic"])
+                discovery.retry().call(find, is_final=is_missing_topic)
+    close_clients()

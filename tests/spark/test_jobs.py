@@ -9,11 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +17,10 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.harness import Topics, numbered, stop_session
-from triomq.spark.jobs import aggregate, consume, produce, replay
-from triomq.spark.jobs.shared import program
-from triomq.spark.jobs.shared.running import Tally
-from triomq.spark.jobs.shared.session import submit_settings
+from tests.spark.harness import Topics, numbered, stop_session, wait_until
+from triomq.spark.jobs import aggregate, common, consume, produce, replay
 
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
-JOBS = ("produce", "consume", "aggregate", "replay")
 Run = Callable[..., dict[str, Any]]
 #: Carrier, delay and event time in hours; one delay is missing, the last row comes two days late.
 FLIGHTS = [("UA", 5.0, 1), ("UA", None, 2), ("DL", -1.0, 30), ("DL", 3.0, 31), ("AA", 7.0, 100)]
@@ -47,7 +39,7 @@ def _jobs_session() -> Iterator[None]:
 def _lasting_session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let jobs not stop their session, but where the test asks for its own."""
     if "own_session" not in request.fixturenames:
-        monkeypatch.setattr(program, "_stop", lambda _: None)
+        monkeypatch.setattr(SparkSession, "stop", lambda _: None)
 
 
 @pytest.fixture
@@ -58,17 +50,16 @@ def own_session() -> None:
 
 @pytest.fixture
 def run(topics: Topics, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a job in this process, with ``--json``; return its counts after checking its exit code."""
+    """Run a job in this process, with ``--json``; check its exit code, and return its counts or its error."""
 
     def run_one(job: Any, *arguments: str, code: int = 0) -> dict[str, Any]:
         local = ("--master", "local[1,4]", "--namesrv", topics.namesrv, "--json")
         assert job.main([*arguments, *local]) == code
         found = capsys.readouterr()
         # PySpark itself may write a traceback of its accumulator server when a session ends.
-        said = [line for line in found.err.splitlines() if line.startswith("python -m triomq")]
-        assert len(said) == (code == 1), found.err
-        counts: dict[str, Any] = json.loads(found.out.splitlines()[-1]) | {"said": said}
-        return counts
+        errors = [line for line in found.err.splitlines() if line.startswith("python -m triomq")]
+        assert len(errors) == (code == 1), found.err
+        return {"error": errors[0]} if errors else dict(json.loads(found.out.splitlines()[-1]))
 
     return run_one
 
@@ -84,24 +75,13 @@ def flight_line(carrier: str, delay: float | None, hour: int) -> str:
     return f"{carrier},{'NA' if delay is None else delay},{stamp}\n"
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_help_and_usage_errors_start_nothing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    job = import_module(f"triomq.spark.jobs.{name}")
-    assert job.main(["--help"]) == 0
-    assert "exit codes: 0 done; 1 failed; 2 wrong option" in capsys.readouterr().out
-    assert job.main(["--print-path"]) == 0
-    assert Path(capsys.readouterr().out.strip()).name == f"{name}.py"
-    assert job.main(["--nonsense"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 def test_flights_flow_from_file_to_windows_and_other_topic(topics: Topics, run: Run, tmp_path: Path) -> None:
     """Scenarios 24 and 51: produce, consume, aggregate with late rows in a second run, replay."""
     topic, copy = topics.make(1), topics.make(1)
     source = tmp_path / "flights.csv"
     source.write_text("carrier,dep_delay,time_hour\n" + "".join(flight_line(*flight) for flight in FLIGHTS))
     sent = run(produce, "--topic", topic, "--tags", "carrier", "--null", "NA", str(source))
-    assert (sent["rows"], sent["bytes"]) == (5, sum(map(len, topics.bodies(topic))))
+    assert sent["rows"] == len(topics.bodies(topic)) == 5
     assert json.loads(topics.bodies(topic)[1]) == {"carrier": "UA", "time_hour": "2013-01-01T02:00:00.000Z"}
 
     files = ("--to", "csv", "--path", str(tmp_path / "files"), "--checkpoint", str(tmp_path / "log"))
@@ -129,7 +109,7 @@ def test_flights_flow_from_file_to_windows_and_other_topic(topics: Topics, run: 
     assert topics.bodies(copy) == topics.bodies(topic)[2:4]
 
 
-def test_the_rate_source_sends_as_many_rows_as_asked_for(topics: Topics, run: Run, own_session: None) -> None:
+def test_rate_source_sends_rows_asked_for(topics: Topics, run: Run, own_session: None) -> None:
     """With a session that the job starts and ends."""
     topic = topics.make(2)
     assert run(produce, "--topic", topic, "--rate-source", "--rate", "100", "--rows", "150")["rows"] == 150
@@ -137,28 +117,24 @@ def test_the_rate_source_sends_as_many_rows_as_asked_for(topics: Topics, run: Ru
     assert SparkSession.getActiveSession() is None
 
 
-@pytest.mark.parametrize("job", [consume, aggregate, replay], ids=["consume", "aggregate", "replay"])
-def test_a_query_that_fails_gives_code_1_one_line_and_counts(
-    job: Any, topics: Topics, run: Run, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("job", [consume, replay], ids=["consume", "replay"])
+def test_failed_query_ends_with_one_line(job: Any, topics: Topics, run: Run) -> None:
     """Scenario 51: a missing topic before Spark starts, a wrong offset in Spark's planning."""
-    more = {aggregate: ("--path", str(tmp_path)), replay: ("--topic", topics.make(1))}.get(job, ())
+    more = ("--topic", topics.make(1)) if job is replay else ()
     name, topic = job.__name__.rpartition(".")[2], topics.make(1)
-    counts = run(job, "--subscribe", "no-such-topic", *more, code=1)
-    assert not counts["rows"]
-    assert counts["said"][0].startswith(f"python -m triomq.spark.jobs.{name}: topic 'no-such-topic' does not exist")
+    error = run(job, "--subscribe", "no-such-topic", *more, code=1)["error"]
+    assert error.startswith(f"python -m triomq.spark.jobs.{name}: topic 'no-such-topic' does not exist")
     beyond = f'startingOffsets={{"{topic}": {{"broker-a": {{"0": 7}}}}}}'
-    counts = run(job, "--subscribe", topic, *more, "--option", beyond, code=1)
-    assert not counts["rows"]
-    assert f"{topic}@broker-a:0 has the offsets 0 to 0, not 7" in counts["said"][0]
+    error = run(job, "--subscribe", topic, *more, "--option", beyond, code=1)["error"]
+    assert f"{topic}@broker-a:0 has the offsets 0 to 0, not 7" in error
 
 
-def test_unsendable_rows_exit_with_code_1_one_line_and_counts(topics: Topics, run: Run, tmp_path: Path) -> None:
+def test_unsendable_row_ends_with_one_line(topics: Topics, run: Run, tmp_path: Path) -> None:
     """Scenario 51."""
     source = tmp_path / "rows.json"
     source.write_text('{"text": "a"}\n{"other": 1}\n')
-    counts = run(produce, "--topic", topics.make(1), "--body", "text", str(source), code=1)
-    assert "row 1, column 'body': is null" in counts["said"][0]
+    error = run(produce, "--topic", topics.make(1), "--body", "text", str(source), code=1)["error"]
+    assert "row 1, column 'body': is null" in error
 
 
 @pytest.mark.parametrize(
@@ -166,7 +142,7 @@ def test_unsendable_rows_exit_with_code_1_one_line_and_counts(topics: Topics, ru
     [(consume, signal.SIGINT, 130), (aggregate, signal.SIGTERM, 143)],
     ids=["SIGINT", "SIGTERM"],
 )
-def test_a_signal_stops_a_stream_which_tells_its_counts(
+def test_signal_stops_stream_and_prints_counts(
     job: Any, number: int, code: int, topics: Topics, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario 51; a new Spark context takes SIGINT for itself."""
@@ -174,88 +150,43 @@ def test_a_signal_stops_a_stream_which_tells_its_counts(
         stop_session()
     topic = topics.make(1)
     topics.send(topic, [b'{"carrier": "UA", "dep_delay": 1, "time_hour": "2013-01-01T03:00:00Z"}'] * 50)
-    hear = Tally.onQueryProgress
+    add = common._add
 
-    def end_when_heard(tally: Tally, event: Any) -> None:
-        hear(tally, event)
-        if event.progress.numInputRows:  # once: a second signal would end this process
+    def end_when_counted(counts: common.Counts, *arguments: Any, **options: Any) -> int:
+        last = add(counts, *arguments, **options)
+        if counts.rows and not counts.signal:  # once: a second signal would end this process
             os.kill(os.getpid(), number)
+        return last
 
-    monkeypatch.setattr(Tally, "onQueryProgress", end_when_heard)
+    monkeypatch.setattr(common, "_add", end_when_counted)
     more = ("--to", "parquet", "--checkpoint", str(tmp_path / "log")) if job is consume else ()
     counts = run(job, "--subscribe", topic, "--path", str(tmp_path / "files"), *more, "--follow", code=code)
     assert counts["rows"] == 50
 
 
-@pytest.mark.parametrize("job", [produce, replay], ids=["produce", "replay"])
-def test_a_signal_cancels_a_batch(job: Any, topics: Topics, run: Run, tmp_path: Path) -> None:
+def test_ctrl_c_ends_batch(topics: Topics, tmp_path: Path) -> None:
     """Scenario 51."""
-    topic = topics.make(1)
-    if job is produce:
-        source = tmp_path / "rows.json"
-        source.write_text("".join(f'{{"n": {n}}}\n' for n in range(2000)))
-        words = [str(source)]
-    else:
-        origin = topics.make(1)
-        topics.send(origin, numbered(2000))
-        words = ["--subscribe", origin]
-
-    def end_when_sent() -> None:
-        deadline = time.monotonic() + 60
-        while not topics.bodies(topic) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    killer = threading.Thread(target=end_when_sent)
-    killer.start()
-    run(job, "--topic", topic, "--rate", "10", *words, code=143)
-    killer.join()
+    topic, source = topics.make(1), tmp_path / "rows.json"
+    source.write_text("".join(f'{{"n": {n}}}\n' for n in range(2000)))
+    command = (sys.executable, "-m", "triomq.spark.jobs.produce", "--namesrv", topics.namesrv, "--topic", topic)
+    with subprocess.Popen((*command, "--rate", "10", str(source)), stderr=subprocess.PIPE, text=True) as running:
+        wait_until(lambda: bool(topics.bodies(topic)))
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=120)
+    assert running.returncode == 130, errors
+    assert "Traceback" not in errors
     assert len(topics.bodies(topic)) < 2000
 
 
-def test_each_program_hands_on_its_code() -> None:
-    """Scenario 51: all at once; that ``spark-submit`` does the same is in its own test."""
-    with ExitStack() as stack:
-        running = []
-        for name in JOBS:
-            path = Path(import_module(f"triomq.spark.jobs.{name}").__file__ or "")
-            command = [sys.executable, str(path), "--nonsense"]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            running.append((name, stack.enter_context(process)))
-        for name, process in running:
-            said, _ = process.communicate(timeout=120)
-            assert process.returncode == 2, said
-            assert f"{name}: " in said
-
-
-def test_spark_submit_runs_a_job_quietly_and_hands_on_its_code(topics: Topics, tmp_path: Path) -> None:
-    """Scenario 51, section 8: one line of the JVM's own on stderr, counts last on stdout; SIGTERM gives 143."""
+def test_spark_submit_runs_job(topics: Topics, tmp_path: Path) -> None:
+    """Scenario 51, section 8: the counts are the last line."""
     topic = topics.make(2)
     topics.send(topic, numbered(100))
-    path = Path(consume.__file__)
-    sink = tmp_path / "files"
-    settings = submit_settings()
-    words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     command = [
-        *(str(SPARK_SUBMIT), "--master", "local[2,4]", *words, str(path)),
-        *("--namesrv", topics.namesrv, "--subscribe", topic, "--to", "parquet", "--path", str(sink)),
+        *(str(SPARK_SUBMIT), "--master", "local[2,4]", consume.__file__),
+        *("--namesrv", topics.namesrv, "--subscribe", topic, "--to", "parquet", "--path", str(tmp_path / "files")),
         *("--checkpoint", str(tmp_path / "log")),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stderr.splitlines()) <= 1, done.stderr
-    heading, counts = done.stdout.splitlines()[-2:]
-    assert heading.split()[:2] == ["job", "rows"]
-    assert counts.split()[:2] == ["consume", "100"]
-    topics.send(topic, numbered(10))
-    with subprocess.Popen(
-        [*command, "--follow"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as running:
-        assert running.stdout is not None
-        try:
-            assert running.stdout.readline().startswith("batch 1: 10 rows")
-        finally:
-            running.terminate()
-        rest = running.stdout.read()
-    assert running.returncode == 143
-    assert rest.splitlines()[-1].split()[:2] == ["consume", "10"]
+    assert done.stdout.splitlines()[-1].startswith("100 rows, ")

@@ -8,9 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from triomq.protocol.errors import ConfigError
 from triomq.spark import RocketMQDataSource, register
-from triomq.spark.jobs.shared.session import open_session
 
 
 @pytest.mark.parametrize("words", [("-m", "triomq.spark.jobs.consume"), ("-c", "import triomq.spark")])
@@ -39,16 +37,8 @@ def test_registration_gives_local_workers_this_interpreter(
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     for name, value in chosen.items():
         monkeypatch.setenv(name, value)
-    session = Mock(sparkContext=Mock(master=master, pythonExec="python3"))
+    context = Mock(master=master, pythonExec="python3", environment={})
+    session = Mock(sparkContext=context)
     register(session)
     assert session.sparkContext.pythonExec == used
     session.dataSource.register.assert_called_once_with(RocketMQDataSource)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark leaves a pipe open
-def test_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    with pytest.raises(ConfigError, match=r"Java 17 or newer.*openjdk"):
-        open_session("consume", "local[1]")

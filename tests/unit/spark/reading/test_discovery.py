@@ -12,8 +12,10 @@ from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, NoRouteError, RequestTimeoutError, SystemBusyError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.spark import connections
 from triomq.spark.options.options import Use, parse_options
-from triomq.spark.reading.discovery import Discovery, QueueBounds
+from triomq.spark.reading import discovery
+from triomq.spark.reading.discovery import Discovery, QueueBounds, find_topics
 from triomq.spark.reading.driver import StreamDriver
 from triomq.spark.source import BatchReader
 
@@ -139,3 +141,30 @@ def test_topics_are_unknown_while_no_broker_is_registered(remote: BrokerThread, 
         remote.broker.add_topic("Topic")
         know_brokers(remote, "broker-a")
         assert list(discovery.queues(discovery.retry(one_try=True))) == Q
+
+
+def find(address: str, topic: str, use: Use, *, may_be_gone: bool = False, **more: str) -> None:
+    name = "topic" if use is Use.WRITE else "subscribe"
+    find_topics({use: {"nameServer": address, name: topic, **more}}, may_be_gone=may_be_gone)
+
+
+@pytest.mark.parametrize("use", Use)
+def test_topics_are_looked_up_without_leaving_client(remote: BrokerThread, use: Use) -> None:
+    find(remote.broker.address, "Topic", use)
+    assert not connections._entries
+    with pytest.raises(NoRouteError, match="similar topics: Topic"):
+        find(remote.broker.address, "Tpoic", use)
+    find(remote.broker.address, "Tpoic", Use.STREAM_READ, may_be_gone=True)
+
+
+@pytest.mark.parametrize("use", Use)
+def test_wrong_address_names_topic_and_option(use: Use) -> None:
+    with pytest.raises(RequestTimeoutError, match=r" Topic at 127\.0\.0\.1:1 \(option 'planTimeoutMs'\): given up"):
+        find("127.0.0.1:1", "Topic", use, planTimeoutMs="50")
+
+
+def test_wrong_address_is_reported_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert discovery.FIRST_CONTACT_S <= 5
+    monkeypatch.setattr(discovery, "FIRST_CONTACT_S", 0.05)
+    with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:1"):
+        find("127.0.0.1:1", "Topic", Use.STREAM_READ)
