@@ -1,142 +1,115 @@
 """Consume the flights with groups of two members, which count what they receive."""
 
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 from zlib import crc32
 
 import trio
 
-from triomq.cli.histogram import Histogram
 from triomq.client import ConsumeContext, MessageExt, PushConsumer
-from triomq.demo.flights import Expected, Flight
-from triomq.demo.load import NUMBER_PROPERTY, TOPIC
-from triomq.protocol.errors import TriomqError
+from triomq.demo.flights import Flight
+from triomq.demo.program import DemoError
 
+TOPIC: Final = "flights"
 MEMBERS: Final = 2
 _POLL_S: Final = 0.02
-_STALLED_S: Final = 20.0
-_ASSIGN_S: Final = 15.0
-
-
-class StalledError(TriomqError):
-    """The consumers did not make the expected progress."""
-
-
-class Member:
-    """One consumer of a group.
-
-    Attributes:
-        by_carrier: flights received.
-        checksum: sum of their lines' CRC-32.
-    """
-
-    def __init__(self, group: "Group") -> None:
-        self.by_carrier: Counter[str] = Counter()
-        self.checksum = 0
-        self.consumer: PushConsumer
-        self._group = group
-
-    def queues(self) -> int:
-        """Return how many queues it holds, without that of the retry topic."""
-        return sum(queue.topic == TOPIC for queue in self.consumer.statistics().queues)
-
-    async def handle(self, messages: list[MessageExt], _context: ConsumeContext) -> None:
-        """Count messages; called by the consumer."""
-        if self._group.sent_at is not None:
-            self._group.note_live(messages, self._group.sent_at)
-        else:
-            born_ms = messages[0].born_timestamp
-            self._group.bulk_latencies.add(max(0, time.time_ns() // 1_000_000 - born_ms) / 1000, len(messages))
-        for message in messages:
-            self.by_carrier[message.tags or ""] += 1
-            self.checksum += crc32(message.body)
+_LIMIT_S: Final = 120.0
 
 
 class Group:
-    """The members of a group.
+    """A consumer group that wants the flights of some carriers, and counts what its members receive.
 
     Attributes:
-        sent_at: in the live part, when each flight was sent, by number; ``None`` in the bulk.
-        live_latencies: from send to handler.
-        bulk_latencies: from the creation of a batch to the handler, including the time in the backlog.
+        carriers: that it wants; empty: all.
+        received: flights by carrier and member.
+        checksum: sum of the CRC-32 of the lines: independent of order, different if a line is missing or changed.
+        sent_at: when each of the flights was sent that measure the latency, by their line.
+        latencies_s: from their send to their handler.
     """
 
-    def __init__(self, name: str, expression: str, expected: Expected) -> None:
+    def __init__(self, name: str, carriers: Collection[str] = ()) -> None:
         self.name: Final = name
-        self.expression: Final = expression
-        self.expected: Final = expected
-        self.members: Final = [Member(self) for _ in range(MEMBERS)]
-        self.sent_at: list[float] | None = None
-        self.live_latencies: Final = Histogram()
-        self.bulk_latencies: Final = Histogram()
+        self.carriers: Final = carriers
+        self.received: Final[list[Counter[str]]] = [Counter() for _ in range(MEMBERS)]
+        self.checksum = 0
+        self.sent_at: dict[bytes, float] = {}
+        self.latencies_s: Final[list[float]] = []
+        self._consumers: list[PushConsumer] = []
 
     @property
     def consumed(self) -> int:
         """Flights received by all members."""
-        return sum(member.by_carrier.total() for member in self.members)
+        return sum(counter.total() for counter in self.received)
 
-    def expected_of(self, flights: Sequence[Flight]) -> int:
-        """Return how many of these flights the group wants."""
-        return sum(flight.carrier in self.expected.by_carrier for flight in flights)
+    def wanted(self, flights: Sequence[Flight]) -> list[Flight]:
+        """Return the flights that the group wants."""
+        return [flight for flight in flights if not self.carriers or flight.carrier in self.carriers]
 
-    def note_live(self, messages: list[MessageExt], sent_at: list[float]) -> None:
-        """Record the latency of live flights."""
-        now = trio.current_time()
-        for message in messages:
-            self.live_latencies.add(now - sent_at[int(message.properties[NUMBER_PROPERTY])])
-
-    def differences(self) -> list[str]:
-        """Compare the received flights with the data; nothing if all arrived once, unchanged."""
-        got: Counter[str] = Counter()
-        for member in self.members:
-            got += member.by_carrier
+    def differences(self, flights: Sequence[Flight]) -> list[str]:
+        """Compare what arrived with the data; nothing if each flight arrived once, unchanged."""
+        wanted = self.wanted(flights)
+        expected, got = Counter(flight.carrier for flight in wanted), sum(self.received, Counter[str]())
         wrong = [
-            f"{carrier}: {got[carrier]} instead of {self.expected.by_carrier[carrier]}"
-            for carrier in sorted(got.keys() | self.expected.by_carrier.keys())
-            if got[carrier] != self.expected.by_carrier[carrier]
+            f"group {self.name}: {carrier}: {got[carrier]} instead of {expected[carrier]}"
+            for carrier in sorted(got.keys() | expected.keys())
+            if got[carrier] != expected[carrier]
         ]
-        if not wrong and sum(member.checksum for member in self.members) != self.expected.checksum:
-            wrong.append("the counts are right, but the contents are not")
+        if not wrong and self.checksum != sum(crc32(flight.line) for flight in wanted):
+            wrong.append(f"group {self.name}: the counts are right, but the contents are not")
         return wrong
 
-    async def wait_consumed(self, count: int) -> None:
-        """Wait until so many flights arrived, or none arrived for 20 s."""
-        seen, seen_at = -1, trio.current_time()
-        while self.consumed < count and trio.current_time() < seen_at + _STALLED_S:
-            if self.consumed != seen:
-                seen, seen_at = self.consumed, trio.current_time()
-            await trio.sleep(_POLL_S)
+    async def handle(self, member: int, messages: list[MessageExt]) -> None:
+        """Count messages; a member's consumer calls this."""
+        now = trio.current_time()
+        for message in messages:
+            self.received[member][message.tags or ""] += 1
+            self.checksum += crc32(message.body)
+            if (sent_at := self.sent_at.pop(message.body, None)) is not None:
+                self.latencies_s.append(now - sent_at)
 
-    async def wait_balanced(self, queues: int) -> None:
-        """Wait until each member has its share of the queues: a later move could deliver messages twice.
+    async def wait_consumed(self, count: int) -> None:
+        """Wait until so many flights arrived, for two minutes at most."""
+        with trio.move_on_after(_LIMIT_S):
+            while self.consumed < count:  # noqa: ASYNC110  # no event exists
+                await trio.sleep(_POLL_S)
+
+    @asynccontextmanager
+    async def open(self, namesrv: str, queues: int) -> AsyncGenerator[None]:
+        """Run the members while the block runs, which starts once each has its share of the queues.
 
         Raises:
-            StalledError: this took over 15 s.
+            DemoError: the members did not share the queues within two minutes.
         """
-        with trio.move_on_after(_ASSIGN_S):
-            while any(member.queues() != queues // MEMBERS for member in self.members):  # noqa: ASYNC110  # there is no event
-                await trio.sleep(_POLL_S)
-            return
-        held = [member.queues() for member in self.members]
-        raise StalledError(f"group {self.name}: its members hold {held} of {queues} queues after {_ASSIGN_S:g} s")
+        async with AsyncExitStack() as stack:
+            for member in range(MEMBERS):
 
+                async def handle(messages: list[MessageExt], _: ConsumeContext, member: int = member) -> None:
+                    await self.handle(member, messages)
 
-@asynccontextmanager
-async def open_groups(groups: list[Group], namesrv: str) -> AsyncGenerator[None]:
-    """Run all members while the block runs; they store their offsets when they leave."""
-    async with AsyncExitStack() as stack:
-        for group in groups:
-            for member in group.members:
-                member.consumer = PushConsumer(
-                    group.name,
+                consumer = PushConsumer(
+                    self.name,
                     namesrv=namesrv,
-                    on_messages=member.handle,
-                    subscriptions={TOPIC: group.expression},
+                    on_messages=handle,
+                    subscriptions={TOPIC: " || ".join(self.carriers) or "*"},
                     start="earliest",
                     max_concurrency=4,
                 )
-                await stack.enter_async_context(member.consumer)
-        yield
+                self._consumers.append(await stack.enter_async_context(consumer))
+            await self._wait_balanced(queues)
+            yield
+
+    async def _wait_balanced(self, queues: int) -> None:
+        """Wait until no queue will move: a move could deliver messages twice."""
+        with trio.move_on_after(_LIMIT_S):
+            while any(self._held(one) != queues // MEMBERS for one in self._consumers):  # noqa: ASYNC110  # no event exists
+                await trio.sleep(_POLL_S)
+            return
+        raise DemoError(
+            f"group {self.name}: its members hold {list(map(self._held, self._consumers))} of {queues} queues "
+            f"after {_LIMIT_S:g} s"
+        )
+
+    def _held(self, consumer: PushConsumer) -> int:
+        return sum(queue.topic == TOPIC for queue in consumer.statistics().queues)

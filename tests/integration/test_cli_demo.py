@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 DEMO = (sys.executable, "-m", "triomq.demo")
 
 
-def test_the_demo_counts_right_and_leaves_its_store(tmp_path: Path) -> None:
+def test_demo_counts_right_and_leaves_its_store(tmp_path: Path) -> None:
     done = subprocess.run(
         (*DEMO, "--flights", "6000"),
         capture_output=True,
@@ -28,8 +28,8 @@ def test_the_demo_counts_right_and_leaves_its_store(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "RIGHT" in done.stdout
-    assert re.search(r"sent +6000 +6000 +\d+ +ok", done.stdout)
-    assert re.search(r'every-flight, tags "\*" +6000 +6000 +\d+ +ok', done.stdout)
+    assert re.search(r"sent +6000 +[\d,]+", done.stdout)
+    assert re.search(r"every-flight, tags \* +6000 +[\d,]+ +[\d.]+", done.stdout)
     (folder,) = tmp_path.iterdir()
     assert f"rm -r {folder}" in done.stdout
     assert (folder / "store" / "commitlog").is_dir()
@@ -56,7 +56,7 @@ def test_interrupted_demo_cleans_up_processes_and_files(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_data_is_told_on_one_line(tmp_path: Path) -> None:
+def test_missing_data_is_reported_on_one_line(tmp_path: Path) -> None:
     code = (
         "import importlib.util, sys; from triomq.demo.__main__ import main;"
         "importlib.util.find_spec = lambda name: None; sys.exit(main(['--remove']))"

@@ -221,7 +221,7 @@ def test_a_topic_made_again_is_data_loss_or_begins_anew(
 
 def test_a_window_aggregation_equals_the_batch(spark: "SparkSession", topics: Topics, checkpoint: Folder) -> None:
     """Scenario 24: flights by carrier and day; what comes later than the watermark is left out and counted."""
-    _, lines = read_lines(2000)
+    _, *lines = read_lines(2000)
     topic = topics.make(1)
     topics.send(topic, lines)
 
