@@ -95,7 +95,7 @@ def packaged_files() -> set[str]:
     of_rooms = {str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
     source = ROOT / "src" / "triomq"
     of_source = {str(path.relative_to(source)) for path in source.rglob("*.py")}  # does not follow the links
-    return of_rooms | of_source | {"py.typed"}
+    return of_rooms | of_source | {"py.typed", "cli/rocketmq_settings.txt"}
 
 
 @pytest.fixture(scope="module")
