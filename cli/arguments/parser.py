@@ -1,21 +1,13 @@
-"""The parser of the commands, and the options of every command.
-
-The module that runs a command and the class of its options are names here: nothing of a broker or client is imported.
-"""
+"""The parser of the command line: errors with a hint, and a short notation for options."""
 
 import argparse
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from triomq.cli.arguments import values
-from triomq.cli.exit_codes import EXIT_CODES_TEXT, ExitCode
+from triomq.cli.exit_codes import ExitCode
 from triomq.protocol.missing import explain_missing
-
-NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
-CREDENTIALS_VARIABLE: Final = "TRIOMQ_CREDENTIALS"
-DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 
 _FAMILIAR: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "-b": (("--broker", ""),),
@@ -122,10 +114,11 @@ def add_option(
         settings: others of argparse.
     """
     name, _, value = spec.removesuffix("...").partition(" ")
-    if not name.startswith("-"):
-        parser.add_argument(name.lower(), metavar=name, help=text)
+    if name == "--" or not name.startswith("-"):
+        metavar = None if "choices" in settings else spec
+        parser.add_argument(settings.pop("dest", name.lower()), metavar=metavar, help=text, **settings)
     elif not value:
-        parser.add_argument(name, help=text, **{"action": "store_true", **settings})
+        parser.add_argument(name, help=text, default=default or False, **{"action": "store_true", **settings})
     elif "|" in value:
         parser.add_argument(name, choices=value.split("|"), default=default, help=text, **settings)
     else:
@@ -134,59 +127,3 @@ def add_option(
             default = []
         read = read or values.KINDS.get(value)
         parser.add_argument(name, metavar=value, type=read, default=default, help=text, **settings)
-
-
-def add_command(
-    commands: Commands, name: str, runner: str, options_type: str, text: str, *, log_level: str = "warning"
-) -> Parser:
-    """Add a command with the options of all commands.
-
-    Args:
-        runner: ``module:function`` of this package.
-        options_type: ``module:class`` of its argument.
-        log_level: the default.
-    """
-    parser = _add_parser(commands, name, text)
-    parser.set_defaults(
-        runner=f"triomq.cli.commands.{runner}", options_type=options_type, name=parser.prog.removeprefix("triomq ")
-    )
-    add_option(parser, "--json", "write JSON: one object, or one object per line")
-    add_option(parser, "--log-level debug|info|warning|error", f"what to log ({log_level})", log_level)
-    add_option(parser, "--log-file FILE", "log to this file instead of stderr")
-    text = "rename the log file to FILE.1 above this size and begin a new one; 0: never (100MiB)"
-    add_option(parser, "--log-max-size SIZE", text, 100 * 1024**2)
-    add_option(parser, "--log-backups N", "keep this many renamed log files (5)", 5)
-    add_option(parser, "--log-format text|json", "format of the log (text)", "text")
-    return parser
-
-
-def add_client_command(commands: Commands, name: str, runner: str, options_type: str, text: str) -> Parser:
-    """Add a command that reaches brokers; ``options_type`` is a class of ``client_options``."""
-    options_type = f"triomq.cli.arguments.client_options:{options_type}"
-    parser = add_command(commands, name, runner, options_type, text)
-    default = os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
-    text = f"name server, several with ; between (${NAMESRV_VARIABLE}, else {DEFAULT_NAMESRV})"
-    add_option(parser, "--namesrv HOST:PORT", text, default, read=values.parse_namesrv)
-    add_option(parser, "--as-dialled", "reach brokers at the name server's host, not at the address they advertise")
-    text = f"account for brokers with ACL: env:NAME or file:PATH (${CREDENTIALS_VARIABLE}, else none)"
-    add_option(parser, "--credentials SOURCE", text, os.environ.get(CREDENTIALS_VARIABLE) or None)
-    add_option(parser, "--namespace NAME", "namespace of all topics and groups", read=values.parse_namespace)
-    add_option(parser, "--tls", "connect with TLS (useTLS); each of the following options includes it")
-    add_option(parser, "--tls-ca FILE", "certificates to trust (tls.client.trustCertPath; those of the system)")
-    add_option(parser, "--tls-cert FILE", "own certificate, for servers that want one (tls.client.certPath)")
-    add_option(parser, "--tls-key FILE", "its private key (tls.client.keyPath)")
-    text = "what of the server's certificate is checked: signature and host name, or the signature alone (host)"
-    add_option(parser, "--tls-verify host|ca|none", text)
-    return parser
-
-
-def add_subcommands(commands: Commands, name: str, text: str) -> Commands:
-    """Add a command that only has subcommands; return where to add these."""
-    return _add_parser(commands, name, text).add_subparsers(metavar="COMMAND", required=True)
-
-
-def _add_parser(commands: Commands, name: str, text: str) -> Parser:
-    parser: Parser = commands.add_parser(
-        name, help=text, description=text[:1].upper() + text[1:] + ".", epilog=EXIT_CODES_TEXT
-    )
-    return parser

@@ -8,9 +8,9 @@ from typing import Any, Final
 from triomq.cli.arguments.client_options import (
     GroupCreateOptions,
     GroupDeleteOptions,
+    GroupListOptions,
     GroupResetOffsetOptions,
     GroupShowOptions,
-    ListOptions,
 )
 from triomq.cli.arguments.values import escape_controls
 from triomq.cli.errors import UsageError
@@ -25,7 +25,7 @@ from triomq.protocol.names import is_system_group
 
 
 @client_command
-async def list_groups(options: ListOptions) -> None:
+async def list_groups(options: GroupListOptions) -> None:
     """Write the consumer groups with their number of members and their lag."""
     async with open_admin(options) as admin:
 
@@ -61,7 +61,7 @@ async def create(options: GroupCreateOptions) -> None:
         config = before or SubscriptionGroupConfig(options.group)
         config = replace(
             config,
-            consume_enable=config.consume_enable if options.consume is None else options.consume == "yes",
+            consume_enable=options.enable or (config.consume_enable and not options.disable),
             retry_max_times=config.retry_max_times if options.retries is None else options.retries,
         )
         if not options.dry_run:

@@ -7,8 +7,12 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from triomq.cli.arguments.client_options import MessageFindOptions, MessageRecallOptions, MessageShowOptions
-from triomq.cli.arguments.message_arguments import DEFAULT_PRODUCER_GROUP
+from triomq.cli.arguments.client_options import (
+    DEFAULT_PRODUCER_GROUP,
+    MessageFindOptions,
+    MessageRecallOptions,
+    MessageShowOptions,
+)
 from triomq.cli.arguments.values import StartAt, escape_controls
 from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.message_text import message_fields, shown_body

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from triomq.broker.config import default_store_root
-from triomq.cli.arguments.store_options import StoreDumpOptions, StoreOptions
+from triomq.cli.arguments.options import StoreDumpOptions, StoreOptions
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import (
     cells,

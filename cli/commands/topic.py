@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from triomq.cli.arguments.client_options import (
-    ListOptions,
     TopicCreateOptions,
     TopicDeleteOptions,
+    TopicListOptions,
     TopicShowOptions,
     TopicUpdateOptions,
 )
@@ -30,7 +30,7 @@ _PERMISSIONS: Final[Mapping[str, Permission]] = {
 
 
 @client_command
-async def list_topics(options: ListOptions) -> None:
+async def list_topics(options: TopicListOptions) -> None:
     """Write the names of topics."""
     async with open_admin(options) as admin:
         topics = await admin.topics()

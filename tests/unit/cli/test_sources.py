@@ -1,5 +1,4 @@
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 import trio
@@ -151,7 +150,7 @@ async def test_lines_before_one_that_is_refused_are_not_lost_with_it() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 5, 128, 5000])
 async def test_generated_messages_have_the_size_that_was_asked_for(size: int) -> None:
-    source = GeneratedSource(replace(options("--count", "10"), size=size), 10)
+    source = GeneratedSource(options("--count", "10", "--size", str(size)), 10)
     assert source.total == 10
     messages = [message for _ in range(3) for message in (await source.take(4)).messages]
     assert await source.take(4) == Batch([], [])

@@ -10,9 +10,9 @@ from triomq.cli.arguments.client_options import (
     ConsumeOptions,
     GroupResetOffsetOptions,
     GroupShowOptions,
-    ListOptions,
     ProduceOptions,
     TopicCreateOptions,
+    TopicListOptions,
 )
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.session import client_config
@@ -93,7 +93,7 @@ def test_commands_of_two_words_carry_both_in_their_name() -> None:
     assert (runner, name) == ("triomq.cli.commands.topic:create", "topic create")
     assert isinstance(options, TopicCreateOptions)
     assert (options.topic, options.queues, options.permission, options.dry_run) == ("T", 7, None, True)
-    assert isinstance(parse(["topic", "list"]).options, ListOptions)
+    assert isinstance(parse(["topic", "list"]).options, TopicListOptions)
     assert isinstance(parse(["group", "show", "g"]).options, GroupShowOptions)
 
 
