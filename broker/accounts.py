@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from triomq.broker.watched_file import MISSING, Marks, WatchedFiles, read_file
+from triomq.broker.watched_file import WatchedFiles, read_file
 from triomq.protocol.acl.accounts import AclRules
 from triomq.protocol.acl.addresses import union
 from triomq.protocol.acl.plain_acl import read_rules
@@ -60,7 +60,7 @@ class Accounts(WatchedFiles[AclRules]):
         Raises:
             ConfigError: one cannot be read.
         """
-        return [read_file(path)[1] or "" for path in self._files()]
+        return [read_file(path) or "" for path in self._files()]
 
     def file_of(self, key: str) -> Path:
         """Return the file that has an account, the first one for a new account.  May run in a worker thread.
@@ -68,7 +68,7 @@ class Accounts(WatchedFiles[AclRules]):
         Raises:
             ConfigError: a file cannot be read or is wrong.
         """
-        files = ((path, read_rules(read_file(path)[1] or "")) for path in self._files())
+        files = ((path, read_rules(read_file(path) or "")) for path in self._files())
         return next((path for path, rules in files if key in rules.accounts), self.path)
 
     def file_named(self, name: str) -> Path | None:
@@ -83,7 +83,7 @@ class Accounts(WatchedFiles[AclRules]):
         Raises:
             ConfigError: a file is wrong or cannot be written; nothing has changed.
         """
-        text = change(read_file(path)[1] or "")
+        text = change(read_file(path) or "")
         self._read_rules(path, text)
         path = path.resolve()
         scratch = path.with_name(f"{path.name}.tmp")
@@ -114,29 +114,28 @@ class Accounts(WatchedFiles[AclRules]):
     def _name(self, path: Path) -> str:
         return path.relative_to(self.path.parent).as_posix()
 
-    def _read(self) -> tuple[Marks, AclRules]:
+    def _read(self) -> AclRules:
         try:
             return self._read_rules()
         except ConfigError as exc:
             raise ConfigError(f"{self.path.parent}{os.sep}{exc}") from None
 
-    def _read_rules(self, changed: Path | None = None, changed_text: str = "") -> tuple[Marks, AclRules]:
-        """Return the marks of all files and what they say; a missing one has no accounts.
+    def _read_rules(self, changed: Path | None = None, changed_text: str = "") -> AclRules:
+        """Return the accounts in all files; a missing one has none.
 
         ``changed`` is a file that is to get another text.
 
         Raises:
             ConfigError: one cannot be read, or is wrong; the text begins with its name.
         """
-        marks: Marks = {}
         found: list[AclRules] = []
         places: dict[str, str] = {}
         for path in self._files():
             name = self._name(path)
             try:
-                marks[path], text = (MISSING, changed_text) if path == changed else read_file(path)
+                text = changed_text if path == changed else read_file(path)
                 found.append(read_rules(text or "", places, name if self._folder else ""))
             except ConfigError as exc:
                 raise ConfigError(f"{name}: {exc}") from None
         accounts = {key: account for rules in found for key, account in rules.accounts.items()}
-        return marks, AclRules(union(rules.white for rules in found), accounts)
+        return AclRules(union(rules.white for rules in found), accounts)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from triomq.broker.limits.quota_file import NO_LIMITS, Limits, QuotaRules, read_quotas
-from triomq.broker.watched_file import WatchedFile
+from triomq.broker.watched_file import WatchedFiles, read_file
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError
 from triomq.protocol.event_log import EventLog
@@ -143,7 +143,7 @@ class Peer(Protocol):
     usage: Usage | None
 
 
-class Quotas(WatchedFile[QuotaRules]):
+class Quotas(WatchedFiles[QuotaRules]):
     """The quotas in force, and the usage of each account and address.
 
     Attributes:
@@ -164,6 +164,12 @@ class Quotas(WatchedFile[QuotaRules]):
         self._has_accounts = has_accounts
         self._usages: dict[tuple[str, str], Usage] = {}
         self._sweep_at = _MAX_IDLE
+
+    def _read(self) -> QuotaRules:
+        try:
+            return self._parse(read_file(self.path))
+        except ConfigError as exc:
+            raise ConfigError(f"{self.path}: {exc}") from None
 
     def _parse(self, text: str | None) -> QuotaRules:
         if text is None and self.readings:

@@ -11,7 +11,7 @@ import ssl
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import trio
 
@@ -19,8 +19,8 @@ from triomq.broker.config import TlsConfig
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.sockets import Wire
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.watched_file import WatchedFiles
 from triomq.common.tls import HANDSHAKE, TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason
-from triomq.protocol.errors import ConfigError
 from triomq.protocol.event_log import EventLog
 
 LOGGER: Final = logging.getLogger("triomq.broker.network.tls")
@@ -35,8 +35,6 @@ _STEPS_PER_TURN: Final = 4  # of handshakes: a storm of them must not delay the 
 #: An alert, protocol_version: what a peer without TLS gets; a frame cannot begin so.
 _USE_TLS: Final = bytes.fromhex("15 0303 0002 02 46")
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
-
-Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
 class _Connection(Protocol):
@@ -53,7 +51,7 @@ class ServerTls:
     """The certificate in use, and the handshakes that go on.
 
     Attributes:
-        context: settings of new connections.
+        identity: its certificate, and the settings of new connections.
         reader: reads the connections; set before there are any.
         statistics: counts refused ones; likewise.
     """
@@ -68,8 +66,8 @@ class ServerTls:
             ConfigError: one cannot be used.
         """
         self._config = config
-        self._seen = self._taken = _stamp(config)
-        self.context = _load(config)
+        self.identity: Final = _Identity(config)
+        self.identity.load()
         self._max_sessions = max_sessions
         self._sessions: Counter[str] = Counter()  # by address
         self._handshakes: dict[_ServerTlsSocket, float] = {}  # their deadlines
@@ -129,26 +127,41 @@ class ServerTls:
         self._handshakes.pop(sock, None)
 
     async def run(self) -> None:
-        """End slow handshakes and take changed files until cancelled."""
-        while True:
-            await trio.sleep(_TICK_S)
-            now = trio.current_time()
-            for sock in [sock for sock, deadline in self._handshakes.items() if deadline <= now]:
-                sock.connection.close(f"no TLS handshake within {_HANDSHAKE_TIMEOUT_S:.0f} s")
-            await trio.to_thread.run_sync(self._take_changes)
+        """End slow handshakes, and use changed files, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.identity.run)
+            while True:
+                await trio.sleep(_TICK_S)
+                now = trio.current_time()
+                for sock in [sock for sock, deadline in self._handshakes.items() if deadline <= now]:
+                    sock.connection.close(f"no TLS handshake within {_HANDSHAKE_TIMEOUT_S:.0f} s")
 
-    def _take_changes(self) -> None:
-        """Take the files if one has changed, and none any more since the last look: all are written then."""
-        before, self._seen = self._seen, _stamp(self._config)
-        if self._seen == self._taken or self._seen != before:
-            return
-        self._taken = self._seen
-        try:
-            self.context = _load(self._config)
-        except ConfigError as exc:
-            LOGGER.error("changed files cannot be used, the old certificate stays in use: %s", exc)
-        else:
-            LOGGER.info("certificate changed cert=%s", self._config.cert)
+
+class _Identity(WatchedFiles[ssl.SSLContext]):
+    """The files of certificates; ``context`` has the settings of new connections."""
+
+    context: ssl.SSLContext
+
+    def __init__(self, config: TlsConfig) -> None:
+        log = EventLog(LOGGER, "changed files cannot be used, the old certificate stays in use: %s")
+        super().__init__(config.cert, log)
+        self._config = config
+
+    def _files(self) -> list[Path]:
+        config = self._config
+        return [path for path in (config.cert, config.key, config.client_ca) if path is not None]
+
+    def _read(self) -> ssl.SSLContext:
+        config = self._config
+        context = make_context(is_server=True)
+        load_identity(context, config.cert, config.key)
+        context.verify_mode = _CLIENT_AUTH[config.client_auth]
+        if config.client_ca is not None:
+            load_ca(context, config.client_ca)
+        return context
+
+    def _use(self, content: ssl.SSLContext) -> None:
+        self.context = content
 
 
 class _FirstRead:
@@ -194,7 +207,7 @@ class _ServerTlsSocket(TlsSocket):
     __slots__ = ("_received_bytes", "_tls", "connection")
 
     def __init__(self, tls: ServerTls, connection: _Connection, sock: socket.socket) -> None:
-        super().__init__(sock, TlsSession(tls.context, is_server=True))
+        super().__init__(sock, TlsSession(tls.identity.context, is_server=True))
         self.connection = connection
         self._tls = tls
         self._received_bytes = 0
@@ -238,30 +251,3 @@ class _ServerTlsSocket(TlsSocket):
         self._tls.ended(self)
         self._tls.left(self.connection.peer_ip)
         super().close()
-
-
-def _load(config: TlsConfig) -> ssl.SSLContext:
-    """Return the settings of new connections.
-
-    Raises:
-        ConfigError: a file cannot be used.
-    """
-    context = make_context(is_server=True)
-    load_identity(context, config.cert, config.key)
-    context.verify_mode = _CLIENT_AUTH[config.client_auth]
-    if config.client_ca is not None:
-        load_ca(context, config.client_ca)
-    return context
-
-
-def _stamp(config: TlsConfig) -> Stamp:
-    """Return what changes with the files."""
-    return tuple(_stamp_of(path) for path in (config.cert, config.key, config.client_ca) if path is not None)
-
-
-def _stamp_of(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
