@@ -19,13 +19,13 @@ from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.acceptors import Acceptors, Endpoint
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
-from triomq.broker.network.connection import Connection, ConnectionContext, Requests
+from triomq.broker.network.connection import Connection, ConnectionContext, Port
 from triomq.broker.network.listeners import check_ports
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.sockets import listen
 from triomq.broker.network.tls import SESSION_BYTES, ServerTls
-from triomq.broker.processors.guard import Guard, Port
-from triomq.broker.processors.namesrv import name_server
+from triomq.broker.pipeline import Pipeline, methods_of
+from triomq.broker.processors.namesrv import NameServerProcessors
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, tell_exposure
 from triomq.broker.services.monitor import Monitor, put_server
 from triomq.broker.services.saving import TableSaving
@@ -52,6 +52,7 @@ class NameServer:
     Attributes:
         config: its settings.
         routes, key_values: its tables; the second is on disk.
+        pipeline: serves the requests.
         context: what its connections share.
         stopping: set to stop it.
         audit: notes who did what, if that is wanted.
@@ -91,8 +92,9 @@ class NameServer:
         settings = NameServerSettings(path, config.order_messages)
         self._tls = tls
         self.audit: Final = None if config.audit is None else Audit(config, system_clock_ms)
-        self._guard = Guard(config, self.routes, statistics, audit=self.audit)
-        self._requests = Requests(name_server(self.routes, self.key_values, settings, worker))
+        methods = methods_of([NameServerProcessors(self.routes, self.key_values, settings)])
+        self.pipeline: Final = Pipeline(self.context, self.routes, methods, audit=self.audit)
+        self.context.service = self.pipeline
 
     def _forget(self, connection: Connection, _closed_by_peer: bool) -> None:
         self.routes.lost(connection)
@@ -103,15 +105,15 @@ class NameServer:
         Raises:
             ConfigError: an address cannot be bound.
         """
-        config, guarded = self.config, self._guard.guarded
+        config = self.config
         with ExitStack() as sockets:
             sock = sockets.enter_context(listen(config.listen))
             self.address = Address(config.listen.host, sock.getsockname()[1])
-            endpoints = [Endpoint(sock, guarded(self._requests, Port.NAMESRV), self.address.port)]
+            endpoints = [Endpoint(sock, Port.NAMESRV, self.address.port)]
             if config.admin_listen is not None:
                 sock = sockets.enter_context(listen(config.admin_listen))
                 self.admin_address = Address(config.admin_listen.host, sock.getsockname()[1])
-                endpoints.append(Endpoint(sock, guarded(self._requests, Port.ADMIN), self.admin_address.port))
+                endpoints.append(Endpoint(sock, Port.ADMIN, self.admin_address.port))
             if config.metrics is not None:
                 self.monitor = Monitor(config.metrics, "namesrv")
                 self.monitor.watched = self

@@ -8,7 +8,7 @@ Source: behaviour.md A.1, A.20.
 
 from collections.abc import Callable
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import trio
 
@@ -35,30 +35,28 @@ from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.acceptors import Acceptors, Endpoint
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
-from triomq.broker.network.connection import Connection, ConnectionContext, Requests
-from triomq.broker.network.listeners import Listeners, Ports
+from triomq.broker.network.connection import Connection, ConnectionContext, Service
+from triomq.broker.network.listeners import Listeners
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.shedding import Shedding
 from triomq.broker.network.tls import ServerTls
+from triomq.broker.pipeline import Method, Pipeline, methods_of
 from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
 from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
-from triomq.broker.processors.guard import Guard
-from triomq.broker.processors.namesrv import name_server
+from triomq.broker.processors.namesrv import NameServerProcessors
 from triomq.broker.processors.offset import OffsetProcessors
-from triomq.broker.processors.plain_requests import GuardedPlainRequests, PlainRequests
+from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
-from triomq.broker.processors.quotas import QuotaCheck
 from triomq.broker.processors.recall import RecallProcessor
 from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.reply import ReplyProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
-from triomq.broker.processors.table import Processors, tables
 from triomq.broker.processors.transaction import TransactionProcessors
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
@@ -83,8 +81,8 @@ from triomq.storage.config import Durability
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
-Gate: TypeAlias = Callable[[Requests], Requests]
-"""Replaces what a port serves: for a broker that is to refuse requests."""
+Gate: TypeAlias = Callable[[Service], Service]
+"""Replaces what serves the requests: for a broker that is to refuse some."""
 
 
 class Broker:
@@ -92,6 +90,7 @@ class Broker:
 
     Attributes:
         config: its settings.
+        pipeline: serves the requests.
         store, topics, key_values, schedule, timer, undecided: what is on disk.
         routes: the brokers that registered here, and this one.
         groups, notices: groups with offsets, members and locks; what tells members that theirs has changed.
@@ -132,19 +131,16 @@ class Broker:
         self.quotas: Final = (
             Quotas(config.quotas, steady_clock_ms, has_accounts=config.acl is not None) if config.quotas else None
         )
+        self._watched_files = cast(list[Accounts | Quotas], [*filter(None, (self.accounts, self.quotas))])
         self._build_pulls()
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
         self._build_tables(steady_clock_ms, random)
-        check = None if self.quotas is None else QuotaCheck(self.quotas)
-        self._guard = Guard(config, self.routes, self.statistics, self.accounts, self.audit, check)
         self._build_delays()
         self._build_transactions(random)
         self._build_services()
-        self.processors: Final = self._build_processors()
-        shedding = Shedding(config, self.statistics, self.refusals)
-        ports = tables(self.processors, self.worker, config.max_body_bytes, self._guard, shedding)
-        self.ports: Final = ports if gate is None else Ports(*map(gate, ports))
-        self._listeners: Final = Listeners(config.listeners, self.ports, config.admin_listen)
+        self.pipeline: Final = self._build_pipeline()
+        self.context.service = self.pipeline if gate is None else gate(self.pipeline)
+        self._listeners: Final = Listeners(config.listeners, config.admin_listen)
         self.acceptors: Final = Acceptors(self.context, self.stopping, tls)
 
     def _build_pulls(self) -> None:
@@ -247,45 +243,48 @@ class Broker:
         saved = self.topics, self.groups.settings, self.groups.offsets, self.key_values
         self.table_saving = TableSaving(saved, self.worker, self._changed)
 
-    def _build_processors(self) -> Processors:
+    def _build_methods(self) -> dict[int, Method]:
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
         waiting = self.schedule, self.timer, self.undecided
         sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
         names = NameServerSettings(self._json_table("kvConfig").path)
-        return Processors(
-            namesrv=name_server(self.routes, self.key_values, names, self.worker),
-            plain_requests=self._build_plain_requests(),
-            sends=sends,
-            replies=ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
-            send_backs=SendBackProcessor(store, topics, groups.settings, self.schedule, statistics, self.group_commit),
-            recalls=RecallProcessor(config, store, topics, self.timer, self.group_commit),
-            transactions=TransactionProcessors(store, topics, self.undecided, self.group_commit),
-            pulls=PullProcessor(store, topics, groups, self.worker, self.pulls),
-            offsets=OffsetProcessors(store, topics, groups),
-            queries=QueryProcessors(store, groups, config.max_frame_bytes, self.group_commit),
-            clients=ClientProcessors(config, topics, groups),
-            topics=TopicProcessors(store, topics, groups, statistics, self.pulls, self.registration),
-            groups=GroupProcessors(groups.settings, groups.offsets, statistics),
-            store=StoreProcessors(groups.offsets, self.schedule.offsets, self.retention),
-            settings=SettingsProcessor(Settings(config, statistics.start_ms), topics, self._clock_ms),
-            runtime=RuntimeProcessor(
+        families: list[object] = [
+            NameServerProcessors(self.routes, self.key_values, names),
+            sends,
+            ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
+            SendBackProcessor(store, topics, groups.settings, self.schedule, statistics, self.group_commit),
+            RecallProcessor(config, store, topics, self.timer, self.group_commit),
+            TransactionProcessors(store, topics, self.undecided, self.group_commit),
+            PullProcessor(store, topics, groups, self.worker, self.pulls),
+            OffsetProcessors(store, topics, groups),
+            QueryProcessors(store, groups, config.max_frame_bytes, self.group_commit),
+            ClientProcessors(config, topics, groups),
+            TopicProcessors(store, topics, groups, statistics, self.pulls, self.registration),
+            GroupProcessors(groups.settings, groups.offsets, statistics),
+            StoreProcessors(groups.offsets, self.schedule.offsets, self.retention),
+            SettingsProcessor(Settings(config, statistics.start_ms), topics, self._clock_ms),
+            RuntimeProcessor(
                 store, statistics, groups, self.connections, self.stalls, self.schedule.offsets, self.clock_watch
             ),
-            figures=StatisticsProcessors(config, store, topics, groups, statistics, self.stalls, self._clock_ms),
-            relay=RelayProcessors(store, topics, groups, self.client_requests, self.refusals, config.broker_name),
-            acl=AclProcessors(config, self.accounts, self.refusals, self.worker) if self.accounts else None,
-        )
+            StatisticsProcessors(config, store, topics, groups, statistics, self.stalls, self._clock_ms),
+            RelayProcessors(store, topics, groups, self.client_requests, self.refusals, config.broker_name),
+        ]
+        if self.accounts is not None:
+            families.append(AclProcessors(config, self.accounts, self.refusals, self.worker))
+        return methods_of(families)
 
-    def _build_plain_requests(self) -> PlainRequests:
+    def _build_pipeline(self) -> Pipeline:
         parts = self.config, self.store, self.topics, self.undecided, self.statistics, self.group_commit
-        quotas = self._guard.quotas
-        if self.accounts is None and quotas is None:
-            return PlainRequests(*parts)
-        return GuardedPlainRequests(self._guard.passes, None if quotas is None else quotas.passes, *parts)
-
-    @property
-    def _watched_files(self) -> list[Accounts | Quotas]:
-        return [file for file in (self.accounts, self.quotas) if file is not None]
+        return Pipeline(
+            self.context,
+            self.routes,
+            self._build_methods(),
+            accounts=self.accounts,
+            audit=self.audit,
+            quotas=self.quotas,
+            plain_requests=PlainRequests(*parts),
+            shedding=Shedding(self.config, self.statistics, self.refusals),
+        )
 
     @property
     def addresses(self) -> dict[str, tuple[Address, Address]]:

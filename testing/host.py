@@ -7,13 +7,15 @@ results can be pickled, so that ``process.py`` does the same across processes.
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import trio
 import trio.testing
 
 from triomq.broker import Broker, BrokerConfig, open_broker
-from triomq.broker.network.connection import Connection, Processor, Requests, next_command
+from triomq.broker.network.connection import Connection, Service
+from triomq.broker.network.shedding import Shedding
 from triomq.broker.services.clock_watch import elapsed_ms
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import RefusedError
@@ -48,7 +50,11 @@ class Group(NamedTuple):
 
 
 class BrokerHost:
-    """A broker in a thread of this process."""
+    """A broker in a thread of this process.
+
+    Attributes:
+        refusals_left: how many requests it is still to refuse.
+    """
 
     def __init__(self, config: BrokerConfig, sync_delay_s: float, ahead_ms: int) -> None:
         """Prepare it; each sync of its disk takes ``sync_delay_s`` longer, and its clock is ``ahead_ms`` ahead."""
@@ -57,7 +63,7 @@ class BrokerHost:
         self._ahead_ms = ahead_ms
         self._passed_ms = 0
         self._refused: tuple[int, Collection[int]] = 0, ()  # the code of the answer, and those of requests
-        self._refusals_left = 0
+        self.refusals_left = 0
         self._broker: Broker
         self._token: trio.lowlevel.TrioToken
         self._nursery: trio.Nursery
@@ -90,7 +96,7 @@ class BrokerHost:
         async with open_broker(
             self._config,
             clock_ms=self._now_ms,
-            gate=self._gate,
+            gate=partial(_Refusing, self),
             file_system=self._disk,
             elapsed_clock_ms=lambda: elapsed_ms() + self._passed_ms,
         ) as self._broker:
@@ -144,22 +150,16 @@ class BrokerHost:
     def _now_ms(self) -> int:
         return system_clock_ms() + self._ahead_ms
 
-    def _gate(self, requests: Requests) -> Requests:
-        def next_frame(connection: Connection, frames: Iterator[Frame]) -> RemotingCommand | None:
-            return (next_command if self._refusals_left else requests.next_command)(connection, frames)
+    def check(self, command: RemotingCommand) -> None:
+        """Raise the error that the test asked for, if it is to refuse this request.
 
-        processors = {code: self._refusing(processor) for code, processor in requests.processors.items()}
-        return requests._replace(processors=processors, next_command=next_frame)
-
-    def _refusing(self, processor: Processor) -> Processor:
-        def refusing(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
-            code, requests = self._refused
-            if self._refusals_left and command.code in requests:
-                self._refusals_left -= 1
-                raise RefusedError("refused as the test asked", code)
-            return processor(connection, command)
-
-        return refusing
+        Raises:
+            RefusedError: it is.
+        """
+        code, requests = self._refused
+        if self.refusals_left and command.code in requests:
+            self.refusals_left -= 1
+            raise RefusedError("refused as the test asked", code)
 
     # --- what tests ask, in the broker's thread -----------------------------------------------------------
 
@@ -243,4 +243,26 @@ class BrokerHost:
 
     async def refuse(self, code: int, count: int, requests: Collection[int]) -> None:
         """Answer the next ``count`` of these requests with a code."""
-        self._refused, self._refusals_left = (code, frozenset(requests)), count
+        self._refused, self.refusals_left = (code, frozenset(requests)), count
+
+
+class _Refusing:
+    """Serves the requests of a broker, and refuses those that the test asked it to refuse."""
+
+    def __init__(self, host: BrokerHost, service: Service) -> None:
+        self._host = host
+        self._service = service
+
+    @property
+    def shedding(self) -> Shedding | None:
+        return self._service.shedding
+
+    def next_command(self, connection: Connection, frames: Iterator[Frame]) -> RemotingCommand | None:
+        if not self._host.refusals_left:
+            return self._service.next_command(connection, frames)
+        frame = next(frames, None)
+        return None if frame is None else RemotingCommand.decode(frame)
+
+    def serve(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        self._host.check(command)
+        return self._service.serve(connection, command)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import trio
 
 from triomq.broker.addresses import Address, plain_ip
-from triomq.broker.network.connection import Connection, ConnectionContext, Requests
+from triomq.broker.network.connection import Connection, ConnectionContext, Port
 from triomq.broker.network.sockets import accept_loop
 from triomq.broker.network.tls import ServerTls
 from triomq.protocol.host import encode_host
@@ -17,7 +17,7 @@ _FINISH_CHECK_S: Final = 0.01
 
 
 class Endpoint(NamedTuple):
-    """A listening socket, the requests it serves, and where its clients find the broker.
+    """A listening socket, the kind of port, and where its clients find the broker.
 
     Attributes:
         advertised: the broker's address; ``None``: the one that the client connected to, with ``broker_port``.
@@ -25,7 +25,7 @@ class Endpoint(NamedTuple):
     """
 
     sock: socket.socket
-    requests: Requests
+    port: Port
     broker_port: int
     advertised: Address | None = None
     store_host: bytes | None = None
@@ -76,13 +76,13 @@ class Acceptors:
             except OSError:  # closed already
                 sock.close()
                 return
-            if not context.admission.admits(peer.host, is_namesrv=endpoint.requests.is_namesrv):
+            if not context.admission.admits(peer.host, is_namesrv=endpoint.port is Port.NAMESRV):
                 sock.close()
                 return
             store_host = endpoint.store_host or encode_host(local_ip, endpoint.broker_port)
             advertised = str(endpoint.advertised or Address(local_ip, endpoint.broker_port))
             is_local = peer.is_loopback or peer.host == local_ip
-            connection = Connection(context, sock, peer, advertised, store_host, endpoint.requests, is_local=is_local)
+            connection = Connection(context, sock, peer, advertised, store_host, endpoint.port, is_local=is_local)
             if self.tls is not None:
                 self.tls.guard(connection, sock)
             context.connections.add(connection)

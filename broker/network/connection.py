@@ -8,9 +8,10 @@ How answers are written is in ``writing.py``.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from enum import Enum, auto
+from typing import Final, Protocol, TypeAlias
 
 import trio
 
@@ -36,36 +37,33 @@ LOGGER: Final = logging.getLogger("triomq.broker.network.connection")
 _READ_BYTES: Final = 64 * 1024
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-#: Answers one request: returns the response, or ``None`` if there is none, or none yet.  Must not await.
-Processor: TypeAlias = "Callable[[Connection, RemotingCommand], RemotingCommand | None]"
+
+
+class Port(Enum):
+    """Kinds of listening ports: each serves other requests, and lets other peers use them."""
+
+    BROKER = auto()
+    VIP = auto()  # listen port - 2
+    NAMESRV = auto()
+    ADMIN = auto()
+
 
 #: Returns the next command that must be served by itself; may serve those before it.  ``None``: none is left.
 NextCommand: TypeAlias = "Callable[[Connection, Iterator[Frame]], RemotingCommand | None]"
 
 
-def next_command(_connection: "Connection", frames: Iterator[Frame]) -> RemotingCommand | None:
-    """Return the next frame, where each is served by itself; ``None`` at the end.
+class Service(Protocol):
+    """What serves the requests of all connections; must not await.  See ``broker/pipeline.py``."""
 
-    Raises:
-        ProtocolError: it cannot be read.
-    """
-    frame = next(frames, None)
-    return None if frame is None else RemotingCommand.decode(frame)
+    @property
+    def shedding(self) -> Shedding | None:
+        """Refuses late sends."""
 
+    def next_command(self, connection: "Connection", frames: Iterator[Frame]) -> RemotingCommand | None:
+        """Return the next command that must be served by itself; may serve those before it."""
 
-def refuse_unserved(_connection: "Connection", command: RemotingCommand) -> RemotingCommand:
-    """Answer a request whose code nobody serves."""
-    return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported")
-
-
-class Requests(NamedTuple):
-    """The requests that a port serves; ``unserved`` answers all others, ``shedding`` sends that waited too long."""
-
-    processors: Mapping[int, Processor]
-    next_command: NextCommand = next_command
-    unserved: Processor = refuse_unserved
-    is_namesrv: bool = False  # whether they are only those to name servers
-    shedding: Shedding | None = None
+    def serve(self, connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
+        """Return the answer of a request; ``None``: there is none, or none yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +71,7 @@ class ConnectionContext(WriterContext):
     """What all connections of a server share.
 
     Attributes:
+        service: serves the requests; set before the first connection.
         forget: called with each closed connection, and whether its peer closed it.
         connections: those that are open.
     """
@@ -81,6 +80,7 @@ class ConnectionContext(WriterContext):
     client_requests: ClientRequests
     admission: Admission
     forget: "Callable[[Connection, bool], None]"
+    service: Service = field(init=False)
     reader: ConnectionReader = field(init=False)
     connections: "set[Connection]" = field(default_factory=set)
 
@@ -99,19 +99,18 @@ class Connection(Writer[ConnectionContext]):
         store_host: the same address as a record's storeHost.
         message_id_host: the same address as offset message ids begin with.
         language, version: of the peer's newest heartbeat; version 0 before the first one.
+        port: the kind of port that the peer connected to.
         is_local: whether the peer is on this machine.
         logins: the accounts whose first request here has been noted; they decide nothing.
     """
 
     __slots__ = (
         "_arrivals",
-        "_is_namesrv",
         "_next_command",
         "_pause_s",
-        "_processors",
+        "_serve",
         "_shedding",
         "_splitter",
-        "_unserved",
         "advertised",
         "is_local",
         "language",
@@ -119,6 +118,7 @@ class Connection(Writer[ConnectionContext]):
         "message_id_host",
         "peer_host",
         "peer_ip",
+        "port",
         "store_host",
         "version",
     )
@@ -130,7 +130,7 @@ class Connection(Writer[ConnectionContext]):
         peer: Address,
         advertised: str,
         store_host: bytes,
-        requests: Requests,
+        port: Port,
         *,
         is_local: bool = False,
     ) -> None:
@@ -144,12 +144,11 @@ class Connection(Writer[ConnectionContext]):
         self.version = 0
         self.is_local = is_local
         self.logins: frozenset[str] = frozenset()
-        self._processors = requests.processors
-        self._next_command = requests.next_command
-        self._unserved = requests.unserved
-        self._is_namesrv = requests.is_namesrv
+        self.port = port
+        self._next_command = context.service.next_command
+        self._serve = context.service.serve
         self._pause_s = 0.0  # before the next step
-        self._shedding = requests.shedding
+        self._shedding = None if port is Port.NAMESRV else context.service.shedding
         self._arrivals = Arrivals()
         self._splitter = FrameSplitter(context.config.max_frame_bytes)
 
@@ -197,7 +196,7 @@ class Connection(Writer[ConnectionContext]):
         """
         worker = self._context.worker
         clock = worker.clock
-        next_command = self._next_command
+        next_command: NextCommand = self._next_command
         if self._shedding is not None:
             next_command = self._shedding.next_command(self._arrivals, ends - STEP_S, after, next_command)
         try:
@@ -286,7 +285,7 @@ class Connection(Writer[ConnectionContext]):
                 self._context.statistics.unmatched_responses += 1
             return
         try:
-            response = self._processors.get(command.code, self._unserved)(self, command)
+            response = self._serve(self, command)
         except Exception as exc:  # noqa: BLE001  # boundary: one bad request must not harm the others
             response = self._context.refusals.response_to(self.peer, command, exc)
         if response is not None and not command.flag & _ONEWAY:
@@ -343,7 +342,7 @@ class Connection(Writer[ConnectionContext]):
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         context.connections.discard(self)
-        context.admission.left(self.peer_ip, is_namesrv=self._is_namesrv)
+        context.admission.left(self.peer_ip, is_namesrv=self.port is Port.NAMESRV)
         level = logging.INFO if self.version else logging.DEBUG  # a probe sends no heartbeat
         LOGGER.log(level, "connection closed peer=%s reason=%s", self.peer, reason or self._close_reason or "closed")
         leave(self)

@@ -3,14 +3,14 @@
 import logging
 import socket
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 import trio
 
 from triomq.broker.addresses import Address, resolve_ip
 from triomq.broker.config import Listener
 from triomq.broker.network.acceptors import Endpoint
-from triomq.broker.network.connection import Requests
+from triomq.broker.network.connection import Port
 from triomq.broker.network.sockets import listen, listen_with_vip
 from triomq.protocol.host import encode_host
 
@@ -27,15 +27,6 @@ def check_ports(addresses: Iterable[Address | None]) -> None:
         listen(address).close()
 
 
-class Ports(NamedTuple):
-    """The requests that each kind of port serves."""
-
-    broker: Requests
-    vip: Requests
-    namesrv: Requests
-    admin: Requests
-
-
 class Listeners:
     """Listens on all addresses of a broker.
 
@@ -44,11 +35,10 @@ class Listeners:
         admin: likewise where only administration is served; ``None``: there is no such listener.
     """
 
-    def __init__(self, listeners: tuple[Listener, ...], ports: Ports, admin: Address | None = None) -> None:
+    def __init__(self, listeners: tuple[Listener, ...], admin: Address | None = None) -> None:
         self.addresses: Final[dict[str, tuple[Address, Address]]] = {}
         self.admin = admin
         self._listeners = listeners
-        self._ports = ports
         self._ips: dict[str, str | None] = {}  # by advertised host
 
     async def resolve_advertised(self) -> None:
@@ -75,7 +65,7 @@ class Listeners:
             if self.admin is not None:  # its routes lead back to it
                 sock = listen(self.admin)
                 self.admin = Address(self.admin.host, sock.getsockname()[1])
-                endpoints.append(Endpoint(sock, self._ports.admin, self.admin.port))
+                endpoints.append(Endpoint(sock, Port.ADMIN, self.admin.port))
         except BaseException:
             for endpoint in endpoints:
                 endpoint.sock.close()
@@ -83,22 +73,21 @@ class Listeners:
         return endpoints
 
     def _open_pair(self, listener: Listener, endpoints: list[Endpoint]) -> None:
-        ports = self._ports
         broker_sock, vip_sock = listen_with_vip(listener.broker)
         address = Address(listener.broker.host, broker_sock.getsockname()[1])
         advertised = listener.advertised(address.port)
         ip = self._ips[advertised.host] if advertised else None
         store_host = encode_host(ip, advertised.port) if advertised and ip else None
 
-        def add(sock: socket.socket, requests: Requests) -> None:
-            endpoints.append(Endpoint(sock, requests, address.port, advertised, store_host))
+        def add(sock: socket.socket, port: Port) -> None:
+            endpoints.append(Endpoint(sock, port, address.port, advertised, store_host))
 
-        add(broker_sock, ports.broker)
+        add(broker_sock, Port.BROKER)
         if vip_sock is not None:
-            add(vip_sock, ports.vip)
+            add(vip_sock, Port.VIP)
         namesrv = address  # a broker's port serves the requests to name servers too
         if listener.namesrv is not None:
             namesrv_sock = listen(listener.namesrv)
-            add(namesrv_sock, ports.namesrv)
+            add(namesrv_sock, Port.NAMESRV)
             namesrv = Address(listener.namesrv.host, namesrv_sock.getsockname()[1])
         self.addresses[listener.name] = address, namesrv

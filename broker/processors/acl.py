@@ -20,11 +20,11 @@ import trio
 from triomq.broker.accounts import Accounts
 from triomq.broker.config import BrokerConfig
 from triomq.broker.limits.refused import Refusals
-from triomq.broker.network.connection import Connection, Processor
+from triomq.broker.network.connection import Connection
 from triomq.broker.work import Worker
 from triomq.protocol.acl import changes
 from triomq.protocol.acl.plain_acl import ACCESS_KEY
-from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from triomq.protocol.codes import CommandFlag, ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -44,18 +44,7 @@ class AclProcessors:
         self._worker = worker
         self._waiting: deque[Callable[[], Awaitable[None]]] = deque()  # the first one is being served
 
-    @property
-    def processors(self) -> dict[int, Processor]:
-        """The processors by code."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.update_account,
-            RequestCode.DELETE_ACL_CONFIG: self.delete_account,
-            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.get_version,
-            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.update_white_addresses,
-            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self.get_accounts,
-        }
-
-    def update_account(self, connection: Connection, command: RemotingCommand) -> None:
+    def update_and_create_acl_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Add or change an account."""
         failure = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
         try:
@@ -65,13 +54,13 @@ class AclProcessors:
         find = partial(self._accounts.file_of, str(wanted[ACCESS_KEY]))
         self._change(connection, command, find, partial(changes.set_account, changes=wanted), failure)
 
-    def delete_account(self, connection: Connection, command: RemotingCommand) -> None:
+    def delete_acl_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Remove an account."""
         key = command.ext_fields.get(ACCESS_KEY, "")
         find, change = partial(self._accounts.file_of, key), partial(changes.delete_account, key=key)
         self._change(connection, command, find, change, ResponseCode.DELETE_ACL_CONFIG_FAILED)
 
-    def update_white_addresses(self, connection: Connection, command: RemotingCommand) -> None:
+    def update_global_white_addrs_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Replace the addresses of a file that may do everything; no other files than the broker's own can be named."""
         failure = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
         addresses = command.ext_fields.get("globalWhiteAddrs")
@@ -81,7 +70,7 @@ class AclProcessors:
         find = partial(self._accounts.file_named, command.ext_fields.get("aclFileFullPath", ""))
         self._change(connection, command, find, change, failure)
 
-    def get_version(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def get_broker_cluster_acl_info(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with what changes when the accounts do."""
         versions = {name: version.to_json() for name, version in self._accounts.versions.items()}
         fields = {
@@ -93,7 +82,7 @@ class AclProcessors:
         }
         return command.reply(ext_fields=fields)
 
-    def get_accounts(self, connection: Connection, command: RemotingCommand) -> None:
+    def get_broker_cluster_acl_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Answer with all accounts as the files have them, without secrets."""
 
         def read() -> bytes:

@@ -77,7 +77,7 @@ class TopicProcessors:
         )  # fmt: skip
         return self.registration.answer_later(connection, command, header.topic)
 
-    def delete_topic(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
+    def delete_topic_in_broker(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Delete a topic with its queues and offsets; pulls that wait for its messages are answered.
 
         Unlike in RocketMQ the offsets are deleted too: in a new topic of this name they would hide the first messages.
@@ -114,7 +114,7 @@ class TopicProcessors:
             raise RefusedError(f"No topic in this broker. topic: {topic}", ResponseCode.TOPIC_NOT_EXIST)
         return command.reply(body=fastjson.dumps({"attributes": {}, **config.to_json()}))
 
-    def get_system_topic_list(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def get_system_topic_list_from_broker(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the system topics."""
         names = sorted(self.topics.system_topics)
         return command.reply(body=TopicList(names, broker_addr=connection.advertised).encode())
@@ -130,7 +130,7 @@ class GroupProcessors:
         self._offsets = offsets
         self._statistics = statistics
 
-    def update_and_create_subscription_group(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def update_and_create_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Create a subscription group or replace its configuration."""
         config = SubscriptionGroupConfig.decode(command.body)
         self._settings.check_new(config.group_name)
@@ -140,13 +140,13 @@ class GroupProcessors:
         LOGGER.info("subscription group set group=%s peer=%s", config.group_name, connection.peer)
         return command.reply()
 
-    def get_all_subscription_group_config(
+    def get_all_subscriptiongroup_config(
         self, _connection: Connection, command: RemotingCommand
     ) -> Work[RemotingCommand]:
         """Answer with all subscription groups."""
         return command.reply(body=(yield from encode(self._settings.copy())))
 
-    def get_subscription_group_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def get_subscriptiongroup_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with one group's configuration, as 5.x tools request it."""
         group = GroupRequestHeader.decode(command.ext_fields).group
         config = self._settings.get(group)
@@ -154,7 +154,7 @@ class GroupProcessors:
             raise RefusedError(f"No group in this broker. group: {group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return command.reply(body=config.encode())
 
-    def delete_subscription_group(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+    def delete_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Delete a subscription group, and its offsets if requested; a live member creates it again."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         self._settings.delete(header.group_name)
@@ -184,18 +184,20 @@ class StoreProcessors:
         """Answer with the progress of all delay levels, as slaves copy it."""
         return command.reply(body=fastjson.dumps(self._delay_offsets.to_json()))
 
-    def delete_expired_commit_log(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def delete_expired_commitlog(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Delete expired commit log files soon, whatever the hour."""
         self._retention.request()
         LOGGER.info("deletion of old files requested peer=%s", connection.peer)
         return command.reply()
 
-    def clean_queues(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def clean_expired_consumequeue(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Succeed: there is nothing to clean.
 
         Each run that deletes commit log files also cleans the queues, and those of a topic are deleted with it.
         """
         return command.reply()
+
+    clean_unused_topic = clean_expired_consumequeue
 
 
 def _check_range(what: str, value: int, limit: int) -> None:

@@ -169,7 +169,7 @@ class OffsetProcessors:
         header = QueueRequestHeader.decode(command.ext_fields)
         return _offset(command, self._store.reader.min_offset_in_queue(header.topic, header.queue_id))
 
-    def get_earliest_store_time(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+    def get_earliest_msg_storetime(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the store time of the queue's oldest message, ms; -1 if there is none."""
         header = QueueRequestHeader.decode(command.ext_fields)
         timestamp = yield from self._store.reader.earliest_store_time(header.topic, header.queue_id)

@@ -11,9 +11,10 @@ the time.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from zlib import crc32
 
 import orjson
@@ -63,6 +64,14 @@ _loads = orjson.loads
 _new = tuple.__new__
 
 
+class _Checks(Protocol):
+    """Decides whether plain requests of a broker with accounts or quotas pass; see ``broker/pipeline.py``."""
+
+    def admits(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool: ...
+
+    def counts(self, connection: Connection, entry: Entry) -> bool: ...
+
+
 class PlainRequests:
     """Recognises plain requests, stores what they bring and answers them.
 
@@ -92,13 +101,16 @@ class PlainRequests:
         self._queues: dict[tuple[str, str], ConsumeQueue] = {}  # by topic and queue id
         self._version = topics.data_version
 
-    def serve(self, connection: Connection, frames: Iterator[Frame]) -> RemotingCommand | None:
+    def serve(self, connection: Connection, frames: Iterator[Frame], checks: _Checks | None) -> RemotingCommand | None:
         """Serve frames up to the first that is no plain request, and return that one; ``None`` when all are served.
+
+        Requests that do not pass the ``checks`` are no plain ones: serving them by their code reports why.
 
         Raises:
             ProtocolError: a frame cannot be read; those before it are stored and answered.
         """
         began = perf_counter()
+        entry_of = self._entry if checks is None else partial(self._checked_entry, checks)
         run: list[Entry] = []
         requests: list[dict[str, Any] | None] = []  # of each entry; a decision gives entries without one
         decisions: dict[int, tuple[Decision, dict[str, Any]]] = {}  # by the last half message
@@ -115,13 +127,13 @@ class PlainRequests:
                     return RemotingCommand.decode(frame)  # it reports what is wrong
                 body = frame[body_at:]
                 if code == _SEND:
-                    send = self._entry(connection, fields, body)
+                    send = entry_of(connection, fields, body)
                     if send is not None:
                         run.append(send)
                         requests.append(fields)
                         continue
                 elif code == _END_TRANSACTION:
-                    decision = self._decision(connection, fields, body)
+                    decision = self._decision(connection, fields, body, checks)
                     if decision is not None and decision.live not in decisions:
                         entries = self._undecided.entries(decision)
                         run += entries
@@ -159,6 +171,13 @@ class PlainRequests:
         queue = self._store.queue(topic, int(queue_id))
         self._queues[topic, queue_id] = queue
         return queue
+
+    def _checked_entry(
+        self, checks: _Checks, connection: Connection, fields: dict[str, Any], body: bytes
+    ) -> Entry | None:
+        """Return the entry of a plain send that passes, ``None`` for any other request."""
+        send = self._entry(connection, fields, body) if checks.admits(connection, fields, body) else None
+        return send if send is not None and checks.counts(connection, send) else None
 
     def _entry(self, connection: Connection, fields: dict[str, Any], body: bytes) -> Entry | None:
         """Return the entry of a plain send, ``None`` for any other request."""
@@ -251,8 +270,12 @@ class PlainRequests:
             store_host=connection.store_host,
         )
 
-    def _decision(self, _connection: Connection, fields: dict[str, Any], _body: bytes) -> Decision | None:
+    def _decision(
+        self, connection: Connection, fields: dict[str, Any], body: bytes, checks: _Checks | None
+    ) -> Decision | None:
         """Return a plain decision, ``None`` for any other request."""
+        if checks is not None and not checks.admits(connection, fields, body):
+            return None
         try:
             ext_fields = fields["extFields"]
             bits = _DECISIONS[ext_fields["commitOrRollback"]]
@@ -319,32 +342,3 @@ class PlainRequests:
             self._group_commit.defer(connection, b"".join(answers))
         else:
             self._group_commit.wake()
-
-
-class GuardedPlainRequests(PlainRequests):
-    """Plain requests of a broker with accounts or quotas: others than those that pass are left to their processors."""
-
-    def __init__(
-        self,
-        passes: Callable[[Connection, dict[str, Any], bytes], bool],
-        passes_quotas: Callable[[Connection, Entry], bool] | None,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        undecided: Undecided,
-        statistics: BrokerStatistics,
-        group_commit: GroupCommit | None,
-    ) -> None:
-        """Take what tells whether a request with a JSON header and body passes, and then the entry that it makes."""
-        super().__init__(config, store, topics, undecided, statistics, group_commit)
-        self._passes = passes
-        self._passes_quotas = passes_quotas
-
-    def _entry(self, connection: Connection, fields: dict[str, Any], body: bytes) -> Entry | None:
-        found = super()._entry(connection, fields, body) if self._passes(connection, fields, body) else None
-        if found is None or self._passes_quotas is None:
-            return found
-        return found if self._passes_quotas(connection, found) else None
-
-    def _decision(self, connection: Connection, fields: dict[str, Any], body: bytes) -> Decision | None:
-        return super()._decision(connection, fields, body) if self._passes(connection, fields, body) else None

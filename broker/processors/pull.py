@@ -62,6 +62,8 @@ class PullProcessor:
         self.answers.answer(pull)
         return None
 
+    lite_pull_message = pull_message
+
     def _answer_when_read(self, ranges: Sequence[ColdRange], reading_rest: Work[None], pull: Pull) -> Work[None]:
         yield ranges
         if not pull.connection.closed:

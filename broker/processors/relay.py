@@ -45,7 +45,7 @@ class RelayProcessors:
     refusals: Refusals
     broker_name: str
 
-    def reset_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+    def invoke_broker_to_reset_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Tell all members of a group from where to continue in a topic; answer with these offsets.
 
         The broker's own offsets change when the members commit.  Without force nothing moves forward.
@@ -84,7 +84,9 @@ class RelayProcessors:
             targets[queue] = target if header.is_force else min(target, current)
         return targets
 
-    def get_consumer_status(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+    def invoke_broker_to_get_consumer_status(
+        self, connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand | None:
         """Ask the members of a group, or one of them, for their offsets in memory; answer when all are done."""
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         group = self.groups.consumers.get(header.group)

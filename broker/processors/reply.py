@@ -43,11 +43,11 @@ class ReplyProcessors:
     refusals: Refusals
     clock_ms: Callable[[], int]
 
-    def send_reply(self, connection: Connection, command: RemotingCommand) -> None:
+    def send_reply_message(self, connection: Connection, command: RemotingCommand) -> None:
         """Push a reply and store it; code 324 with the long names."""
         self._send(connection, command, SendMessageRequestHeader.decode(command.ext_fields))
 
-    def send_reply_v2(self, connection: Connection, command: RemotingCommand) -> None:
+    def send_reply_message_v2(self, connection: Connection, command: RemotingCommand) -> None:
         """Push a reply and store it; code 325 with the one-letter names."""
         self._send(connection, command, SendMessageRequestHeaderV2.decode(command.ext_fields))
 

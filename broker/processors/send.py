@@ -100,6 +100,8 @@ class SendProcessor:
         """Store one message or a batch; codes 310 and 320 with the one-letter names."""
         return self._send(connection, command, SendMessageRequestHeaderV2.decode(command.ext_fields))
 
+    send_batch_message = send_message_v2
+
     def _send(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> RemotingCommand | None:
         began = perf_counter()
         stored = self.store_message(connection, command, header)

@@ -50,7 +50,7 @@ class SendBackProcessor:
     statistics: BrokerStatistics
     group_commit: GroupCommit | None
 
-    def send_message_back(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
+    def consumer_send_msg_back(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Store a message again: for the group's retry topic after a delay, or in its dead-letter topic.
 
         With durability sync the answer waits for the disk, unlike in RocketMQ: the consumer drops the message then.

@@ -78,7 +78,9 @@ class TransactionProcessors:
         (record,) = yield from self.store.reader.look_up((physical_offset,))
         return None if record is None else decode_record(record)
 
-    def resume_check(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
+    def resume_check_half_message(
+        self, connection: Connection, command: RemotingCommand
+    ) -> Work[RemotingCommand | None]:
         """Check an undecided transaction now, or one that was given up again, with its checks counted from 0."""
         header = ResumeCheckHalfMessageRequestHeader.decode(command.ext_fields)
         half = yield from self._half(parse_offset_message_id(header.msg_id)[2])

@@ -1,7 +1,7 @@
 """Whether a request may pass: address, account, signature and rights, in RocketMQ's order and with its texts.
 
-RocketMQ checks only some requests, so that an account without any right reads and changes what it likes.  Here each
-request of a client needs the rights on what it names, and every other one an administrator.
+RocketMQ checks only some requests, so an account without any right reads and changes almost everything.  Here each
+request of a client needs rights on all topics and groups that it names, and every other request an administrator.
 
 Source: behaviour.md A.19, wire.md 12; PlainPermissionManager.java, PlainAccessValidator.java, AclUtils.java.
 """
@@ -40,7 +40,7 @@ class Needs(NamedTuple):
 
 
 def needs(request: Request, command: RemotingCommand) -> Needs:
-    """Return what a request needs, by its row.
+    """Return the rights that a request needs, by its row.
 
     Raises:
         RefusedError: a topic or group that it must name is missing.
@@ -95,7 +95,7 @@ def authenticate(rules: AclRules, command: RemotingCommand, host: str) -> Accoun
     """Return the account that signed a request; ``None`` if it may do everything because of its address.
 
     Raises:
-        RefusedError: there is no such account, or the signature is wrong.
+        RefusedError: the account is unknown, or the signature is wrong.
     """
     if rules.white and rules.white.has(host):
         return None

@@ -44,7 +44,7 @@ class Kind:
         is_shed: whether an overloaded broker refuses the request if it has waited too long: RocketMQ's send queue.
         is_frequent: whether honest peers send it all the time, so that a long step costs the peer nothing extra.
         has_region: whether answers, errors too, have the fields MSG_REGION and TRACE_ON, which Java clients read.
-        is_question: whether the request changes nothing, so that it may be left out if there is no one to answer.
+        is_question: whether the request changes nothing, so that it is not served if the peer takes no answer.
         is_for_name_server: whether the name server's port serves it too.
         changes_name_server: whether it is allowed on the name server's machine only.
         is_from_broker: whether only brokers send it.
@@ -95,7 +95,7 @@ class Request:
 
     Attributes:
         code: the number.
-        kind: what it has in common with others.
+        kind: the properties that it shares with others.
         header: the class of its header; ``None``: no field of it is read.
         right: what an account needs; by default that of its kind.
         in_body: what the body names.

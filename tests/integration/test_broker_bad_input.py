@@ -240,7 +240,7 @@ async def test_processor_failure_affects_only_its_request(
         raise ZeroDivisionError("a programming error")
 
     async with bystander(root) as (broker, other), connected(broker_port(broker)) as wire:
-        monkeypatch.setitem(broker.ports.broker.processors, RequestCode.GET_MIN_OFFSET, broken)
+        monkeypatch.setitem(broker.pipeline.methods, RequestCode.GET_MIN_OFFSET, broken)
         response = await wire.ask(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": 0})
         assert response.code == ResponseCode.SYSTEM_ERROR
         assert response.remark == "ZeroDivisionError: a programming error"
@@ -255,7 +255,7 @@ async def test_headerless_request_with_garbage_body_is_answered(
     root: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     async with bystander(root) as (broker, _), connected(broker_port(broker)) as wire:
-        is_served = code in broker.ports.broker.processors
+        is_served = code in broker.pipeline.methods
         for body in (b"", b"\xff\x00rubbish", b"{}", b"[]", b"null"):
             response = await wire.ask(code, {}, body)
             assert (response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED) == is_served

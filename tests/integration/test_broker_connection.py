@@ -4,7 +4,7 @@ import contextlib
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 import trio
@@ -25,7 +25,7 @@ from tests.integration.broker_wire import (
 )
 from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import make_steps_short
-from triomq.broker.network.connection import Connection, Processor
+from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig, TopicRouteData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
@@ -90,7 +90,7 @@ async def test_one_peers_many_requests_let_others_come_between(root: Path, mock_
             served.append(command.ext_fields["name"])
             return command.reply()
 
-        cast(dict[int, Processor], broker.ports.broker.processors)[RequestCode.GET_MAX_OFFSET] = serve
+        broker.pipeline.methods[RequestCode.GET_MAX_OFFSET] = serve
         names = [f"busy {number}" for number in range(200)]
         requests = [request(RequestCode.GET_MAX_OFFSET, {"name": name}) for name in names]
         await busy.send(b"".join(requests))
@@ -114,7 +114,7 @@ async def test_peer_waits_after_long_uninterrupted_work(root: Path, mock_clock: 
             broker.worker.charge(0.04)
             return command.reply()
 
-        cast(dict[int, Processor], broker.ports.broker.processors)[RequestCode.GET_MAX_OFFSET] = serve
+        broker.pipeline.methods[RequestCode.GET_MAX_OFFSET] = serve
         await wire.send(request(RequestCode.GET_MAX_OFFSET, {}) * 3)
         mock_clock.rate = 100
         await until(lambda: len(times) == 3)
@@ -132,7 +132,7 @@ async def test_sends_that_wait_too_long_are_refused_unstored(root: Path, mock_cl
             now += 0.125
             return command.reply()
 
-        cast(dict[int, Processor], broker.ports.broker.processors)[RequestCode.PULL_MESSAGE] = serve
+        broker.pipeline.methods[RequestCode.PULL_MESSAGE] = serve
         codes = []
         for _ in range(20):
             await slow.ask(RequestCode.PULL_MESSAGE)

@@ -8,7 +8,7 @@ import trio
 
 from tests.commands import make_command
 from triomq.broker.limits.rates import Usage
-from triomq.broker.network.connection import Connection
+from triomq.broker.network.connection import Connection, Port
 from triomq.broker.server import Broker
 from triomq.broker.work import STEP_S
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode
@@ -45,12 +45,13 @@ class AtOnce:
 class Peer:
     """Stands in for a connection: what a processor reads of it, and what was sent to it, decoded."""
 
-    def __init__(self, broker: Broker, peer: str = "192.0.2.9:50001") -> None:
-        host, _, port = peer.rpartition(":")
+    def __init__(self, broker: Broker, peer: str = "192.0.2.9:50001", port: Port = Port.BROKER) -> None:
+        host, _, port_number = peer.rpartition(":")
         self.broker = broker
         self.peer = peer
+        self.port = port
         self.peer_ip = host
-        self.peer_host = encode_host(host, int(port))
+        self.peer_host = encode_host(host, int(port_number))
         self.advertised = ADVERTISED
         self.store_host = encode_host("192.0.2.1", 10911)
         self.message_id_host = self.store_host.hex().upper().encode()
@@ -112,12 +113,12 @@ class Peer:
     def read(self, *commands: RemotingCommand) -> None:
         """Let the broker serve requests that one read brings."""
         frames = iter([command.encode()[4:] for command in commands])
-        while (left := self.broker.processors.plain_requests.serve(self.as_connection, frames)) is not None:
+        while (left := self.broker.pipeline.next_command(self.as_connection, frames)) is not None:
             self.serve(left)
 
     def _process(self, command: RemotingCommand) -> RemotingCommand | None:
         try:
-            return self.broker.ports.broker.processors[command.code](self.as_connection, command)
+            return self.broker.pipeline.serve(self.as_connection, command)
         except TriomqError as exc:
             return self.broker.refusals.response_to(self.peer, command, exc)
 

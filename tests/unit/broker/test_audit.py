@@ -14,7 +14,7 @@ from tests.commands import make_command
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.audit import MAX_DENIED, MAX_WAITING, Audit
 from triomq.broker.config import NameServerConfig
-from triomq.broker.network.connection import Requests
+from triomq.broker.network.connection import Port
 from triomq.broker.server import Broker
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConfigError
@@ -56,9 +56,9 @@ def written(broker: Broker) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def serve(peer: Peer, requests: Requests, command: RemotingCommand) -> None:
+def serve(peer: Peer, command: RemotingCommand) -> None:
     try:
-        requests.processors.get(command.code, requests.unserved)(peer.as_connection, command)
+        peer.broker.pipeline.serve(peer.as_connection, command)
     except Exception as exc:  # noqa: BLE001  # as a connection does
         peer.broker.refusals.response_to(peer.peer, command, exc)
 
@@ -76,16 +76,16 @@ def entry(event: str, account: str | None, request: str, resource: dict[str, str
 
 
 def test_it_tells_who_did_what(peer: Peer) -> None:
-    requests, nobody = peer.broker.ports.broker, Credentials("a-mistyped-secret", "0123456789")
-    serve(peer, requests, request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
-    serve(peer, requests, request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
-    serve(peer, requests, request(25, ADMIN, b"rocketmqHome=$(id)\ntransactionCheckMax=16\nnonsense"))
-    serve(peer, requests, request(200, ADMIN, b'{"groupName":"G","consumeEnable":true}'))
-    serve(peer, requests, request(RequestCode.DELETE_TOPIC_IN_BROKER, SENDER, topic="T"))
-    serve(peer, requests, request(RequestCode.GET_MAX_OFFSET, nobody, topic="T", queueId="0"))
-    serve(peer, requests, request(RequestCode.SEND_MESSAGE, Credentials("sender-1", "wrong-secret"), topic="T"))
-    serve(peer, requests, request(103, SENDER, brokerName="b"))
-    serve(peer, requests, request(999, SENDER))
+    nobody = Credentials("a-mistyped-secret", "0123456789")
+    serve(peer, request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
+    serve(peer, request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
+    serve(peer, request(25, ADMIN, b"rocketmqHome=$(id)\ntransactionCheckMax=16\nnonsense"))
+    serve(peer, request(200, ADMIN, b'{"groupName":"G","consumeEnable":true}'))
+    serve(peer, request(RequestCode.DELETE_TOPIC_IN_BROKER, SENDER, topic="T"))
+    serve(peer, request(RequestCode.GET_MAX_OFFSET, nobody, topic="T", queueId="0"))
+    serve(peer, request(RequestCode.SEND_MESSAGE, Credentials("sender-1", "wrong-secret"), topic="T"))
+    serve(peer, request(103, SENDER, brokerName="b"))
+    serve(peer, request(999, SENDER))
     assert written(peer.broker) == [
         entry("login", "operator", "GET_ALL_TOPIC_CONFIG", {}),
         entry("administration", "operator", "GET_ALL_TOPIC_CONFIG", {}),
@@ -118,14 +118,14 @@ def test_without_accounts_it_tells_administration_and_nothing_of_clients(
     make_broker: MakeBroker, tmp_path: Path
 ) -> None:
     peer = Peer(make_broker(audit=tmp_path / "audit.jsonl"))
-    for code in peer.broker.ports.broker.processors:
-        serve(peer, peer.broker.ports.broker, request(code, SENDER, brokerName="b"))
+    for code in peer.broker.pipeline.methods:
+        serve(peer, request(code, SENDER, brokerName="b"))
     found = written(peer.broker)
     audit_of(peer.broker).close()
     assert {each["account"] for each in found} == {None}
     codes = [RequestCode[each["request"]] for each in found if each["event"] == "administration"]
     denied = [RequestCode[each["request"]] for each in found if each["event"] == "denied"]
-    expected = [code for code in peer.broker.ports.broker.processors if CATALOGUE[code].is_administration]
+    expected = [code for code in peer.broker.pipeline.methods if CATALOGUE[code].is_administration]
     assert sorted([*codes, *(code for code in denied if CATALOGUE[code].is_administration)]) == sorted(expected)
     assert len(found) == len(codes) + len(denied)
 
@@ -139,7 +139,7 @@ FIELD: Final = st.sampled_from(
 
 @given(
     code=st.one_of(st.sampled_from(RequestCode), st.integers(0, 2**31 - 1)),
-    port=st.sampled_from(("broker", "vip", "namesrv", "admin")),
+    port=st.sampled_from(Port),
     account=st.one_of(st.sampled_from((ADMIN, SENDER)), st.builds(Credentials, SECRETS, SECRETS)),
     names=st.dictionaries(st.sampled_from(("topic", "b", "group", "consumerGroup", "brokerName")), NAMES),
     secrets=st.dictionaries(FIELD, SECRETS, min_size=1),
@@ -150,19 +150,19 @@ FIELD: Final = st.sampled_from(
 def test_no_secret_gets_in(
     broker: Broker,
     code: int,
-    port: str,
+    port: Port,
     account: Credentials,
     names: dict[str, str],
     secrets: dict[str, str],
     body: str,
     signs: bool,
 ) -> None:
-    peer, requests = Peer(broker), getattr(broker.ports, port)
+    peer = Peer(broker, port=port)
     content = f"transactionCheckMax={body}".encode()
     fields = account.sign({**names, **secrets}, content) if signs else {**names, **secrets}
     if not signs:
         fields["AccessKey"] = account.secret_key
-    serve(peer, requests, make_command(code, 7, 0, fields, content))
+    serve(peer, make_command(code, 7, 0, fields, content))
     text = json.dumps(written(broker))
     told = {*secrets.values(), body, account.secret_key, fields.get("Signature", account.secret_key)}
     assert not [secret for secret in told if secret in text]

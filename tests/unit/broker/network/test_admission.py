@@ -84,7 +84,3 @@ def test_where_few_files_may_be_open_few_are_mapped(make_broker: MakeBroker, mon
     assert make_broker().store.queues.pool.limit == MIN_MAPPED_FILES < 256 // 2
     limit_open_files(monkeypatch, 1024)
     assert make_broker().store.queues.pool.limit == 768
-
-
-def test_connections_of_the_name_servers_port_are_told_from_others(broker: Broker) -> None:
-    assert [each.is_namesrv for each in broker.ports] == [False, False, True, False]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.commands import make_command
 from tests.unit.broker.recording import MakeBroker, Peer, set_disk_full
+from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig, TopicFilterType
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
@@ -49,10 +50,13 @@ def request(fields: Mapping[str, str], body: bytes = b"body", *, opaque: int = 7
 def short_way(peer: Peer, *requests: RemotingCommand) -> tuple[list[RemotingCommand], RemotingCommand | None]:
     """Return the answers, and the first request that is not for the short way."""
     peer.sent.clear()
-    left = peer.broker.processors.plain_requests.serve(
-        peer.as_connection, iter([each.encode()[4:] for each in requests])
-    )
+    left = peer.broker.pipeline.next_command(peer.as_connection, iter([each.encode()[4:] for each in requests]))
     return peer.sent, left
+
+
+def plain_requests(broker: Broker) -> PlainRequests:
+    assert broker.pipeline.plain_requests is not None
+    return broker.pipeline.plain_requests
 
 
 def long_way(peer: Peer, command: RemotingCommand) -> RemotingCommand:
@@ -225,7 +229,7 @@ def test_plain_requests_are_stored_before_a_following_request(peer: Peer) -> Non
 def test_what_came_before_a_bad_frame_is_stored(peer: Peer) -> None:
     frames = [request(PLAIN).encode()[4:], b"\x00\x00\x00\x05{bad}"]
     with pytest.raises(ProtocolError):
-        peer.broker.processors.plain_requests.serve(peer.as_connection, iter(frames))
+        peer.broker.pipeline.next_command(peer.as_connection, iter(frames))
     assert [answer.code for answer in peer.sent] == [0]
 
 
@@ -244,7 +248,7 @@ def test_what_came_before_a_bad_frame_is_stored(peer: Peer) -> None:
 )
 def test_a_frame_that_cannot_be_read_is_a_protocol_error(peer: Peer, frame: bytes) -> None:
     with pytest.raises(ProtocolError):
-        peer.broker.processors.plain_requests.serve(peer.as_connection, iter([frame]))
+        peer.broker.pipeline.next_command(peer.as_connection, iter([frame]))
 
 
 @pytest.mark.parametrize("body", [b"x" * 16 * 1024, b"x" * (16 * 1024 + 1)], ids=["longest", "one more"])
@@ -270,7 +274,7 @@ def test_size_limit_is_applied_to_each_message_of_a_run(make_broker: MakeBroker)
 
 
 def test_the_answer_is_the_one_that_the_general_writer_makes(peer: Peer) -> None:
-    header = peer.broker.processors.plain_requests._template % (b"0A4D000100002A9F", 0x400, 3, 12, -5)
+    header = plain_requests(peer.broker)._template % (b"0A4D000100002A9F", 0x400, 3, 12, -5)
     fields = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "msgId": "0A4D000100002A9F0000000000000400"}
     general = RemotingCommand(0, -5, 1, {**fields, "queueId": "3", "queueOffset": "12"}).encode()
     assert header == general[8:]
@@ -278,7 +282,7 @@ def test_the_answer_is_the_one_that_the_general_writer_makes(peer: Peer) -> None
 
 def test_a_region_is_written_as_json_whatever_is_in_it(make_broker: MakeBroker) -> None:
     broker = make_broker(region='100% "ours"')
-    header = broker.processors.plain_requests._template % (b"I", 0, 0, 0, 1)
+    header = plain_requests(broker)._template % (b"I", 0, 0, 0, 1)
     frame = len(header).to_bytes(4) + header
     assert RemotingCommand.decode(frame).ext_fields["MSG_REGION"] == '100% "ours"'
 
@@ -331,7 +335,7 @@ def test_a_topic_of_many_tags_takes_the_long_way_to_its_flag(peer: Peer) -> None
 
 
 def test_cache_does_not_grow_with_peer_input(peer: Peer) -> None:
-    sends = peer.broker.processors.plain_requests
+    sends = plain_requests(peer.broker)
     for queue_id in ("0", "00", "000", "٣", "1", "-1", "4", "99999999", "x", ""):
         sends._find("T", queue_id)
         sends._find(f"unknown{queue_id}", "0")

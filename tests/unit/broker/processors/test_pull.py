@@ -291,7 +291,7 @@ async def test_a_pull_that_wants_no_answer_gets_none(peer: Peer, topic: str) -> 
 
 
 def serve(peer: Peer, command: RemotingCommand) -> None:
-    assert peer.broker.processors.pulls.pull_message(peer.as_connection, command) is None
+    assert peer.broker.pipeline.serve(peer.as_connection, command) is None
 
 
 async def test_pull_commits_its_offset_even_when_held(peer: Peer, topic: str) -> None:

@@ -254,6 +254,6 @@ async def test_sync_durability_oneway_send_back_does_not_wait(make_broker: MakeB
     command = RemotingCommand(
         RequestCode.CONSUMER_SEND_MSG_BACK, 1, CommandFlag.ONEWAY, {"offset": "0", "group": "G", "delayLevel": "0"}
     )
-    assert peer.broker.ports.broker.processors[command.code](peer.as_connection, command) is not None
+    assert peer.broker.pipeline.serve(peer.as_connection, command) is not None
     assert peer.broker.group_commit is not None
     assert peer.broker.group_commit.waiting == 0

@@ -1,11 +1,17 @@
-"""The name-server role: routes, the cluster, lists of topics."""
+"""The name server: routes, the cluster, lists of topics, the key-value table."""
 
 import orjson
 import pytest
 
-from tests.unit.broker.recording import Peer
+from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import ClusterInfo, TopicConfig, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
+
+
+@pytest.fixture
+def near(broker: Broker) -> Peer:
+    return Peer(broker, "127.0.0.1:50001")  # others may not change it
 
 
 def test_route_is_one_line_of_standard_json(peer: Peer) -> None:
@@ -101,7 +107,47 @@ def test_route_deletion_succeeds_and_keeps_existing_topic(peer: Peer) -> None:
     assert peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.SUCCESS
 
 
-def test_a_name_server_port_serves_routes_and_no_messages(peer: Peer) -> None:
-    served = peer.broker.ports.namesrv.processors
-    assert RequestCode.GET_ROUTEINFO_BY_TOPIC in served
-    assert not {RequestCode.SEND_MESSAGE, RequestCode.PULL_MESSAGE, RequestCode.DELETE_TOPIC_IN_BROKER} & set(served)
+def put(peer: Peer, key: str, value: str) -> None:
+    fields = {"namespace": "N", "key": key, "value": value}
+    assert peer.get(RequestCode.PUT_KV_CONFIG, fields).code == ResponseCode.SUCCESS
+
+
+def listed(peer: Peer) -> dict[str, str]:
+    response = peer.get(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"})
+    table: dict[str, str] = orjson.loads(response.body)["table"]
+    return table
+
+
+def test_values_are_put_read_listed_and_deleted(near: Peer) -> None:
+    put(near, "one", "1 ünd")
+    put(near, "two", "2")
+    assert near.get(RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "one"}).ext_fields == {"value": "1 ünd"}
+    assert listed(near) == {"one": "1 ünd", "two": "2"}
+    for _ in range(2):  # the second time there is nothing to delete
+        response = near.get(RequestCode.DELETE_KV_CONFIG, {"namespace": "N", "key": "one"})
+        assert response.code == ResponseCode.SUCCESS
+    assert listed(near) == {"two": "2"}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "remark"),
+    [
+        (RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "K"}, "No config item, Namespace: N Key: K"),
+        (RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"}, "No config item, Namespace: N"),
+    ],
+)
+def test_what_is_not_there_is_not_found(near: Peer, code: int, fields: dict[str, str], remark: str) -> None:
+    response = near.get(code, fields)
+    assert (response.code, response.remark) == (ResponseCode.QUERY_NOT_FOUND, remark)
+
+
+def test_a_request_without_its_key_is_refused(near: Peer) -> None:
+    response = near.get(RequestCode.PUT_KV_CONFIG, {"namespace": "N", "value": "1"})
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert "'key' is missing" in (response.remark or "")
+
+
+def test_values_are_on_disk_with_the_other_tables(near: Peer, make_broker: MakeBroker) -> None:
+    put(near, "one", "1")
+    near.broker.save_tables()
+    assert listed(Peer(make_broker())) == {"one": "1"}

@@ -1,5 +1,6 @@
-"""Every request on every port needs an account; what is denied does nothing."""
+"""Which port serves which requests, and for which accounts; a denied request changes nothing."""
 
+import inspect
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 
 from tests.commands import make_command
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.network.connection import Requests
+from triomq.broker.network.connection import Port
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import Credentials
 
@@ -53,37 +55,57 @@ def request(
     return make_command(code, 7, flag, account.sign(texts, body) if account else texts, body)
 
 
-def answer(peer: Peer, requests: Requests, command: RemotingCommand) -> tuple[int, str]:
-    processor = requests.processors.get(command.code, requests.unserved)
+def answer(peer: Peer, command: RemotingCommand) -> tuple[int, str]:
     try:
-        response = processor(peer.as_connection, command)
+        response = peer.broker.pipeline.serve(peer.as_connection, command)
     except Exception as exc:  # noqa: BLE001  # as a connection does
         response = peer.broker.refusals.response_to(peer.peer, command, exc)
-    assert response is not None
-    return response.code, response.remark or ""
+    return (0, "") if response is None else (response.code, response.remark or "")
+
+
+def test_all_but_refused_codes_are_served(make_broker: MakeBroker) -> None:
+    methods = make_broker().pipeline.methods
+    assert set(methods) == {code for code, row in CATALOGUE.items() if not row.refused}
+    assert not [code for code, method in methods.items() if inspect.iscoroutinefunction(method)]
+
+
+@pytest.mark.parametrize(
+    ("port", "unserved"),
+    [
+        (Port.BROKER, set()),
+        (Port.ADMIN, set()),
+        (Port.VIP, {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}),
+        (Port.NAMESRV, {code for code, row in CATALOGUE.items() if not row.kind.is_for_name_server}),
+    ],
+)
+def test_ports_serve_their_codes(make_broker: MakeBroker, port: Port, unserved: set[int]) -> None:
+    peer = Peer(make_broker(), "127.0.0.1:50003", port)
+    never = {code for code, row in CATALOGUE.items() if row.refused}
+    found = {code for code in CATALOGUE if answer(peer, request(None, code, {}))[0] == 3}
+    assert found == unserved | never
 
 
 def test_every_code_of_both_ports_wants_an_account(broker: Broker) -> None:
-    peer, ports = Peer(broker, "127.0.0.1:50003"), broker.ports
-    before = peer.broker.statistics.denied_requests
-    for requests in (ports.broker, ports.vip):
-        codes = [*requests.processors, 999, 54]
+    before = broker.statistics.denied_requests
+    for port in (Port.BROKER, Port.VIP, Port.ADMIN):
+        peer = Peer(broker, "127.0.0.1:50003", port)
+        codes = [*CATALOGUE, 999]
         for code in codes:
-            answered = answer(peer, requests, request(None, code, {}))
+            answered = answer(peer, request(None, code, {}))
             assert answered == (1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured")
         before += len(codes)
-    assert peer.broker.statistics.denied_requests == before
+    assert broker.statistics.denied_requests == before
 
 
 def test_an_unknown_code_is_not_supported_only_for_an_account(peer: Peer) -> None:
     for account in (ADMIN, NOBODY):
         command = request(account, 999, {})
-        assert answer(peer, peer.broker.ports.broker, command) == (3, " request type 999 not supported")
+        assert answer(peer, command) == (3, " request type 999 not supported")
 
 
-def test_the_name_servers_port_asks_nobody(peer: Peer) -> None:
+def test_the_name_servers_port_asks_nobody(broker: Broker) -> None:
     command = request(None, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
-    code, _ = answer(peer, peer.broker.ports.namesrv, command)
+    code, _ = answer(Peer(broker, port=Port.NAMESRV), command)
     assert code == ResponseCode.SUCCESS
 
 

@@ -202,11 +202,3 @@ def test_idle_addresses_are_forgotten(open_with: OpenWith, clock: Clock) -> None
         clock.now_ms += 10
     assert len(broker.quotas._usages) < 3000
     assert codes(Peer(broker, "10.0.0.0:50002"), send()) == [0]
-
-
-def test_without_quotas_nothing_is_wrapped(make_broker: MakeBroker) -> None:
-    broker = make_broker()
-    processors = broker.ports.broker.processors
-    assert processors[RequestCode.PULL_MESSAGE] == broker.processors.pulls.pull_message
-    assert processors[RequestCode.SEND_MESSAGE_V2] == broker.processors.sends.send_message_v2
-    assert type(broker.processors.plain_requests).__name__ == "PlainRequests"

@@ -7,7 +7,7 @@ import pytest
 from tests.commands import make_command
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.addresses import Address, parse_networks
-from triomq.broker.network.connection import Requests
+from triomq.broker.network.connection import Port
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.registration import RegisterBrokerBody
 from triomq.protocol.bodies.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
@@ -58,65 +58,64 @@ def broker(make_broker: MakeBroker) -> Broker:
     return make_broker(brokers_from=parse_networks("10.0.0.0/24, ::1"))
 
 
-def ask(broker: Broker, address: str, requests: Requests, code: int) -> tuple[int, str]:
+def ask(broker: Broker, address: str, port: Port, code: int) -> tuple[int, str]:
     body = BODY if code == RequestCode.REGISTER_BROKER else b""
-    peer, command = Peer(broker, address), make_command(code, 7, 0, dict(FIELDS), body)
+    peer, command = Peer(broker, address, port), make_command(code, 7, 0, dict(FIELDS), body)
     try:
-        response = requests.processors.get(code, requests.unserved)(peer.as_connection, command)
+        response = broker.pipeline.serve(peer.as_connection, command)
     except Exception as exc:  # noqa: BLE001  # as a connection does
         response = broker.refusals.response_to(peer.peer, command, exc)
     return (0, "") if response is None else (response.code, response.remark or "")
 
 
 def test_brokers_register_from_this_machine_and_the_named_addresses(broker: Broker) -> None:
-    for requests in (broker.ports.broker, broker.ports.vip, broker.ports.namesrv):
+    for port in (Port.BROKER, Port.VIP, Port.NAMESRV):
         for code in sorted(FROM_BROKERS):
-            assert ask(broker, LOCAL, requests, code)[0] != ResponseCode.NO_PERMISSION
-            assert ask(broker, MEMBER, requests, code)[0] != ResponseCode.NO_PERMISSION
+            assert ask(broker, LOCAL, port, code)[0] != ResponseCode.NO_PERMISSION
+            assert ask(broker, MEMBER, port, code)[0] != ResponseCode.NO_PERMISSION
             told = f"request {code} is for brokers, and 192.0.2.9 is not in --brokers-from"
-            assert ask(broker, STRANGER, requests, code) == (ResponseCode.NO_PERMISSION, told)
+            assert ask(broker, STRANGER, port, code) == (ResponseCode.NO_PERMISSION, told)
 
 
 def test_only_its_own_address_ends_a_registration(broker: Broker) -> None:
-    requests = broker.ports.namesrv
-    ask(broker, MEMBER, requests, RequestCode.REGISTER_BROKER)
-    code, remark = ask(broker, "10.0.0.8:50001", requests, RequestCode.UNREGISTER_BROKER)
+    port = Port.NAMESRV
+    ask(broker, MEMBER, port, RequestCode.REGISTER_BROKER)
+    code, remark = ask(broker, "10.0.0.8:50001", port, RequestCode.UNREGISTER_BROKER)
     assert (code, "registration from 10.0.0.7" in remark) == (ResponseCode.NO_PERMISSION, True)
     assert broker.routes.is_registered("T")
     for address in (MEMBER, LOCAL):
-        ask(broker, MEMBER, requests, RequestCode.REGISTER_BROKER)
-        assert ask(broker, address, requests, RequestCode.UNREGISTER_BROKER)[0] == ResponseCode.SUCCESS
+        ask(broker, MEMBER, port, RequestCode.REGISTER_BROKER)
+        assert ask(broker, address, port, RequestCode.UNREGISTER_BROKER)[0] == ResponseCode.SUCCESS
         assert not broker.routes.is_registered("T")
 
 
 def test_the_name_server_is_changed_on_its_machine_only(broker: Broker) -> None:
-    for requests in (broker.ports.broker, broker.ports.vip, broker.ports.namesrv):
-        ask(broker, MEMBER, requests, RequestCode.REGISTER_BROKER)
+    for port in (Port.BROKER, Port.VIP, Port.NAMESRV):
+        ask(broker, MEMBER, port, RequestCode.REGISTER_BROKER)
         for code in NAMESRV_CHANGES:
             for address in (MEMBER, STRANGER):
                 told = f"request {code} changes the name server: allowed on its machine, or at its --admin-listen"
-                assert ask(broker, address, requests, code) == (ResponseCode.NO_PERMISSION, told)
+                assert ask(broker, address, port, code) == (ResponseCode.NO_PERMISSION, told)
         for code in NAMESRV_CHANGES:
-            assert ask(broker, LOCAL, requests, code)[0] == ResponseCode.SUCCESS
-        assert ask(broker, STRANGER, requests, 216)[0] == ResponseCode.SUCCESS  # nothing is left to delete
+            assert ask(broker, LOCAL, port, code)[0] == ResponseCode.SUCCESS
+        assert ask(broker, STRANGER, port, 216)[0] == ResponseCode.SUCCESS  # nothing is left to delete
 
 
 def test_reading_routes_is_for_everybody(broker: Broker) -> None:
     broker.topics.put(TopicConfig("T", 4, 4))
     for code in (105, 106, 206, 224, 304):
-        assert ask(broker, STRANGER, broker.ports.namesrv, code)[0] != ResponseCode.NO_PERMISSION
+        assert ask(broker, STRANGER, Port.NAMESRV, code)[0] != ResponseCode.NO_PERMISSION
 
 
 def test_administration_is_served_at_its_listener_only(make_broker: MakeBroker) -> None:
     broker = make_broker(admin_listen=Address("127.0.0.1", 0))
-    ports = broker.ports
     refused = {
         code
-        for requests in (ports.broker, ports.vip, ports.namesrv)
-        for code in requests.processors
-        if "takes only at its --admin-listen" in ask(broker, LOCAL, requests, code)[1]
+        for port in (Port.BROKER, Port.VIP, Port.NAMESRV)
+        for code in broker.pipeline.methods
+        if "takes only at its --admin-listen" in ask(broker, LOCAL, port, code)[1]
     }
-    assert refused == {*ports.broker.processors} - {*OF_CLIENTS} - FROM_BROKERS
-    assert refused == {code for code in ports.broker.processors if CATALOGUE[code].is_administration}
-    for code in ports.broker.processors:
-        assert "--admin-listen" not in ask(broker, STRANGER, ports.admin, code)[1]
+    assert refused == {*broker.pipeline.methods} - {*OF_CLIENTS} - FROM_BROKERS
+    assert refused == {code for code in broker.pipeline.methods if CATALOGUE[code].is_administration}
+    for code in broker.pipeline.methods:
+        assert "--admin-listen" not in ask(broker, STRANGER, Port.ADMIN, code)[1]

@@ -1,0 +1,289 @@
+"""The pipeline: the way of each request from a command to its answer, in straight code that reads the request's row.
+
+The problem
+    Before a request is served, several parts have a say: where it comes from, whose it is, how much its account uses.
+    Who administers, and who was denied, is recorded.  Some requests take several steps.
+
+What was rejected
+    Functions that wrap the processor, one for each part: which of them wrap a code is decided far from the code, and a
+    traceback is a pile of frames with the same name.
+
+What it is
+    ``serve`` looks up the row (``protocol/requests/catalogue.py``) and the method, and then takes these steps in order:
+    place, account, limits, audit, run.  Connections call it, and any other front door may: all that it needs of a
+    connection is there before the first request.  ``next_command`` is the short way of plain sends, which take the
+    same steps in ``admits`` and ``counts``.
+
+The invariant
+    - A code without a row, or without a method, is refused, also for administrators.
+    - A connection remembers no account: each request is checked, one-way requests and unknown codes too.
+    - Nothing is done for a request that is denied; it is counted, logged and audited.
+    - The name server asks no one for an account: its administration is for this machine, and brokers register from
+      there or from the addresses of ``brokers_from``.  If administration has a separate listener, all
+      other ports refuse it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from triomq.broker.accounts import Accounts
+from triomq.broker.addresses import is_in
+from triomq.broker.audit import Audit
+from triomq.broker.limits.rates import Quotas
+from triomq.broker.namesrv.route_table import RouteTable
+from triomq.broker.network.connection import Connection, ConnectionContext, Port
+from triomq.broker.network.shedding import Shedding
+from triomq.broker.processors.plain_requests import PlainRequests
+from triomq.broker.work import Answer
+from triomq.protocol.acl.verdict import authenticate, check, passes_as_send
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import RefusedError, TriomqError
+from triomq.protocol.event_log import EventLog
+from triomq.protocol.requests.catalogue import CATALOGUE, IN_ONE_STEP, PULL, Request, Right
+from triomq.protocol.requests.topics import BrokerRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import Frame
+from triomq.protocol.wire.signing import ACCESS_KEY
+from triomq.storage.append import Entry
+from triomq.storage.reading.cold_read import Work
+
+LOGGER: Final = logging.getLogger("triomq.broker.pipeline")
+
+#: Answers a request, now, later (``None``), or with work of several steps; must not await.
+Method: TypeAlias = Callable[[Connection, RemotingCommand], Answer | Work[Answer]]
+
+_SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+_RECORD_BYTES: Final = 128  # of a record beside body and properties, about
+#: Apache's brokers begin the remark with it.
+_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
+
+
+def methods_of(families: Iterable[object]) -> dict[int, Method]:
+    """Return the methods that are named as request codes, such as ``send_message``, by code."""
+    return {
+        code: getattr(family, request.code.name.lower())
+        for family in families
+        for code, request in CATALOGUE.items()
+        if hasattr(family, request.code.name.lower())
+    }
+
+
+class Pipeline:
+    """Serves the requests of all ports of a server.
+
+    Attributes:
+        methods: what serves each code.
+        plain_requests: serves plain sends and decisions together; ``None``: a name server.
+        shedding: refuses late sends; ``None``: likewise.
+    """
+
+    def __init__(
+        self,
+        context: ConnectionContext,
+        routes: RouteTable,
+        methods: Mapping[int, Method],
+        *,
+        accounts: Accounts | None = None,
+        audit: Audit | None = None,
+        quotas: Quotas | None = None,
+        plain_requests: PlainRequests | None = None,
+        shedding: Shedding | None = None,
+    ) -> None:
+        self.methods: Final = dict(methods)
+        self.plain_requests: Final = plain_requests
+        self.shedding: Final = shedding
+        self._config = context.config
+        self._statistics = context.statistics
+        self._worker = context.worker
+        self._routes = routes
+        self._accounts = accounts
+        self._audit = audit
+        self._quotas = quotas
+        self._is_guarded = accounts is not None or quotas is not None
+        self._log = EventLog(
+            LOGGER,
+            "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s",
+            logging.WARNING,
+        )
+
+    def next_command(self, connection: Connection, frames: Iterator[Frame]) -> RemotingCommand | None:
+        """Return the next request that must be served by itself; may serve plain ones before it.  ``None`` at the end.
+
+        Raises:
+            ProtocolError: a frame cannot be read; those before it are served.
+        """
+        if self.plain_requests is not None and connection.port is not Port.NAMESRV:
+            return self.plain_requests.serve(connection, frames, self if self._is_guarded else None)
+        frame = next(frames, None)
+        return None if frame is None else RemotingCommand.decode(frame)
+
+    def serve(self, connection: Connection, command: RemotingCommand) -> Answer:
+        """Serve a request and return its answer, ``None`` if it has none or the answer is sent later.
+
+        Raises:
+            RefusedError: the request is not served; the text says why.
+            TriomqError: it cannot be read, or serving it failed.
+        """
+        request, method = CATALOGUE.get(command.code), self.methods.get(command.code)
+        if request is None or method is None or not _is_served_at(connection.port, request):
+            return self._refuse_unserved(connection, command)
+        if self._is_guarded or request.right is Right.ADMIN:
+            self._check_place(connection, command, request)
+            account = self._check_account(connection, command, request)
+            self._check_quotas(connection, command, request, account)
+            self._record(connection, command, request, account)
+        if request.max_body_bytes:
+            self._check_body(command, request)
+        answer = method(connection, command)
+        if answer is None or isinstance(answer, RemotingCommand):
+            return answer
+        return self._worker.answer(connection, command, answer, only_reads=request.kind.is_question)
+
+    def _refuse_unserved(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer a code that no method serves; it needs an account, but no right."""
+        account = self._check_account(connection, command, None)
+        if self._audit is not None and account is not None:
+            self._audit.login(connection, command, account)
+        remark = f" request type {command.code} not supported"
+        return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+
+    # --- place ------------------------------------------------------------------------------------------
+
+    def _check_place(self, connection: Connection, command: RemotingCommand, request: Request) -> None:
+        if connection.port is Port.ADMIN:
+            return
+        kind, reason = request.kind, ""
+        if kind.is_from_broker:
+            reason = self._misplaced_registration(connection, command)
+        elif request.is_administration and self._config.admin_listen is not None:
+            reason = "is administration, which this server takes only at its --admin-listen"
+        elif kind.changes_name_server and (connection.port is Port.NAMESRV or self._accounts is None):
+            # Tools delete the route of each topic that they deleted; here it may be gone already.
+            is_idle = command.code == RequestCode.DELETE_TOPIC_IN_NAMESRV and not self._routes.is_registered(
+                command.ext_fields.get("topic", "")
+            )
+            if not connection.is_local and not is_idle:
+                reason = "changes the name server: allowed on its machine, or at its --admin-listen"
+        if reason:
+            reason = f"request {command.code} {reason}"
+            self._denied(connection, command, reason)
+            raise RefusedError(reason, ResponseCode.NO_PERMISSION)
+
+    def _misplaced_registration(self, connection: Connection, command: RemotingCommand) -> str:
+        """Return why a broker may not send this from its address; "": it may."""
+        if connection.is_local:
+            return ""
+        if not is_in(connection.peer_ip, self._config.brokers_from):
+            return f"is for brokers, and {connection.peer_ip} is not in --brokers-from"
+        if command.code == RequestCode.UNREGISTER_BROKER:
+            owner = self._routes.owner_of(BrokerRequestHeader.decode(command.ext_fields))
+            if owner is not None and owner.peer_ip != connection.peer_ip:
+                return f"ends a registration from {owner.peer_ip}, which only that address may"
+        return ""
+
+    # --- account ----------------------------------------------------------------------------------------
+
+    def _check_account(self, connection: Connection, command: RemotingCommand, request: Request | None) -> str | None:
+        """Return the account that signed a request.
+
+        "": the address needs none.  ``None``: the port asks for none.  Without a row no right is checked.
+        """
+        if self._accounts is None or connection.port is Port.NAMESRV:
+            return None
+        rules = self._accounts.rules
+        try:
+            if request is None:
+                account = authenticate(rules, command, connection.peer_ip)
+            else:
+                account = check(rules, request, command, connection.peer_ip)
+        except RefusedError as exc:
+            # A name that is no account is not repeated: it may be a mistyped secret.
+            key = command.ext_fields.get(ACCESS_KEY)
+            self._denied(
+                connection, command, str(exc) if not key or key in rules.accounts else "there is no such account"
+            )
+            raise RefusedError(f"{_EXCEPTION}{exc}") from None
+        return "" if account is None else account.access_key
+
+    def _denied(self, connection: Connection, command: RemotingCommand, reason: str) -> None:
+        account = command.ext_fields.get(ACCESS_KEY)
+        if self._accounts is None or account not in self._accounts.rules.accounts:
+            account = None
+        self._statistics.denied_requests += 1
+        if self._audit is not None:
+            self._audit.note("denied", connection, command, account, reason)
+        self._log.occurred(self._statistics.denied_requests, connection.peer, command.code, reason)
+
+    # --- limits -----------------------------------------------------------------------------------------
+
+    def _check_quotas(
+        self, connection: Connection, command: RemotingCommand, request: Request, account: str | None
+    ) -> None:
+        if self._quotas is None or connection.port is Port.NAMESRV:
+            return
+        self._quotas.join(connection, account or "")
+        assert connection.usage is not None
+        if request.kind.stores:
+            connection.usage.send(command.content_bytes)
+        elif request.kind.reads:
+            connection.usage.read()
+
+    def _check_body(self, command: RemotingCommand, request: Request) -> None:
+        limit, size = request.max_body_bytes, len(command.body)
+        limit = self._config.max_body_bytes if limit == IN_ONE_STEP else limit
+        if size > limit:
+            raise RefusedError(f"the body of request {command.code} has {size} bytes, the limit is {limit}")
+
+    # --- audit ------------------------------------------------------------------------------------------
+
+    def _record(self, connection: Connection, command: RemotingCommand, request: Request, account: str | None) -> None:
+        if self._audit is not None:
+            if account is not None:
+                self._audit.login(connection, command, account)
+            if request.is_administration:
+                self._audit.note("administration", connection, command, account)
+
+    # --- plain requests ---------------------------------------------------------------------------------
+
+    def admits(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool:
+        """Whether place and account let a request with this JSON header pass; :meth:`serve` reports why not."""
+        try:
+            account = None if self._accounts is None else self._signer(self._accounts, connection, fields, body)
+            if self._quotas is not None:
+                self._quotas.join(connection, account or "")
+        except (TriomqError, KeyError, ValueError, TypeError):
+            return False
+        return True
+
+    def _signer(self, accounts: Accounts, connection: Connection, fields: dict[str, Any], body: bytes) -> str:
+        if fields["code"] == _SEND and passes_as_send(accounts.rules, fields["extFields"], body):
+            key: str = fields["extFields"][ACCESS_KEY]
+            if self._audit is None or key in connection.logins:
+                return key
+        command = RemotingCommand.from_json(fields, body)
+        account = check(accounts.rules, CATALOGUE[command.code], command, connection.peer_ip)
+        key = "" if account is None else account.access_key
+        if self._audit is not None:
+            self._audit.login(connection, command, key)
+        return key
+
+    def counts(self, connection: Connection, entry: Entry) -> bool:
+        """Whether a plain send is within its quotas, and count it; :meth:`serve` reports why not.
+
+        One that cannot be stored together with its neighbours is sent alone, and counts twice.
+        """
+        if connection.usage is None:
+            return True
+        try:
+            connection.usage.send(_RECORD_BYTES + len(entry.body) + len(entry.properties))
+        except RefusedError:
+            return False
+        return True
+
+
+def _is_served_at(port: Port, request: Request) -> bool:
+    """Whether a port serves a request; the VIP port (listen port - 2) serves all but pulls, as in RocketMQ."""
+    if port is Port.NAMESRV:
+        return request.kind.is_for_name_server
+    return port is not Port.VIP or request.kind is not PULL
