@@ -1,7 +1,7 @@
-"""The metrics of a broker, for Prometheus, and whether it works and serves.
+"""The metrics of a broker for Prometheus, and its health.
 
 Rules: nothing that was deleted is shown; the loop is not held up: tables are written a row at a time,
-and what is only on disk is read in a worker thread.
+and worker threads read the disk.
 
 Source: ConsumerLagCalculator.java, BrokerMetricsManager.java of RocketMQ 5.5.0.
 """
@@ -29,7 +29,7 @@ from triomq.storage.reading.cold_read import PAUSE, Work
 
 #: A flush that takes longer will not end.
 _HUNG_S: Final = 30.0
-#: After this time no more messages are read to tell since when a group is behind.
+#: After this time no more messages are read for the ages of lags.
 _READING_S: Final = 1.0
 _STORAGE: Final = label("storage_type", "local") + label("storage_medium", "disk")
 _V4_0_0: Final = 213
@@ -55,20 +55,20 @@ class BrokerMetrics:
         self._broker = broker
         self._names = (broker.config.cluster_name, broker.config.broker_name)
 
-    def illness(self) -> str:
-        """Return why the broker should be started again; "" if loop and disk work."""
+    def failure(self) -> str:
+        """Return the reason to start the broker again; "" while loop and disk work."""
         failure = self._broker.store.refused.failure
         waiting_s = self._broker.statistics.flushes.waiting_s(trio.current_time())
         if failure is not None:
             return f"the disk has failed: {failure}"
         return f"a flush has not ended for {waiting_s:.0f} s" if waiting_s > _HUNG_S else ""
 
-    def refusal(self) -> str:
-        """Return why the broker does not serve now; "" if it does."""
+    def not_ready(self) -> str:
+        """Return the reason why the broker does not serve now; "" while it does."""
         broker = self._broker
         if not broker.is_serving or broker.stopping.is_set():
             return "the broker stops" if broker.is_serving else "the broker starts"
-        return str(broker.store.refused.error() or "") or self.illness()
+        return str(broker.store.refused.error() or "") or self.failure()
 
     async def metrics(self) -> bytes:
         """Return all metrics, as text."""
@@ -93,7 +93,7 @@ class BrokerMetrics:
     # --- topics and groups ------------------------------------------------------------------------------
 
     def _name(self, labels: "_Labels") -> Work[None]:
-        """Make the labels of the topics and groups that there are."""
+        """Make the labels of all topics and groups."""
         for topic in self._broker.topics.names():
             labels.topics[topic] = label("topic", topic) + _IS_SYSTEM[topic_kind(topic, self._names) == "system"]
             yield PAUSE
@@ -166,7 +166,7 @@ class BrokerMetrics:
     def _behind(self, group: str, topic: str) -> tuple[_Starts, _Starts]:
         """Return where in each queue the messages begin that a group has yet to consume, and has yet to pull.
 
-        As in RocketMQ a group has pulled what it has consumed, unless it said more; after a restart nothing is known.
+        As in RocketMQ, the committed offset counts as pulled until the group pulls; a restart forgets pulls.
         """
         query, pulled = self._broker.groups.offsets.query, self._broker.statistics.pulled.get((topic, group), {})
         unconsumed: _Starts = []
@@ -247,7 +247,7 @@ class BrokerMetrics:
             text.put("triomq_disk_available_bytes", disk.available_bytes)
             yield from store.cold_reads.load_records((log.min_offset,))
             oldest_ms = log.store_time(log.min_offset)
-        except StoreError:  # as above; the log of the broker tells it
+        except StoreError:  # as above; the broker logs it
             oldest_ms = -1
         if oldest_ms >= 0:
             age_ms = max(store.now_ms() - oldest_ms, 0)
@@ -292,7 +292,7 @@ class BrokerMetrics:
 
 
 class _Labels:
-    """The labels of what there is during one scrape, so that each is made once."""
+    """The labels of topics and groups during one scrape, so that each is made once."""
 
     def __init__(self) -> None:
         self.topics: dict[str, str] = {}

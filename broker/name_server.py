@@ -136,12 +136,12 @@ class NameServer:
             await acceptors.run(endpoints, lambda: task_status.started())
             services.cancel_scope.cancel()
 
-    def illness(self) -> str:
+    def failure(self) -> str:
         """Return "": a name server that answers works."""
         return ""
 
-    def refusal(self) -> str:
-        """Return why it does not serve now; "" if it does."""
+    def not_ready(self) -> str:
+        """Return the reason why it does not serve now; "" while it does."""
         return "the name server stops" if self.stopping.is_set() else ""
 
     async def metrics(self) -> bytes:

@@ -1,4 +1,4 @@
-"""GET_BROKER_RUNTIME_INFO (28): the figures of a running broker that tools show, all as text.
+"""GET_BROKER_RUNTIME_INFO (28): the state and counters of a running broker, all as text.
 
 Source: wire.md 9.8; AdminBrokerProcessor.java, prepareRuntimeInfo.
 """
@@ -32,7 +32,7 @@ _MS_PER_DAY: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RuntimeProcessor:
-    """Answers with the figures of a running broker."""
+    """Answers with the state and counters of a running broker."""
 
     store: MessageStore
     statistics: BrokerStatistics
@@ -51,7 +51,7 @@ class RuntimeProcessor:
 
     def _process(self) -> dict[str, str]:
         start_ms = self.statistics.start_ms
-        figures = {
+        texts = {
             "brokerVersion": str(VERSION),
             "brokerVersionDesc": _VERSION_NAME,
             "triomqVersion": triomq.__version__,
@@ -62,13 +62,13 @@ class RuntimeProcessor:
             "startAcceptSendRequestTimeStamp": "0",  # it accepts requests at once
         }
         for pool in _THREAD_POOLS:
-            figures[f"{pool}ThreadPoolQueueSize"] = "0"
-            figures[f"{pool}ThreadPoolQueueCapacity"] = "0"
-            figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-        return figures
+            texts[f"{pool}ThreadPoolQueueSize"] = "0"
+            texts[f"{pool}ThreadPoolQueueCapacity"] = "0"
+            texts[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        return texts
 
     def _members(self) -> dict[str, str]:
-        """Return counts of clients and of their problems, which Apache's brokers do not report."""
+        """Return counts of clients and of trouble with them, which Apache's brokers do not report."""
         self.groups.consumers.check()
         groups = list(self.groups.consumers)
         return {
@@ -78,12 +78,7 @@ class RuntimeProcessor:
             "triomqDuplicateClientIds": str(sum(len(group.duplicate_ids) for group in groups)),
             "triomqDifferentSubscriptions": str(sum(len(group.differences) for group in groups)),
             "triomqStalledQueues": str(self.stalls.count()),
-            "triomqDeniedRequests": str(self.statistics.denied_requests),
-            "triomqLimitedRequests": str(self.statistics.limited_requests),
-            "triomqRefusedConnections": str(self.statistics.refused_connections),
-            "triomqGivenUpPeers": str(self.statistics.given_up_peers),
-            "triomqShedSends": str(self.statistics.shed_sends),
-        }
+        } | {f"triomq{name.title().replace('_', '')}": str(count) for name, count in self.statistics.events().items()}
 
     def _traffic(self) -> dict[str, str]:
         statistics = self.statistics

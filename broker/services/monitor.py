@@ -1,7 +1,7 @@
-"""Tells others how a server is: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for whoever starts it.
+"""Answers HTTP requests about a server: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for a supervisor.
 
 Rules: it answers from before the store is opened until after the last request; it changes nothing and shows no
-messages; the text of ``/metrics`` is made at most twice a second, whoever asks.
+messages; the text of ``/metrics`` is made at most twice a second.
 """
 
 import logging
@@ -34,11 +34,11 @@ Table: TypeAlias = tuple[str, int, int | None]
 class Watched(Protocol):
     """A server."""
 
-    def illness(self) -> str:
-        """Return why it should be started again; "" if loop and disk work."""
+    def failure(self) -> str:
+        """Return the reason to start it again; "" while loop and disk work."""
 
-    def refusal(self) -> str:
-        """Return why it does not serve now; "" if it does."""
+    def not_ready(self) -> str:
+        """Return the reason why it does not serve now; "" while it does."""
 
     async def metrics(self) -> bytes:
         """Return all metrics, as text."""
@@ -79,9 +79,9 @@ class Monitor:
             case "/metrics":
                 return Reply(HTTPStatus.OK, await self._metrics(), CONTENT_TYPE)
             case "/healthz":
-                return _verdict("" if self.watched is None else self.watched.illness())
+                return _verdict("" if self.watched is None else self.watched.failure())
             case "/readyz":
-                return _verdict("the store is being opened" if self.watched is None else self.watched.refusal())
+                return _verdict("the store is being opened" if self.watched is None else self.watched.not_ready())
             case "/":
                 return Reply(HTTPStatus.OK, _INDEX.encode())
         return Reply(HTTPStatus.NOT_FOUND, _INDEX.encode())
@@ -99,7 +99,7 @@ class Monitor:
 
 
 def put_server(text: Exposition, context: ConnectionContext, exposure: str, tables: Iterable[Table]) -> None:
-    """Add what is told of every server: its limits, what happened to its peers, its process."""
+    """Add the metrics that every server has: limits, trouble with peers, its process."""
     tables = [
         ("connections", len(context.connections), context.admission.limit()),
         ("client_requests", len(context.client_requests), MAX_CLIENT_REQUESTS),

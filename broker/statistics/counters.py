@@ -6,22 +6,17 @@ Counters are plain numbers that the hot path adds to; rates cost nothing per mes
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from triomq.broker.statistics.history import Counters, StatsHistory
 from triomq.broker.statistics.timing import Flushes, Histogram
 from triomq.protocol.bodies.statistics import BrokerStatsData
 
-_WINDOWS_S: Final = (10, 60, 600)  # the three figures of putTps and getTransferedTps
+_WINDOWS_S: Final = (10, 60, 600)  # the three rates of putTps and getTransferedTps
 _KEPT_SAMPLES: Final = _WINDOWS_S[-1] + 1
 _GROUP_WINDOW_S: Final = 60
 #: Pairs of a topic and a group that are counted; peers may pull any topic for any group, and history copies the tables.
 MAX_PAIRS: Final = 10_000
-_EVENTS: Final = (
-    "bad_frames", "denied_requests", "limited_requests", "failed_requests", "unmatched_responses", "stalled_peers",
-    "given_up_peers", "refused_connections", "idle_closed", "shed_sends", "name_conflicts",
-)  # fmt: skip
-
 _Key = TypeVar("_Key")
 _Number = TypeVar("_Number", int, float)
 
@@ -46,7 +41,27 @@ class Totals:
     get_messages: int = 0
 
 
-class BrokerStatistics:
+class Events:
+    """Troubles with peers, counted: each attribute is a value of the label ``event`` and a row in docs/metrics.md."""
+
+    bad_frames: Annotated[int, "connections closed because of a frame that cannot be read"] = 0
+    denied_requests: Annotated[int, "requests denied by accounts"] = 0
+    limited_requests: Annotated[int, "requests above a limit or quota"] = 0
+    failed_requests: Annotated[int, "requests answered with an error of their processor"] = 0
+    unmatched_responses: Annotated[int, "answers to no request of the broker"] = 0
+    stalled_peers: Annotated[int, "connections closed because the peer does not read"] = 0
+    given_up_peers: Annotated[int, "connections closed to free memory"] = 0
+    refused_connections: Annotated[int, "connections above a limit"] = 0
+    idle_closed: Annotated[int, "connections closed without a request for too long"] = 0
+    shed_sends: Annotated[int, "sends refused while the broker was overloaded"] = 0
+    name_conflicts: Annotated[int, "registrations of a second broker under one name"] = 0
+
+    def events(self) -> dict[str, int]:
+        """Return the number of each event."""
+        return {name: getattr(self, name) for name in Events.__annotations__}
+
+
+class BrokerStatistics(Events):
     """Counters of one broker.
 
     Attributes:
@@ -60,17 +75,6 @@ class BrokerStatistics:
         self.put_bytes = 0
         self.get_messages = 0
         self.get_bytes = 0
-        self.bad_frames = 0  # each closed a connection
-        self.denied_requests = 0  # by accounts
-        self.limited_requests = 0  # beyond a limit of a table or body
-        self.shed_sends = 0  # refused because they had waited too long
-        self.failed_requests = 0  # answered with an error of a processor
-        self.unmatched_responses = 0
-        self.stalled_peers = 0  # closed because they did not read
-        self.given_up_peers = 0  # closed because of the memory they held
-        self.refused_connections = 0
-        self.idle_closed = 0
-        self.name_conflicts = 0  # registrations of a second broker under a name that is in use
         self.committed = self.rolled_back = 0  # transactions
         self.sends = Histogram()
         self.pulls = Histogram()
@@ -102,7 +106,7 @@ class BrokerStatistics:
             self.put(topic, len(sizes), sum(sizes))
 
     def pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """Note how far a group has pulled a queue, for pairs of a topic and a group that are counted."""
+        """Record how far a group has pulled a queue, unless too many pairs of a topic and a group are counted."""
         offsets = self.pulled.get((topic, group))
         if offsets is not None:
             offsets[queue_id] = next_offset
@@ -187,10 +191,6 @@ class BrokerStatistics:
             return self._history.data(self._counters(), name, "") if key == cluster_name else None
         return self._history.data(self._counters(), name, (topic, group) if separator else topic)
 
-    def events(self) -> dict[str, int]:
-        """Return how often each kind of trouble with peers happened."""
-        return {name: getattr(self, name) for name in _EVENTS}
-
     def note_day(self, day: int) -> None:
         """Keep the totals whenever ``day``, a number that changes at midnight, has changed."""
         if self._day is not None and day != self._day:
@@ -207,7 +207,7 @@ class BrokerStatistics:
         return Rates((puts[0], puts[1], puts[2]), (gets[0], gets[1], gets[2]))
 
     def group_rate(self, group: str, topic: str) -> float:
-        """Return how many messages of a topic a group receives per second, over the last one to two minutes."""
+        """Return the rate at which a group receives messages of a topic, over the last one to two minutes."""
         if not self._group_marks:
             return 0.0
         began, counts = self._group_marks[0]

@@ -1,7 +1,7 @@
 """Metrics as text for Prometheus.
 
-Rules: nothing is counted for it alone, the text is made from what the broker has when it is asked for; it is made a row
-at a time, so that other work goes on in between; a metric has the name, labels and unit of RocketMQ 5 if there is one.
+Rules: the text is made on request from the state of the broker, without counters for it alone, and a row at a time, so
+that requests are served in between; a metric has the name, labels and unit that it has in RocketMQ 5.
 ``prometheus_client`` reads the text in tests and does not make it: it takes 20 us for each row, this 1 us.
 
 Source: Prometheus text format 0.0.4; BrokerMetricsManager.java, DefaultStoreMetricsManager.java of RocketMQ 5.5.0.
@@ -17,11 +17,11 @@ import triomq
 from triomq.broker.statistics.timing import Histogram
 
 Row: TypeAlias = tuple[str | None, float]
-"""Labels, as :func:`label` returns them, one after the other; ``None``: of nothing that exists.  And the value."""
+"""Labels, as :func:`label` returns them, one after the other, and the value; labels ``None``: leave the row out."""
 
 
 class Metric(NamedTuple):
-    """Kind, meaning and labels of a metric, besides those that all metrics of a server have."""
+    """Kind, meaning and labels of a metric; the labels that all metrics of a server have are not listed."""
 
     kind: str
     text: str
@@ -47,15 +47,19 @@ _STORAGE: Final = ("storage_type", "storage_medium")
 
 METRICS: Final[Mapping[str, Metric]] = {
     "rocketmq_messages_in_total": _counter("messages stored", "topic", "is_system"),
-    "rocketmq_throughput_in_total": _counter("bytes of their bodies", "topic", "is_system"),
+    "rocketmq_throughput_in_total": _counter("bytes of the bodies of messages stored", "topic", "is_system"),
     "rocketmq_messages_out_total": _counter("messages sent to consumers", *_OUT),
-    "rocketmq_throughput_out_total": _counter("bytes of their records", *_OUT),
+    "rocketmq_throughput_out_total": _counter("bytes of the records of messages sent to consumers", *_OUT),
     "rocketmq_send_to_dlq_messages_total": _counter("messages that a group gave up", "consumer_group", "is_system"),
-    "rocketmq_consumer_lag_messages": _gauge("messages that a group has yet to consume", *_LAG),
-    "rocketmq_consumer_lag_latency_milliseconds": _gauge("age of the oldest of them; 0: none", *_LAG),
-    "rocketmq_consumer_inflight_messages": _gauge("those of them that were sent to consumers", *_LAG),
-    "rocketmq_consumer_ready_messages": _gauge("those of them that were not sent yet", *_LAG),
-    "rocketmq_consumer_queueing_latency_milliseconds": _gauge("age of the oldest that was not sent; 0: none", *_LAG),
+    "rocketmq_consumer_lag_messages": _gauge("messages of a topic that a group has not consumed", *_LAG),
+    "rocketmq_consumer_lag_latency_milliseconds": _gauge(
+        "age of the oldest message that the group has not consumed; 0: none", *_LAG
+    ),
+    "rocketmq_consumer_inflight_messages": _gauge("messages sent to consumers and not consumed yet", *_LAG),
+    "rocketmq_consumer_ready_messages": _gauge("messages not sent to consumers yet", *_LAG),
+    "rocketmq_consumer_queueing_latency_milliseconds": _gauge(
+        "age of the oldest message not sent to consumers yet; 0: none", *_LAG
+    ),
     "rocketmq_consumer_connections": _gauge(
         "connections of consumers", "consumer_group", "consume_mode", "is_system", *_CLIENT
     ),
@@ -63,21 +67,25 @@ METRICS: Final[Mapping[str, Metric]] = {
     "rocketmq_commit_messages_total": _counter("transactions committed"),
     "rocketmq_rollback_messages_total": _counter("transactions rolled back"),
     "rocketmq_half_messages": _gauge("transactions without a decision"),
-    "rocketmq_timing_messages": _gauge("messages that wait for a time of their own", *_STORAGE),
+    "rocketmq_timing_messages": _gauge("messages that wait for their delivery time", *_STORAGE),
     "rocketmq_topic_number": _gauge("topics, those of the system included"),
     "rocketmq_consumer_group_number": _gauge("subscription groups, those of the system included"),
     "rocketmq_broker_permission": _gauge("2: may be written, 4: may be read, 6: both"),
     "rocketmq_storage_size_bytes": _gauge("used space of the disk of the store", *_STORAGE),
-    "rocketmq_storage_flush_behind_bytes": _gauge("of the commit log, not on the disk yet", *_STORAGE),
-    "rocketmq_storage_dispatch_behind_bytes": _gauge("of the commit log, not visible to consumers yet", *_STORAGE),
+    "rocketmq_storage_flush_behind_bytes": _gauge("bytes of the commit log that are not on the disk yet", *_STORAGE),
+    "rocketmq_storage_dispatch_behind_bytes": _gauge(
+        "bytes of the commit log that consumers cannot read yet", *_STORAGE
+    ),
     "rocketmq_storage_message_reserve_time_milliseconds": _gauge("age of the oldest message", *_STORAGE),
     "triomq_send_seconds": _histogram(
-        "from a send to its answer: with durability async of the sends that were read together, with sync of each one "
-        "that waits for the disk"
+        "time from a send to its answer: for each batch that was read together (async), or for each send, the flush "
+        "included (sync)"
     ),
-    "triomq_pull_seconds": _histogram("from a pull, or the arrival of what it waits for, to the answer with messages"),
+    "triomq_pull_seconds": _histogram(
+        "time from a pull, or from the arrival of the messages that it waits for, to its answer"
+    ),
     "triomq_flush_seconds": _histogram("duration of a flush of commit log or consume queues"),
-    "triomq_flush_waiting_seconds": _gauge("how long the present flush takes by now; 0: there is none"),
+    "triomq_flush_waiting_seconds": _gauge("age of the flush that is running; 0: none"),
     "triomq_delayed_messages": _gauge("messages that wait for a delay level", "level"),
     "triomq_sent_back_messages_total": _counter("messages that consumers sent back", *_OUT),
     "triomq_stalled_queues": _gauge("queues where messages wait without progress; groups with any", "consumer_group"),
@@ -89,23 +97,23 @@ METRICS: Final[Mapping[str, Metric]] = {
         "topics to which a group subscribes that the broker does not have; groups with any", "consumer_group"
     ),
     "triomq_table_size": _gauge("entries of a table", "table"),
-    "triomq_table_limit": _gauge("how many it may have", "table"),
-    "triomq_memory_budget_bytes": _gauge("memory that peers make the server hold, and reserve for what waits", "use"),
-    "triomq_memory_budget_limit_bytes": _gauge("how much both may be together (--memory-budget)"),
+    "triomq_table_limit": _gauge("limit of the entries", "table"),
+    "triomq_memory_budget_bytes": _gauge("memory held for peers, and memory reserved for requests that wait", "use"),
+    "triomq_memory_budget_limit_bytes": _gauge("limit of both uses together (--memory-budget)"),
     "triomq_disk_used_ratio": _gauge("used part of the disk of the store, 0 to 1"),
-    "triomq_disk_full_ratio": _gauge("above it sends are rejected (--disk-full-ratio)"),
+    "triomq_disk_full_ratio": _gauge("used part above which sends are rejected (--disk-full-ratio)"),
     "triomq_disk_available_bytes": _gauge("free space of the disk of the store"),
     "triomq_store_refuses": _gauge("1: no messages are stored, as the disk is full or has failed"),
     "triomq_log_bytes": _gauge("length of the commit log"),
     "triomq_damaged_records_total": _counter("damaged records that reads have skipped"),
-    "triomq_index_behind_bytes": _gauge("of the commit log, not indexed yet"),
-    "triomq_events_total": _counter("connections closed or refused, requests that failed, by reason", "event"),
-    "triomq_open_to_network": _gauge("1: others reach the server without an account (--insecure)"),
+    "triomq_index_behind_bytes": _gauge("bytes of the commit log that are not indexed yet"),
+    "triomq_events_total": _counter("trouble with peers, by the event", "event"),
+    "triomq_open_to_network": _gauge("1: other machines reach the server without an account (--insecure)"),
     "triomq_info": _gauge("1", "version"),
     "process_start_time_seconds": _gauge("when the server was started, seconds since 1970"),
     "process_cpu_seconds_total": _counter("processor time"),
     "process_resident_memory_bytes": _gauge("memory, mapped files included"),
-    "process_max_fds": _gauge("files and connections that it may have open"),
+    "process_max_fds": _gauge("limit of open files and connections"),
 }
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -160,7 +168,7 @@ class Exposition:
         self._parts.append(f"{name}_count{{{self._labels}}} {buckets[-1][1]}\n")
 
     def put_process(self) -> None:
-        """Add what is known of this process."""
+        """Add the metrics of this process."""
         self.put("triomq_info", 1, label("version", triomq.__version__))
         self.put("process_start_time_seconds", _STARTED)
         self.put("process_cpu_seconds_total", time.process_time())

@@ -23,7 +23,7 @@ _EVENTS: Final = {
     "GROUP_GET_SIZE": "GROUP_GET_NUMS",
     "GROUP_GET_LATENCY": "GROUP_GET_TIMES",
 }
-"""What the average of a statistic is for each of; of a number of messages it is 1."""
+"""The divisor of the average of a statistic; that of a number of messages is 1."""
 
 _MINUTE: Final = (10.0, 6)
 _HOUR: Final = (600.0, 6)

@@ -1,6 +1,6 @@
 """Histograms of durations.
 
-An observation is a search among a dozen numbers, 0.2 us; nothing is made for it.
+An observation is a search among a dozen numbers, 0.2 us, and allocates nothing.
 """
 
 from bisect import bisect_left
@@ -30,7 +30,7 @@ class Histogram:
         self.sum_s += seconds
 
     def buckets(self) -> list[tuple[str, int]]:
-        """Return how many durations are no longer than each bound, and last how many there are (``+Inf``)."""
+        """Return the number of durations up to each bound, and of all (``+Inf``)."""
         return list(zip((*map(repr, _STEP_BOUNDS_S), "+Inf"), accumulate(self._counts), strict=True))
 
 
@@ -43,14 +43,14 @@ class Flushes(Histogram):
         super().__init__()
         self._began: dict[Hashable, float] = {}
 
-    def begin(self, who: Hashable, now: float) -> None:
-        """Note that somebody begins a flush, or tries again; ``now`` is of any steady clock in seconds."""
-        self._began.setdefault(who, now)
+    def begin(self, flush: Hashable, now: float) -> None:
+        """Record the start of a flush, or of its retry; ``now`` is of any steady clock in seconds."""
+        self._began.setdefault(flush, now)
 
-    def end(self, who: Hashable, now: float) -> None:
-        """Note that its data is on the disk."""
-        self.observe(now - self._began.pop(who))
+    def end(self, flush: Hashable, now: float) -> None:
+        """Record that the data of a flush is on the disk."""
+        self.observe(now - self._began.pop(flush))
 
     def waiting_s(self, now: float) -> float:
-        """Return how long the oldest flush that has not ended takes by now."""
+        """Return the age of the oldest flush that has not ended, 0 without one."""
         return now - min(self._began.values(), default=now)

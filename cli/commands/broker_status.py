@@ -16,6 +16,11 @@ from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
 
 _DURABILITIES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
+#: Only triomq's brokers report these: ``shed_sends`` as ``triomqShedSends``.
+_COUNTERS: Final = (
+    "connections", "consumer_groups", "producer_groups", "duplicate_client_ids", "different_subscriptions",
+    "stalled_queues", "denied_requests", "limited_requests", "refused_connections", "given_up_peers", "shed_sends",
+)  # fmt: skip
 
 
 @client_command
@@ -93,18 +98,7 @@ def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, st
         "messages_delivered": _number(runtime, "msgGetTotalTodayNow"),
         "stored_per_s": _rate(runtime.get("putTps", "")),
         "delivered_per_s": _rate(runtime.get("getTransferedTps") or runtime.get("getTransferredTps", "")),  # 5.x
-        "connections": _number(runtime, "triomqConnections"),
-        "consumer_groups": _number(runtime, "triomqConsumerGroups"),
-        "producer_groups": _number(runtime, "triomqProducerGroups"),
-        "duplicate_client_ids": _number(runtime, "triomqDuplicateClientIds"),
-        "different_subscriptions": _number(runtime, "triomqDifferentSubscriptions"),
-        "stalled_queues": _number(runtime, "triomqStalledQueues"),
-        "denied_requests": _number(runtime, "triomqDeniedRequests"),
-        "limited_requests": _number(runtime, "triomqLimitedRequests"),
-        "refused_connections": _number(runtime, "triomqRefusedConnections"),
-        "given_up_peers": _number(runtime, "triomqGivenUpPeers"),
-        "shed_sends": _number(runtime, "triomqShedSends"),
-    }
+    } | {name: _number(runtime, f"triomq{name.title().replace('_', '')}") for name in _COUNTERS}
 
 
 def _number(table: Mapping[str, str], name: str) -> int | None:

@@ -11,6 +11,7 @@ from tests.unit.broker.recording import Clock, MakeBroker, Peer, make_steps_shor
 from tests.unit.broker.scrape import Scrape, join, make_busy, of, scrape
 from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.server import Broker
+from triomq.broker.statistics.counters import Events
 from triomq.broker.statistics.exposition import METRICS
 from triomq.protocol.bodies.client import ConsumerData
 from triomq.protocol.bodies.route import TopicConfig
@@ -162,19 +163,19 @@ async def test_other_tasks_run_while_the_metrics_are_made(busy: Broker) -> None:
 
 async def test_health_is_about_the_disk_and_readiness_about_everything(busy: Broker) -> None:
     metrics = BrokerMetrics(busy)
-    assert metrics.refusal() == "the broker starts"
+    assert metrics.not_ready() == "the broker starts"
     busy.is_serving = True
-    assert (metrics.illness(), metrics.refusal()) == ("", "")
+    assert (metrics.failure(), metrics.not_ready()) == ("", "")
     set_disk_full(busy.store, is_full=True)
-    assert metrics.illness() == ""
-    assert "full" in metrics.refusal()
+    assert metrics.failure() == ""
+    assert "full" in metrics.not_ready()
     assert of(await scrape(busy), "triomq_store_refuses") == [1]
     set_disk_full(busy.store, is_full=False)
     busy.statistics.flushes.begin("somebody", trio.current_time() - 31)
-    assert metrics.refusal() == metrics.illness() == "a flush has not ended for 31 s"
+    assert metrics.not_ready() == metrics.failure() == "a flush has not ended for 31 s"
     busy.statistics.flushes.end("somebody", trio.current_time())
     busy.stopping.set()
-    assert (metrics.illness(), metrics.refusal()) == ("", "the broker stops")
+    assert (metrics.failure(), metrics.not_ready()) == ("", "the broker stops")
 
 
 @pytest.mark.parametrize("durability", Durability)
@@ -211,10 +212,9 @@ async def test_boards_and_rules_use_what_is_told(busy: Broker, name: str) -> Non
 
 def test_every_metric_is_in_the_documents() -> None:
     text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-    rows = {
-        name: (kind, labels)
-        for name, kind, labels in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", text, re.MULTILINE)
-    }
-    assert rows == {
-        name: (each.kind, ", ".join(f"`{label}`" for label in each.labels)) for name, each in METRICS.items()
-    }
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|$", text, re.MULTILINE)
+    assert rows == [
+        (name, each.kind, ", ".join(f"`{label}`" for label in each.labels), each.text) for name, each in METRICS.items()
+    ]
+    events = re.findall(r"^\| `(\w+)` \| ([^|]*) \|$", text, re.MULTILINE)
+    assert events == [(name, row.__metadata__[0]) for name, row in Events.__annotations__.items()]
