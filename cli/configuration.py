@@ -19,7 +19,7 @@ from triomq.cli.arguments.values import KINDS
 from triomq.cli.errors import UsageError
 from triomq.cli.output import write_records
 from triomq.common.broker_settings import FIXED, SETTINGS, Setting, variable_of
-from triomq.protocol.bodies.properties_text import read_properties
+from triomq.protocol.java import read_properties
 from triomq.protocol.missing import explain_missing
 
 LOGGER: Final = logging.getLogger("triomq.cli.configuration")

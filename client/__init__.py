@@ -70,7 +70,7 @@ from triomq.protocol.errors import (
     UnsupportedCompressionError,
     WrongTypeError,
 )
-from triomq.protocol.filters.expressions import Sql, Tags
+from triomq.protocol.filters.filter_types import Sql, Tags
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.wire.signing import Credentials

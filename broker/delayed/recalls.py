@@ -9,7 +9,7 @@ Source: RocketMQ 5.5.0 TimerMessageStore.java, buildDeleteKey, dequeue.
 from collections.abc import Iterator
 from typing import Final
 
-from triomq.protocol.recall import delete_key
+from triomq.protocol.record.message_id import delete_key
 from triomq.protocol.record.properties import PropertyName, get_property
 from triomq.storage.delays import RECALL_LEAD_MS, stored_time
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from triomq.broker.network.connection import Connection
 from triomq.broker.settings import FixedSettingError, Settings
 from triomq.broker.topics import TopicTable
-from triomq.protocol.bodies.properties_text import properties_text, read_properties
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError
+from triomq.protocol.java import properties_text, read_properties
 from triomq.protocol.wire.command import RemotingCommand
 
 

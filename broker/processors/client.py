@@ -24,7 +24,7 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import retry_topic
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, UnregisterClientRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.formats.table import accept
+from triomq.protocol.wire.header_formats import accept
 from triomq.storage.reading.cold_read import PAUSE, Work
 
 

@@ -13,11 +13,10 @@ from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.connection import Connection
 from triomq.broker.settings import FixedSettingError
-from triomq.protocol.bodies.properties_text import properties_text, read_properties
-from triomq.protocol.bodies.registration import read_registration, registration_crc
-from triomq.protocol.bodies.route import DataVersion, KVTable, TopicList
+from triomq.protocol.bodies.route import DataVersion, KVTable, TopicList, read_registration, registration_crc
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError
+from triomq.protocol.java import properties_text, read_properties
 from triomq.protocol.names import ORDER_NAMESPACE
 from triomq.protocol.requests.topics import (
     BrokerNameRequestHeader,

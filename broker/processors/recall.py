@@ -15,7 +15,7 @@ from triomq.broker.topics import TopicTable
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError
 from triomq.protocol.java import tags_code
-from triomq.protocol.recall import RECALL_TAG, RecallHandle, delete_key
+from triomq.protocol.record.message_id import RECALL_TAG, RecallHandle, delete_key
 from triomq.protocol.record.properties import PropertyName, encode_properties
 from triomq.protocol.requests.messages import RecallMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand

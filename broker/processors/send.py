@@ -22,9 +22,8 @@ from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, T
 from triomq.protocol.codes import HIDDEN_BIT, TRANSACTION_MASK, VERSION_MAX_RECONSUME, MessageSysFlag, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, RefusedError
 from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, dead_letter_topic
-from triomq.protocol.recall import RecallHandle
 from triomq.protocol.record.batch import decode_batch
-from triomq.protocol.record.message_id import offset_message_id
+from triomq.protocol.record.message_id import RecallHandle, offset_message_id
 from triomq.protocol.record.properties import (
     MAX_PROPERTIES_BYTES,
     PropertyName,

@@ -14,7 +14,7 @@ import trio
 from triomq.broker.addresses import Address, plain_ip
 from triomq.broker.config import TlsConfig
 from triomq.common.tls import load_ca, load_identity, make_context
-from triomq.protocol.bodies.registration import registration_crc
+from triomq.protocol.bodies.route import registration_crc
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader

@@ -26,8 +26,7 @@ from triomq.broker.signals import Signal
 from triomq.broker.topics import TopicTable
 from triomq.broker.work import Worker, encode
 from triomq.common.tls import tls_reason
-from triomq.protocol.bodies.registration import RegisterBrokerBody
-from triomq.protocol.bodies.route import ClusterInfo, DataVersion, TopicConfigSerializeWrapper
+from triomq.protocol.bodies.route import ClusterInfo, DataVersion, RegisterBrokerBody, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, ProtocolError
 from triomq.protocol.event_log import EventLog

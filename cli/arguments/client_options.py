@@ -6,7 +6,7 @@ from typing import Final
 from triomq.cli.arguments import values
 from triomq.cli.arguments.options import NAMESRV_ADDRESS, Options, option
 from triomq.cli.arguments.values import StartAt
-from triomq.protocol.filters.expressions import Sql
+from triomq.protocol.filters.filter_types import Sql
 from triomq.protocol.names import TRACE_TOPIC
 
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"

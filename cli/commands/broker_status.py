@@ -11,9 +11,9 @@ from triomq.cli.output import cells, label, write_json, write_result, write_text
 from triomq.cli.session import client_command, client_config
 from triomq.client import ClientInstance
 from triomq.client.admin.broker_answers import known_brokers, uptime_of
-from triomq.protocol.bodies.properties_text import properties_text, read_properties
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
+from triomq.protocol.java import properties_text, read_properties
 
 _DURABILITIES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
 #: Only triomq's brokers report these: ``shed_sends`` as ``triomqShedSends``.

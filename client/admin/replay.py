@@ -30,8 +30,7 @@ from triomq.client.consumer.subscription import select
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import REMOTE_ERRORS, ClientError, ConfigError, NoRouteError
-from triomq.protocol.filters.expressions import EVERYTHING
-from triomq.protocol.filters.filter_types import MessageFilter, parse_filter
+from triomq.protocol.filters.filter_types import EVERYTHING, MessageFilter, parse_filter
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import RETRY_PREFIX, retry_topic
 from triomq.protocol.record.message import MessageExt

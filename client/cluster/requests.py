@@ -32,7 +32,7 @@ from triomq.protocol.errors import (
 from triomq.protocol.namespace import Namespace
 from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.formats.table import agreed_format, offer
+from triomq.protocol.wire.header_formats import agreed_format, offer
 from triomq.protocol.wire.headers import Header, Resource
 
 _MAX_OPAQUE: Final = 2**31 - 1

@@ -33,8 +33,8 @@ from triomq.protocol.errors import (
     RequestTimeoutError,
 )
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.formats.table import first_format
-from triomq.protocol.wire.frame_receiver import FrameReceiver
+from triomq.protocol.wire.frame import FrameReceiver
+from triomq.protocol.wire.header_formats import first_format
 from triomq.protocol.wire.write_queue import WriteQueue
 
 LOGGER: Final = logging.getLogger("triomq.client.connection.connection")

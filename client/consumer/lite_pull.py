@@ -28,7 +28,7 @@ from triomq.client.nursery import open_service_nursery
 from triomq.client.producer.tracing import open_tracer, trace_topic
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError
-from triomq.protocol.filters.expressions import FilterExpression, filter_of
+from triomq.protocol.filters.filter_types import FilterExpression, filter_of
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group, validate_topic

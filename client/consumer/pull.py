@@ -25,7 +25,7 @@ from triomq.client.consumer.subscription import select
 from triomq.client.nursery import OpenOnce
 from triomq.protocol.bodies.statistics import TopicOffset
 from triomq.protocol.errors import REMOTE_ERRORS, ClientClosedError, ClientError, ConfigError, TriomqError
-from triomq.protocol.filters.expressions import FilterExpression, filter_of
+from triomq.protocol.filters.filter_types import FilterExpression, filter_of
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group, validate_topic

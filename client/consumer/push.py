@@ -35,7 +35,7 @@ from triomq.client.producer.reply import Replier
 from triomq.client.producer.tracing import open_tracer, trace_topic
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientClosedError, ConfigError
-from triomq.protocol.filters.expressions import FilterExpression
+from triomq.protocol.filters.filter_types import FilterExpression
 from triomq.protocol.names import validate_group
 from triomq.protocol.typed import checked
 

@@ -43,10 +43,9 @@ from triomq.protocol.host import pack_ip
 from triomq.protocol.java import java_hash
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group
-from triomq.protocol.recall import RecallHandle
 from triomq.protocol.record.compression import compress
 from triomq.protocol.record.message import Message, MessageExt
-from triomq.protocol.record.message_id import UniqueIdGenerator
+from triomq.protocol.record.message_id import RecallHandle, UniqueIdGenerator
 from triomq.protocol.requests.messages import RecallMessageRequestHeader
 from triomq.protocol.typed import checked
 

@@ -18,8 +18,8 @@ from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.batch import decode_batch, encode_batch
 from triomq.protocol.record.message import Message
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, decode_properties, encode_properties
-from triomq.protocol.wire.formats.table import ENCODERS
 from triomq.protocol.wire.frame import build_frame, frame_prefix
+from triomq.protocol.wire.header_formats import ENCODERS
 from triomq.protocol.wire.signing import Credentials
 
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)

@@ -1,16 +1,18 @@
-"""Message ids: the place where a message is stored, and the unique id from its producer.
+"""Message ids: the place where a message is stored, the unique id from its producer, and recall handles.
 
-Both are upper-case hex digits of the same lengths, 32 or 56 (IPv6), so the text does not show which kind it is.
+The two ids are upper-case hex digits of the same lengths, 32 or 56 (IPv6), so the text does not show which kind it is.
 Unique ids must be compared with their case, because Go writes a part of its own in lower case.
 
-Source: MessageDecoder.java and MessageClientIDSetter.java; wire.md 10.2, store.md 2.9.
+Source: MessageDecoder.java and MessageClientIDSetter.java; wire.md 10.2, store.md 2.9; RocketMQ 5.5.0
+RecallMessageHandle.java.
 """
 
 import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from itertools import count
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import IPV4_HOST_LENGTH, IPV6_HOST_LENGTH, decode_host
@@ -96,3 +98,48 @@ def _month_around(now_ms: int) -> tuple[int, int]:
     start = time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))
     end = time.mktime((year, month + 1, 1, 0, 0, 0, 0, 0, -1))  # month 13 is January
     return int(start) * 1000, int(end) * 1000
+
+
+RECALL_TAG: Final = "_RECALL_TAG_"
+_VERSION: Final = "v1"
+_MAX_DIGITS: Final = 18
+
+
+class RecallHandle(NamedTuple):
+    """Names a delayed message, to take it back before it is due.
+
+    Attributes:
+        topic: where it will appear.
+        broker_name: the broker that has it.
+        deliver_ms: when it is due.
+        message_id: the unique id its producer gave it.
+    """
+
+    topic: str
+    broker_name: str
+    deliver_ms: int
+    message_id: str
+
+    def encode(self) -> str:
+        """Return it as clients pass it around."""
+        return urlsafe_b64encode(" ".join((_VERSION, *map(str, self))).encode()).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Read a handle.
+
+        Raises:
+            ProtocolError: it is none.
+        """
+        try:
+            version, topic, broker_name, deliver_ms, message_id = urlsafe_b64decode(text.encode()).decode().split(" ")
+        except ValueError as exc:
+            raise ProtocolError("recall handle is invalid") from exc
+        if version != _VERSION or not (deliver_ms.isdecimal() and len(deliver_ms) <= _MAX_DIGITS):
+            raise ProtocolError("recall handle is invalid")
+        return cls(topic, broker_name, int(deliver_ms), message_id)
+
+
+def delete_key(topic: str, message_id: str) -> str:
+    """Return the value of ``TIMER_DEL_UNIQKEY`` in a message that takes another one back, as of RocketMQ 5.3."""
+    return f"{topic}+{message_id}"

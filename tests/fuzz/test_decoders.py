@@ -28,19 +28,18 @@ from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.bodies import client, group_health, registration, route, statistics
 from triomq.protocol.bodies.fastjson import loads
 from triomq.protocol.bodies.json_body import JsonBody
-from triomq.protocol.bodies.properties_text import read_properties
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.filters.filter_types import parse_filter
 from triomq.protocol.filters.sql_filter import SqlFilter
 from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.host import decode_host, encode_host
+from triomq.protocol.java import read_properties
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group, validate_topic
 from triomq.protocol.namespace import Namespace
-from triomq.protocol.recall import RecallHandle
 from triomq.protocol.record.batch import decode_batch, encode_batch
 from triomq.protocol.record.compression import LZ4, ZLIB, ZSTD, compress, decompress
-from triomq.protocol.record.message_id import parse_offset_message_id
+from triomq.protocol.record.message_id import RecallHandle, parse_offset_message_id
 from triomq.protocol.record.properties import decode_properties
 from triomq.protocol.record.record import check_record, decode_record, decode_records, encode_record
 from triomq.protocol.requests import accounts, groups, messages, offsets, topics

@@ -14,8 +14,14 @@ from tests.integration.broker_wire import Wire, connected, wait_for
 from triomq.broker.addresses import Address
 from triomq.broker.config import NameServerConfig
 from triomq.broker.name_server import NameServer, open_name_server
-from triomq.protocol.bodies.registration import RegisterBrokerBody, registration_crc
-from triomq.protocol.bodies.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper, TopicRouteData
+from triomq.protocol.bodies.route import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicRouteData,
+    registration_crc,
+)
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import StoreLockedError
 from triomq.protocol.wire.command import RemotingCommand

@@ -9,8 +9,7 @@ from tests.commands import make_command
 from triomq.protocol.codes import LanguageCode, SerializeType
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.frame import Frame, FrameSplitter, build_frame
-from triomq.protocol.wire.frame_receiver import FrameReceiver
+from triomq.protocol.wire.frame import Frame, FrameReceiver, FrameSplitter, build_frame
 
 #: The same examples in every run.
 REPEATABLE = settings(max_examples=200, deadline=None, derandomize=True)
@@ -98,7 +97,7 @@ def test_frames_received_in_place_equal_split_frames(
     stream = b"".join(build_frame(*part) for part in parts) + garbage
     expected = split_all([stream])
     with (
-        patch("triomq.protocol.wire.frame_receiver.LONG_BYTES", long_bytes),
+        patch("triomq.protocol.wire.frame.LONG_BYTES", long_bytes),
         patch("triomq.protocol.wire.frame.LONG_FRAME_BYTES", long_bytes),
     ):
         assert split_all(data.draw(pieces_of(stream)))[0] == expected[0]

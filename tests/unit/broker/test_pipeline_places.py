@@ -9,8 +9,7 @@ from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.addresses import Address, parse_networks
 from triomq.broker.network.connection import Port
 from triomq.broker.server import Broker
-from triomq.protocol.bodies.registration import RegisterBrokerBody
-from triomq.protocol.bodies.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from triomq.protocol.bodies.route import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.requests.catalogue import CATALOGUE
 

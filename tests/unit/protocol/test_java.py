@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.protocol.java import java_hash, tags_code
+from triomq.protocol.java import java_hash, properties_text, read_properties, tags_code
 from triomq.protocol.record.index_unit import key_hash
 
 
@@ -69,3 +69,30 @@ def test_key_hash_of_the_smallest_hash_is_0() -> None:
     key = "".join(chr(ord("@") + digit) for digit in digits)
     assert slow_hash("T#" + key) == -(2**31)
     assert key_hash("T", key) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain", "plain"),
+        (" leading", "\\ leading"),
+        ("C:\\store", "C:\\\\store"),
+        ("two\nlines\r\t", "two\\nlines\\r\\t"),
+        ("ü", "\\u00FC"),
+        ("\N{GRINNING FACE}", "\\uD83D\\uDE00"),
+        ("a=b:c#d!", "a=b:c#d!"),
+        ("\udcff", "\\uDCFF"),
+        ("\x00", "\\u0000"),
+    ],
+)
+def test_values_are_escaped_as_java_reads_them(value: str, text: str) -> None:
+    assert properties_text({"key": value}) == f"key={text}\n"
+
+
+def test_lines_are_sorted_and_each_ends() -> None:
+    assert properties_text({"b": "2", "a": "1"}) == "a=1\nb=2\n"
+
+
+@given(st.dictionaries(st.from_regex(r"[a-zA-Z.]+", fullmatch=True), st.text()))
+def test_what_was_written_is_read_back(settings: dict[str, str]) -> None:
+    assert read_properties(properties_text(settings) + "# no setting\n") == settings

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.broker.delayed.test_timer import DAY_S, bodies, deliver_all, messages, put
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.recall import RecallHandle
+from triomq.protocol.record.message_id import RecallHandle
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.delays import ROLL_WINDOW_MS
 

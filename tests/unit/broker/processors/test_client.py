@@ -25,7 +25,7 @@ from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCod
 from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.formats.table import FORMATS_FIELD
+from triomq.protocol.wire.header_formats import FORMATS_FIELD
 
 
 def heartbeat(

@@ -11,7 +11,7 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.pulls.pull_hold import Pull, PullHold
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.filters.expressions import EVERYTHING
+from triomq.protocol.filters.filter_types import EVERYTHING
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue

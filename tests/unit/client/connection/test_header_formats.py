@@ -11,7 +11,7 @@ from triomq.client.producer.producer import Producer
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from triomq.protocol.record.message import Message
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.formats.table import agreed_format, first_format, offer
+from triomq.protocol.wire.header_formats import agreed_format, first_format, offer
 
 JSON, ROCKETMQ, MSGPACK = SerializeType.JSON, SerializeType.ROCKETMQ, SerializeType.MSGPACK
 ANNOUNCEMENT = {"triomqHeaderFormats": "msgpack"}

@@ -20,7 +20,7 @@ from triomq.protocol.errors import (
     ProtocolError,
     SubscriptionNotLatestError,
 )
-from triomq.protocol.filters.expressions import Sql, filter_of
+from triomq.protocol.filters.filter_types import Sql, filter_of
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset, Timestamp
 

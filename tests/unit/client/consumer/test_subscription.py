@@ -3,7 +3,7 @@ import pytest
 from tests.unit.client.consumer.fake_cluster import make_message
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.errors import ConfigError, IllegalNameError, SubscriptionParseError
-from triomq.protocol.filters.expressions import EVERYTHING, filter_of
+from triomq.protocol.filters.filter_types import EVERYTHING, filter_of
 from triomq.protocol.names import retry_topic
 
 

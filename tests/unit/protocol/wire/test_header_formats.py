@@ -3,7 +3,7 @@
 import pytest
 
 from triomq.protocol.codes import SerializeType
-from triomq.protocol.wire.formats.table import FORMATS, FORMATS_FIELD, accept
+from triomq.protocol.wire.header_formats import FORMATS, FORMATS_FIELD, accept
 
 
 def test_each_serialize_type_has_a_format() -> None:

@@ -10,7 +10,7 @@ import orjson
 
 from triomq.protocol.codes import LanguageCode, SerializeType
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.wire.formats.header_format import (
+from triomq.protocol.wire.header_format import (
     INT32_MAX,
     LANGUAGE_NAMES,
     UNKNOWN_LANGUAGE,
@@ -120,4 +120,4 @@ def _text(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-FORMAT: Final = HeaderFormat(int(SerializeType.JSON), _encode, _decode)
+JSON: Final = HeaderFormat(int(SerializeType.JSON), _encode, _decode)

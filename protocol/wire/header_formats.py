@@ -11,16 +11,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from triomq.protocol.codes import SerializeType
-from triomq.protocol.wire.formats import json_header, msgpack_header, rocketmq_header
-from triomq.protocol.wire.formats.header_format import HeaderFormat
+from triomq.protocol.wire.binary_headers import MSGPACK, ROCKETMQ
+from triomq.protocol.wire.header_format import HeaderFormat
+from triomq.protocol.wire.json_header import JSON
 
 FORMATS: Final[Mapping[int, HeaderFormat]] = {
-    header_format.serialize_type: header_format
-    for header_format in (
-        json_header.FORMAT,
-        rocketmq_header.FORMAT,
-        msgpack_header.FORMAT,
-    )
+    header_format.serialize_type: header_format for header_format in (JSON, ROCKETMQ, MSGPACK)
 }
 """By number."""
 

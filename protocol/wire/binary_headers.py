@@ -1,21 +1,24 @@
-"""RocketMQ's binary headers.
+"""Binary headers: RocketMQ's, and our array in msgpack of the values of ``HeaderValues``.
 
-Source: wire.md 2.3, RocketMQSerializable.java.
+Source: wire.md 2.3, RocketMQSerializable.java; design.md, "Three header serialisations".
 """
 
 from struct import Struct
 from typing import Final
 
+import msgpack
+
 from triomq.protocol.codes import LanguageCode, SerializeType
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.wire.formats.header_format import LANGUAGE_NAMES, HeaderFormat, HeaderValues, known_language
+from triomq.protocol.wire.header_format import LANGUAGE_NAMES, HeaderFormat, HeaderValues, known_language, read_int32
 
 _FIXED: Final = Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
 _INT32: Final = Struct(">i")
 _KEY_LENGTH: Final = Struct(">h")
+_MSGPACK_FIELDS: Final = 7
 
 
-def _encode(  # the values of a header
+def _encode_rocketmq(  # the values of a header
     code: int, language: int, version: int, opaque: int, flag: int, remark: str | None, ext_fields: dict[str, str]
 ) -> bytes:
     remark_bytes = (remark or "").encode()
@@ -31,7 +34,7 @@ def _encode(  # the values of a header
     return b"".join((fixed, remark_bytes, _INT32.pack(len(entries)), entries))
 
 
-def _decode(header: bytes) -> HeaderValues:
+def _decode_rocketmq(header: bytes) -> HeaderValues:
     code, language, version, opaque, flag, remark_length = _FIXED.unpack_from(header)
     position = _FIXED.size
     end = position + _check_length(remark_length, len(header) - position, "remark")
@@ -62,4 +65,40 @@ def _check_length(length: int, available: int, what: str) -> int:
     return length
 
 
-FORMAT: Final = HeaderFormat(int(SerializeType.ROCKETMQ), _encode, _decode)
+ROCKETMQ: Final = HeaderFormat(int(SerializeType.ROCKETMQ), _encode_rocketmq, _decode_rocketmq)
+
+
+def _encode_msgpack(  # the values of a header
+    code: int, language: int, version: int, opaque: int, flag: int, remark: str | None, ext_fields: dict[str, str]
+) -> bytes:
+    values = code, language, version, opaque, flag, remark, ext_fields
+    packed: bytes = msgpack.packb(values)
+    return packed
+
+
+def _decode_msgpack(header: bytes) -> HeaderValues:
+    try:
+        values = msgpack.unpackb(header)
+    except (msgpack.exceptions.UnpackException, ValueError) as exc:
+        raise ProtocolError(f"msgpack header cannot be read: {type(exc).__name__}: {exc}") from exc
+    if type(values) is not list or len(values) != _MSGPACK_FIELDS:
+        raise ProtocolError("msgpack header is not an array of seven fields")
+    code, language, version, opaque, flag, remark, ext_fields = values
+    if remark is not None and type(remark) is not str:
+        raise ProtocolError("msgpack header's remark is not text")
+    if type(ext_fields) is not dict:
+        raise ProtocolError(f"msgpack header's ext_fields are not a map but {type(ext_fields).__name__}")
+    "".join(ext_fields)  # TypeError unless all names and values are text
+    "".join(ext_fields.values())
+    return (
+        read_int32("code", code),
+        read_int32("language", language),
+        read_int32("version", version),
+        read_int32("opaque", opaque),
+        read_int32("flag", flag),
+        remark,
+        ext_fields,
+    )
+
+
+MSGPACK: Final = HeaderFormat(int(SerializeType.MSGPACK), _encode_msgpack, _decode_msgpack, offered_as="msgpack")

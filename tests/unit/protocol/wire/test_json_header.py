@@ -10,7 +10,7 @@ from tests.unit.protocol.memory import memory_below
 from triomq.protocol.codes import LanguageCode, SerializeType
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.formats.header_format import UNKNOWN_LANGUAGE
+from triomq.protocol.wire.header_format import UNKNOWN_LANGUAGE
 
 JSON, ROCKETMQ = SerializeType.JSON, SerializeType.ROCKETMQ
 MEBIBYTE = 1024**2
