@@ -30,10 +30,10 @@ from typing import Any, Final, TypeAlias
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import is_in
 from triomq.broker.audit import Audit
+from triomq.broker.limits.overload import Overload
 from triomq.broker.limits.rates import Quotas
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, ConnectionContext, Port
-from triomq.broker.network.shedding import Shedding
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.work import Answer
 from triomq.protocol.acl.verdict import authenticate, check, passes_as_send
@@ -75,7 +75,7 @@ class Pipeline:
     Attributes:
         methods: what serves each code.
         plain_requests: serves plain sends and decisions together; ``None``: a name server.
-        shedding: refuses late sends; ``None``: likewise.
+        overload: refuses late sends; ``None``: likewise.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class Pipeline:
         audit: Audit | None = None,
         quotas: Quotas | None = None,
         plain_requests: PlainRequests | None = None,
-        shedding: Shedding | None = None,
+        overload: Overload | None = None,
     ) -> None:
         self.methods: Final = dict(methods)
         self.plain_requests: Final = plain_requests
-        self.shedding: Final = shedding
+        self.overload: Final = overload
         self._config = context.config
         self._statistics = context.statistics
         self._worker = context.worker

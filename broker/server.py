@@ -27,6 +27,7 @@ from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.notices import GroupNotices
 from triomq.broker.groups.queue_locks import QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.limits.overload import Overload
 from triomq.broker.limits.rates import Quotas
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.namesrv.kv_table import KvTable
@@ -38,7 +39,6 @@ from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Service
 from triomq.broker.network.listeners import Listeners
 from triomq.broker.network.memory_budget import MemoryBudget
-from triomq.broker.network.shedding import Shedding
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.pipeline import Method, Pipeline, methods_of
 from triomq.broker.processors.acl import AclProcessors
@@ -283,7 +283,7 @@ class Broker:
             audit=self.audit,
             quotas=self.quotas,
             plain_requests=PlainRequests(*parts),
-            shedding=Shedding(self.config, self.statistics, self.refusals),
+            overload=Overload(self.config, self.statistics, self.refusals),
         )
 
     @property

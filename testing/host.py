@@ -14,8 +14,8 @@ import trio
 import trio.testing
 
 from triomq.broker import Broker, BrokerConfig, open_broker
+from triomq.broker.limits.overload import Overload
 from triomq.broker.network.connection import Connection, Service
-from triomq.broker.network.shedding import Shedding
 from triomq.broker.services.clock_watch import elapsed_ms
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import RefusedError
@@ -254,8 +254,8 @@ class _Refusing:
         self._service = service
 
     @property
-    def shedding(self) -> Shedding | None:
-        return self._service.shedding
+    def overload(self) -> Overload | None:
+        return self._service.overload
 
     def next_command(self, connection: Connection, frames: Iterator[Frame]) -> RemotingCommand | None:
         if not self._host.refusals_left:

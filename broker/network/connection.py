@@ -16,12 +16,12 @@ from typing import Final, Protocol, TypeAlias
 import trio
 
 from triomq.broker.addresses import Address
+from triomq.broker.limits.overload import Overload
 from triomq.broker.limits.rates import leave
 from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
-from triomq.broker.network.shedding import FULL_READ_BYTES, Arrivals, Shedding, waiting_bytes
 from triomq.broker.network.sockets import Wire
 from triomq.broker.network.writing import JOIN_BYTES, Writer, WriterContext
 from triomq.broker.work import STEP_S
@@ -56,7 +56,7 @@ class Service(Protocol):
     """What serves the requests of all connections; must not await.  See ``broker/pipeline.py``."""
 
     @property
-    def shedding(self) -> Shedding | None:
+    def overload(self) -> Overload | None:
         """Refuses late sends."""
 
     def next_command(self, connection: "Connection", frames: Iterator[Frame]) -> RemotingCommand | None:
@@ -101,19 +101,22 @@ class Connection(Writer[ConnectionContext]):
         language, version: of the peer's newest heartbeat; version 0 before the first one.
         port: the kind of port that the peer connected to.
         is_local: whether the peer is on this machine.
+        late_since: since when each of its reads was late, by the clock; 0: the last one was not.
         logins: the accounts whose first request here has been noted; they decide nothing.
     """
 
     __slots__ = (
-        "_arrivals",
+        "_arrived_after",
+        "_joined_at",
         "_next_command",
+        "_overload",
         "_pause_s",
         "_serve",
-        "_shedding",
         "_splitter",
         "advertised",
         "is_local",
         "language",
+        "late_since",
         "logins",
         "message_id_host",
         "peer_host",
@@ -148,15 +151,17 @@ class Connection(Writer[ConnectionContext]):
         self._next_command = context.service.next_command
         self._serve = context.service.serve
         self._pause_s = 0.0  # before the next step
-        self._shedding = None if port is Port.NAMESRV else context.service.shedding
-        self._arrivals = Arrivals()
+        self._overload = None if port is Port.NAMESRV else context.service.overload
+        self._arrived_after = 0.0  # all that the socket held when the connection joined the reader's rounds
+        self._joined_at = 0.0
+        self.late_since = 0.0
         self._splitter = FrameSplitter(context.config.max_frame_bytes)
 
     # --- reading ----------------------------------------------------------------------------------------
 
     def read(self) -> None:
         """Receive what the peer sent and answer it, in one step; every failure ends this connection only."""
-        ends = self._context.worker.begin_step()
+        step_ends = self._context.worker.begin_step()
         try:
             try:
                 data = self._socket.recv(_READ_BYTES)
@@ -166,27 +171,24 @@ class Connection(Writer[ConnectionContext]):
                 self._end(self._explain_end(), closed_by_peer=not self._was_reset)
                 return
             self.idle_s = 0.0
-            after = self._context.reader.since
-            if len(data) >= FULL_READ_BYTES or self._arrivals.marks:
-                after = self._arrivals.read(len(data), after)
-                if len(data) >= FULL_READ_BYTES:
-                    self._mark_arrivals()
+            arrived_after = self._context.reader.arrived_after
+            if arrived_after <= self._joined_at:  # the poll at that moment did not include this socket
+                arrived_after = self._arrived_after
             frames, error = self._splitter.split(data)
             pending = self._splitter.pending_bytes
             if pending or self._received_bytes:
                 self.count_held(pending)
-            unserved = iter(frames)
-            if self._serve_frames(unserved, error, ends, after):
+            rest = iter(frames)
+            if self._serve_frames(rest, error, step_ends, arrived_after):
                 self._context.reader.remove(self)
-                self._context.worker.nursery.start_soon(self._serve_slowly, unserved, error, after)
+                self._context.worker.nursery.start_soon(self._serve_slowly, rest, error, arrived_after)
         except Exception as exc:  # noqa: BLE001  # boundary: a bad connection must not harm the others
             self._fail(exc)
 
-    def _mark_arrivals(self) -> None:
-        self._arrivals.mark(self._context.worker.clock(), waiting_bytes(self.fileno()))
-
-    def _serve_frames(self, frames: Iterator[Frame], error: ProtocolError | None, ends: float, after: float) -> bool:
-        """Answer frames that arrived ``after`` then, in a step that should be over when it ``ends``.
+    def _serve_frames(
+        self, frames: Iterator[Frame], error: ProtocolError | None, step_ends: float, arrived_after: float
+    ) -> bool:
+        """Answer frames in a step that should be over when it ``step_ends``.
 
         Returns whether it stopped early: the peer does not read the answers, or a step was not enough.  A request other
         than a send or a pull that takes twice as long as a step makes its peer wait.
@@ -197,8 +199,8 @@ class Connection(Writer[ConnectionContext]):
         worker = self._context.worker
         clock = worker.clock
         next_command: NextCommand = self._next_command
-        if self._shedding is not None:
-            next_command = self._shedding.next_command(self._arrivals, ends - STEP_S, after, next_command)
+        if self._overload is not None:
+            next_command = self._overload.next_command(self, step_ends - STEP_S, arrived_after, next_command)
         try:
             while (command := next_command(self, frames)) is not None:
                 self.serve(command)
@@ -206,7 +208,7 @@ class Connection(Writer[ConnectionContext]):
                     worker.end_step()
                     if self._has_too_much_unread():
                         return True
-                if (over_s := clock() - ends) > 0:
+                if (over_s := clock() - step_ends) > 0:
                     worker.end_step()
                     if over_s > STEP_S and not _is_frequent(command):
                         worker.charge(over_s)
@@ -219,14 +221,13 @@ class Connection(Writer[ConnectionContext]):
             raise error
         return False
 
-    async def _serve_slowly(self, frames: Iterator[Frame], error: ProtocolError | None, after: float) -> None:
+    async def _serve_slowly(self, frames: Iterator[Frame], error: ProtocolError | None, arrived_after: float) -> None:
         """Serve a peer by turns, and as fast as it reads its answers, until all is served; then read it again."""
         worker = self._context.worker
         rest = list(frames)
         frames = iter(rest)
         self.count_held(self._splitter.pending_bytes + sum(map(len, rest)))
-        if not self._arrivals.marks:
-            self._arrivals.restart(worker.clock())
+        left_rounds_at = worker.clock()
         try:
             while True:
                 is_held_up = bool(self._pause_s)  # by its own doing: not a wait for the broker
@@ -237,16 +238,15 @@ class Connection(Writer[ConnectionContext]):
                     await self._drain_wanted.wait()
                     is_held_up = True
                 if is_held_up:
-                    after = worker.clock()
-                    self._arrivals.restart(after)
+                    arrived_after = left_rounds_at = worker.clock()
                 async with worker.turn():
                     if self.closed:
                         return
                     if not self._has_too_much_unread() and not self._serve_frames(
-                        frames, error, worker.begin_step(), after
+                        frames, error, worker.begin_step(), arrived_after
                     ):
                         self.count_held(self._splitter.pending_bytes)
-                        self._mark_arrivals()
+                        self._arrived_after, self._joined_at = left_rounds_at, worker.clock()
                         self._context.reader.add(self)
                         return
         except Exception as exc:  # noqa: BLE001  # boundary, as in read()

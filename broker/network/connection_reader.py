@@ -38,12 +38,13 @@ class ConnectionReader:
 
     Attributes:
         turns: how often it has read; between two turns other tasks run.
-        since: by the clock; what arrived before has been read in the round before, unless its socket had more.
+        arrived_after: by the clock; all that is read in this round arrived later, as the round before read the rest.
+            A socket that held more than one read takes is the exception.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.turns = 0
-        self.since = 0.0
+        self.arrived_after = 0.0
         self._worker = worker
         self._rounds: Final = itertools.count()
         self._round: list[tuple[int, int]] = []  # what is still to be read in this one
@@ -90,7 +91,7 @@ class ConnectionReader:
             self._round_s = now - self._round_began
 
     def _begin_round(self, now: float) -> None:
-        self.since = now - self._round_s
+        self.arrived_after = now - self._round_s
         self._round_began = now
         ready = self._poll.poll(0, len(self._connections) or 1)
         if len(ready) > 1:

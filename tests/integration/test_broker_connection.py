@@ -145,6 +145,29 @@ async def test_sends_that_wait_too_long_are_refused_unstored(root: Path, mock_cl
         assert (await wire.put()).code == ResponseCode.SUCCESS
 
 
+async def test_sends_left_unread_during_long_service_are_refused(root: Path, mock_clock: MockClock) -> None:
+    """The peer's first requests take 10 steps of 1/8 s; a send of its waits in the socket meanwhile."""
+    async with running(root) as broker, connected(broker_port(broker)) as wire:
+        now = 1.0
+        broker.worker.clock = lambda: now
+        served = 0
+
+        def serve(_connection: Connection, command: RemotingCommand) -> RemotingCommand:
+            nonlocal now, served
+            now, served = now + 0.125, served + 1
+            return command.reply()
+
+        broker.pipeline.methods[RequestCode.PULL_MESSAGE] = serve
+        await wire.send(request(RequestCode.PULL_MESSAGE, {}) * 10)
+        await until(lambda: served > 0)
+        await wire.send(request(SEND, send_fields(), b"hello"))
+        codes = [(await wire.next()).code for _ in range(11)]
+        assert codes == [ResponseCode.SUCCESS] * 10 + [ResponseCode.SYSTEM_BUSY]
+        now += 0.1
+        await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0})
+        assert (await wire.put()).code == ResponseCode.SUCCESS  # it has arrived since
+
+
 async def test_frame_sent_byte_by_byte_is_answered_once(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         frame = request(SEND, send_fields(), b"hello", opaque=7)

@@ -1,6 +1,5 @@
 """Who has waited too long, and what a refusal looks like."""
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,8 @@ import pytest
 
 from tests.commands import make_command
 from triomq.broker.config import BrokerConfig
+from triomq.broker.limits.overload import Overload
 from triomq.broker.limits.refused import Refusals
-from triomq.broker.network.shedding import FULL_READ_BYTES, Arrivals, Shedding
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
 from triomq.protocol.errors import ProtocolError
@@ -17,12 +16,11 @@ from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
 from triomq.storage.config import StoreConfig
 
-READ = 2 * FULL_READ_BYTES
-
 
 class Peer:
     def __init__(self) -> None:
         self.peer = "192.0.2.9:50001"
+        self.late_since = 0.0
         self.answers: list[RemotingCommand] = []
 
     def send_frame(self, frame: bytes) -> None:
@@ -35,78 +33,47 @@ def statistics() -> BrokerStatistics:
 
 
 @pytest.fixture
-def shedding(statistics: BrokerStatistics) -> Shedding:
+def overload(statistics: BrokerStatistics) -> Overload:
     config = BrokerConfig(store=StoreConfig(root=Path("unused")))
-    return Shedding(config, statistics, Refusals(statistics, "100%"))
+    return Overload(config, statistics, Refusals(statistics, "100%"))
 
 
 def frame(code: int, opaque: int = 1, flag: int = 0, **fields: Any) -> bytes:
     return make_command(code, opaque, flag, {}, b"body", **fields).encode()[4:]
 
 
-def serve(shedding: Shedding, arrivals: Arrivals, now: float, *frames: bytes) -> list[RemotingCommand] | None:
+def serve(overload: Overload, peer: Peer, now: float, *frames: bytes) -> list[RemotingCommand] | None:
     """Serve late frames; return the answers, ``None`` if they are served as usual."""
-    next_command = shedding.next_command(arrivals, now, now - 0.07, None)
+    next_command = overload.next_command(peer, now, now - 0.07, None)
     if next_command is None:
         return None
-    peer = Peer()
     assert next_command(peer, iter(frames)) is None
     return peer.answers
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_no_byte_is_taken_for_newer_than_it_is_nor_for_much_older(seed: int) -> None:
-    """Reads as long as the socket holds something, beside arrivals at random; a round is a tick."""
-    randomness = random.Random(seed)
-    arrivals = Arrivals()
-    arrived_at: list[int] = []  # of each block of a quarter of a read that waits
-    excess = 0
-    for now in range(1, 400):
-        arrived_at += [now] * randomness.choice((0, 0, 1, 4, 9))
-        read, arrived_at = arrived_at[:4], arrived_at[4:]
-        if not read:
-            continue
-        after = now - 1.0
-        if len(read) > 1 or arrivals.marks:
-            after = arrivals.read(len(read) * READ // 4, after)
-            if len(read) > 1:
-                arrivals.mark(now, len(arrived_at) * READ // 4)
-        assert after < read[0]
-        excess = max(excess, read[0] - round(after))
-    assert excess == 1  # what waits longest has its marks too
-
-
-def test_who_waits_because_he_does_not_read_starts_anew() -> None:
-    arrivals = Arrivals()
-    arrivals.read(READ, 1.0)
-    arrivals.mark(2.0, 5 * READ)
-    arrivals.restart(9.0)
-    assert arrivals.read(READ, 0.0) == 9.0
-
-
-def test_only_lasting_waits_are_refused_and_then_at_once(shedding: Shedding) -> None:
-    one, other = Arrivals(), Arrivals()
+def test_only_lasting_waits_are_refused_and_then_at_once(overload: Overload) -> None:
+    one, other = Peer(), Peer()
     send = frame(RequestCode.SEND_MESSAGE_V2)
-    assert serve(shedding, one, 10.0, send) is None
-    assert serve(shedding, one, 10.9, send) is None
+    assert serve(overload, one, 10.0, send) is None
+    assert serve(overload, one, 10.9, send) is None
     one.late_since = 0.0  # a read in time between
-    assert serve(shedding, one, 11.5, send) is None
-    assert serve(shedding, one, 12.4, send) is None
-    assert serve(shedding, one, 12.5, send)
+    assert serve(overload, one, 11.5, send) is None
+    assert serve(overload, one, 12.4, send) is None
+    assert serve(overload, one, 12.5, send)
     one.late_since = 0.0
-    assert serve(shedding, other, 12.6, send)
-    assert serve(shedding, one, 13.5, send)
-    assert serve(shedding, Arrivals(), 14.6, send) is None
-    object.__setattr__(shedding._config, "max_send_wait_s", 0.0)
-    assert serve(shedding, other, 14.7, send) is None
+    assert serve(overload, other, 12.6, send)
+    assert serve(overload, one, 13.5, send)
+    assert serve(overload, Peer(), 14.6, send) is None
+    object.__setattr__(overload._config, "max_send_wait_s", 0.0)
+    assert serve(overload, other, 14.7, send) is None
 
 
 def test_what_would_be_stored_is_refused_and_all_else_is_served(
-    shedding: Shedding, statistics: BrokerStatistics
+    overload: Overload, statistics: BrokerStatistics
 ) -> None:
-    arrivals, peer = Arrivals(), Peer()
-    arrivals.late_since = 1.0
-    next_command = shedding.next_command(arrivals, 10.0, 9.93, None)
+    peer = Peer()
+    peer.late_since = 1.0
+    next_command = overload.next_command(peer, 10.0, 9.93, None)
     assert next_command is not None
     sends = (
         RequestCode.SEND_MESSAGE,
@@ -142,10 +109,10 @@ def test_what_would_be_stored_is_refused_and_all_else_is_served(
     assert statistics.shed_sends == 7
 
 
-def test_a_bad_frame_does_not_hide_the_answers_before_it(shedding: Shedding) -> None:
-    arrivals, peer = Arrivals(), Peer()
-    arrivals.late_since = 1.0
-    next_command = shedding.next_command(arrivals, 10.0, 9.93, None)
+def test_a_bad_frame_does_not_hide_the_answers_before_it(overload: Overload) -> None:
+    peer = Peer()
+    peer.late_since = 1.0
+    next_command = overload.next_command(peer, 10.0, 9.93, None)
     assert next_command is not None
     with pytest.raises(ProtocolError):
         next_command(peer, iter([frame(RequestCode.SEND_MESSAGE_V2, 5), b"\0\0\0\4nope"]))

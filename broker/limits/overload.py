@@ -1,0 +1,144 @@
+"""Overload: a broker that cannot keep up refuses sends at once, before it stores them.
+
+The problem
+    Producers can send faster than one thread stores.  The excess waits in the sockets, each send behind all earlier
+    ones.  Soon the broker stores only messages whose producers have given up and sent them again.
+
+What was rejected
+    - A queue for sends: RocketMQ looks at the head of its queue, and refuses what has waited for too long there.  Here
+      a send is stored in the step that reads it, and moving it through a queue would cost more than to store it.
+    - A limit on rate or number: no setting fits all machines and disks.
+    - The arrival time of each request: a mark of how full a socket was at the end of each read (FIONREAD) finds it
+      within a round.  ``bench overload`` shows no better protection, for one more system call and more to explain.
+
+What it is
+    The age of the reader's round is the head of our queue.  The reader polls all sockets in rounds, so what it reads
+    in one round arrived after the poll of the round before: ``arrived_after``.  A connection for which a step is not
+    enough leaves the rounds for a while; what its socket holds when it joins them again arrived after it left, or
+    after its last wait that was its own fault.
+
+The invariant
+    - A send is refused if it was late, that is, if more than ``max_send_wait_s`` has passed since ``arrived_after``.
+      A refused send is never stored.  Pulls, offsets, heartbeats and decisions of transactions are always served.
+    - Refusals begin when one connection has been late at each read for a second: a single stall of the disk refuses
+      nothing.  From then on every late send is refused, until none was late for a second.
+
+Source: behaviour.md A.1; BrokerFastFailure.java.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+import orjson
+
+from triomq.broker.config import BrokerConfig
+from triomq.broker.limits.refused import Refusals
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.codes import ResponseCode, SerializeType
+from triomq.protocol.errors import RefusedError
+from triomq.protocol.event_log import EventLog
+from triomq.protocol.requests.catalogue import CATALOGUE
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.frame import MAX_HEADER_BYTES, Frame, build_frame
+from triomq.protocol.wire.header_format import INT32_MAX
+
+LOGGER: Final = logging.getLogger("triomq.broker.limits.overload")
+
+_PATIENCE_S: Final = 1.0
+_JSON: Final = int(SerializeType.JSON)
+_HEADER_AT: Final = 4
+_REMARK: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: %dms"
+
+
+class _Peer(Protocol):
+    peer: str
+    late_since: float
+
+    def send_frame(self, frame: bytes) -> None: ...
+
+
+#: As in ``connection.py``.
+_NextCommand: TypeAlias = Callable[[_Peer, Iterator[Frame]], RemotingCommand | None]
+_Usual = TypeVar("_Usual")
+
+
+class Overload:
+    """Decides when sends are refused, and refuses them."""
+
+    def __init__(self, config: BrokerConfig, statistics: BrokerStatistics, refusals: Refusals) -> None:
+        self._config = config
+        self._statistics = statistics
+        self._refusals = refusals
+        self._template = refusals.send_template(RefusedError(_REMARK, ResponseCode.SYSTEM_BUSY))
+        self._refused_at = -inf
+        self._log = EventLog(
+            LOGGER, "sends refused as the broker is overloaded since_start=%d peer=%s waited_ms=%d", logging.WARNING
+        )
+
+    def next_command(self, peer: _Peer, now: float, arrived_after: float, usual: _Usual) -> _Usual | _NextCommand:
+        """Return the function that serves requests of a peer: ``usual``, or one that refuses sends.
+
+        Also keeps ``peer.late_since``: since when each read of the peer was late; 0: the last one was not.
+        """
+        waited_s = now - arrived_after
+        if waited_s <= self._config.max_send_wait_s:
+            peer.late_since = 0.0
+            return usual
+        peer.late_since = peer.late_since or now
+        is_over = now - self._refused_at >= _PATIENCE_S
+        if not self._config.max_send_wait_s or (is_over and now - peer.late_since < _PATIENCE_S):
+            return usual
+        return partial(self._refuse_sends, now, round(waited_s * 1000))
+
+    def _refuse_sends(self, now: float, waited_ms: int, peer: _Peer, frames: Iterator[Frame]) -> RemotingCommand | None:
+        """Refuse sends up to the next other request, and return that one; ``None`` at the end.
+
+        Raises:
+            ProtocolError: a frame cannot be read; those before it are answered.
+        """
+        count = 0
+        answers: list[bytes] = []
+        try:
+            for frame in frames:
+                opaque = _plain_opaque(frame)
+                if opaque is None:
+                    command = RemotingCommand.decode(frame)
+                    if not _is_shed(command.code) or command.is_response:
+                        return command
+                    if not command.is_oneway:
+                        error = RefusedError(_REMARK % waited_ms, ResponseCode.SYSTEM_BUSY)
+                        answers.append(self._refusals.response_to(peer.peer, command, error).encode())
+                else:
+                    header = self._template % (opaque, waited_ms)
+                    answers.append(build_frame(_JSON, header))
+                count += 1
+        finally:
+            if count:
+                self._refused_at = now
+                self._statistics.shed_sends += count
+                self._log.occurred(self._statistics.shed_sends, peer.peer, waited_ms)
+                if answers:
+                    peer.send_frame(b"".join(answers))
+        return None
+
+
+def _is_shed(code: int) -> bool:
+    request = CATALOGUE.get(code)
+    return request is not None and request.kind.is_shed
+
+
+def _plain_opaque(frame: Frame) -> int | None:
+    """Return the opaque of a send with a JSON header that wants an answer; ``None`` for any other frame."""
+    body_at = _HEADER_AT + int.from_bytes(frame[1:_HEADER_AT])
+    if frame[0] != _JSON or not body_at <= len(frame) or body_at > MAX_HEADER_BYTES:
+        return None
+    try:
+        fields = orjson.loads(frame[_HEADER_AT:body_at])
+        opaque = fields["opaque"]
+        is_plain = _is_shed(fields["code"]) and fields["flag"] == 0 and 0 <= opaque <= INT32_MAX
+        return opaque if is_plain and type(opaque) is int else None
+    except (ValueError, KeyError, TypeError):
+        return None  # the general decoder reports what is wrong
