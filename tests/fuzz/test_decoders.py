@@ -25,7 +25,7 @@ from triomq.client.producer.send_result import SendStatus, read_send_result
 from triomq.protocol.acl.addresses import parse_pattern
 from triomq.protocol.acl.changes import set_account
 from triomq.protocol.acl.plain_acl import read_rules
-from triomq.protocol.bodies import client, group_health, registration, route, statistics
+from triomq.protocol.bodies import client, group_health, route, statistics
 from triomq.protocol.bodies.fastjson import loads
 from triomq.protocol.bodies.json_body import JsonBody
 from triomq.protocol.errors import TriomqError
@@ -150,7 +150,7 @@ def registered() -> bytes:
 
 
 def topics_of(data: bytes) -> object:
-    return finish(registration.read_registration(data, compressed=True))
+    return finish(route.read_registration(data, compressed=True))
 
 
 def inflated(data: bytes) -> object:
@@ -177,7 +177,7 @@ _SQL: Final = b"(a > 3 AND b IN ('x', 'text') OR NOT c IS NULL) AND a BETWEEN -1
 _TRACE: Final = "Pub 1700000000000 region group Topic ID tags keys 1.2.3.4:5 9 1 0 ID2 true".replace(" ", "\x01")
 
 DECODERS: Final = (
-    *map(body_decoder, subclasses(JsonBody, client, group_health, registration, route, statistics)),
+    *map(body_decoder, subclasses(JsonBody, client, group_health, route, statistics)),
     *map(header_decoder, subclasses(Header, accounts, groups, messages, offsets, topics)),
     *map(compressed, (ZLIB, LZ4, ZSTD)),
     Decoder("frame", RemotingCommand.decode, tuple(FRAMES)),
