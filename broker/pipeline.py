@@ -269,10 +269,7 @@ class Pipeline:
         return key
 
     def counts(self, connection: Connection, entry: Entry) -> bool:
-        """Whether a plain send is within its quotas, and count it; :meth:`serve` reports why not.
-
-        One that cannot be stored together with its neighbours is sent alone, and counts twice.
-        """
+        """Whether a plain send is within its quotas, and count it; :meth:`serve` reports why not."""
         if connection.usage is None:
             return True
         try:

@@ -243,17 +243,15 @@ class Broker:
         saved = self.topics, self.groups.settings, self.groups.offsets, self.key_values
         self.table_saving = TableSaving(saved, self.worker, self._changed)
 
-    def _build_methods(self) -> dict[int, Method]:
+    def _build_methods(self, sends: SendProcessor) -> dict[int, Method]:
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
-        waiting = self.schedule, self.timer, self.undecided
-        sends = SendProcessor(config, store, topics, groups.settings, *waiting, statistics, self.group_commit)
         names = NameServerSettings(self._json_table("kvConfig").path)
         families: list[object] = [
             NameServerProcessors(self.routes, self.key_values, names),
             sends,
             ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
-            SendBackProcessor(store, topics, groups.settings, self.schedule, statistics, self.group_commit),
-            RecallProcessor(config, store, topics, self.timer, self.group_commit),
+            SendBackProcessor(sends),
+            RecallProcessor(sends),
             TransactionProcessors(store, topics, self.undecided, self.group_commit),
             PullProcessor(store, topics, groups, self.worker, self.pulls),
             OffsetProcessors(store, topics, groups),
@@ -274,15 +272,17 @@ class Broker:
         return methods_of(families)
 
     def _build_pipeline(self) -> Pipeline:
-        parts = self.config, self.store, self.topics, self.undecided, self.statistics, self.group_commit
+        config, store, topics, statistics = self.config, self.store, self.topics, self.statistics
+        groups, waiting = self.groups.settings, (self.schedule, self.timer, self.undecided)
+        sends = SendProcessor(config, store, topics, groups, *waiting, statistics, self.group_commit)
         return Pipeline(
             self.context,
             self.routes,
-            self._build_methods(),
+            self._build_methods(sends),
             accounts=self.accounts,
             audit=self.audit,
             quotas=self.quotas,
-            plain_requests=PlainRequests(*parts),
+            plain_requests=PlainRequests(sends),
             overload=Overload(self.config, self.statistics, self.refusals),
         )
 

@@ -287,8 +287,15 @@ class Connection(Writer[ConnectionContext]):
         try:
             response = self._serve(self, command)
         except Exception as exc:  # noqa: BLE001  # boundary: one bad request must not harm the others
-            response = self._context.refusals.response_to(self.peer, command, exc)
+            self.refuse(command, exc)
+            return
         if response is not None and not command.flag & _ONEWAY:
+            self.send(response)
+
+    def refuse(self, command: RemotingCommand, error: Exception) -> None:
+        """Answer a request with the error that it raised."""
+        response = self._context.refusals.response_to(self.peer, command, error)
+        if not command.flag & _ONEWAY:
             self.send(response)
 
     def send(self, command: RemotingCommand) -> None:

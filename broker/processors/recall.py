@@ -6,12 +6,8 @@ Source: RocketMQ 5.5.0 RecallMessageProcessor.java.
 from dataclasses import dataclass
 from typing import Final
 
-from triomq.broker.config import BrokerConfig
-from triomq.broker.delayed.timer import Timer
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.send import answer_stored
-from triomq.broker.services.flush import GroupCommit
-from triomq.broker.topics import TopicTable
+from triomq.broker.processors.send import Delay, SendProcessor, answer_stored
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError
 from triomq.protocol.java import tags_code
@@ -20,7 +16,6 @@ from triomq.protocol.record.properties import PropertyName, encode_properties
 from triomq.protocol.requests.messages import RecallMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import entry
-from triomq.storage.message_store import MessageStore
 
 _BODY: Final = b"0"
 
@@ -29,11 +24,7 @@ _BODY: Final = b"0"
 class RecallProcessor:
     """Stores requests to take messages back."""
 
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicTable
-    timer: Timer
-    group_commit: GroupCommit | None
+    sends: SendProcessor
 
     def recall_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Take a message back; whether it was sent, or taken back before, makes no difference."""
@@ -47,21 +38,21 @@ class RecallProcessor:
             PropertyName.PRODUCER_GROUP: header.producer_group or "",
         }
         message = entry(
-            self.store.queue(handle.topic, 0),
+            self.sends.store.queue(handle.topic, 0),
             _BODY,
             encode_properties(properties),
             tags_code=tags_code(RECALL_TAG),
-            born_timestamp=self.store.now_ms(),
+            born_timestamp=self.sends.store.now_ms(),
             born_host=connection.peer_host,
             store_host=connection.store_host,
         )
-        self.timer.put(handle.deliver_ms, message)
+        self.sends.put(message, Delay(due_ms=handle.deliver_ms))
         return answer_stored(
-            self.group_commit, connection, command, command.reply(ext_fields={"msgId": handle.message_id})
+            self.sends.group_commit, connection, command, command.reply(ext_fields={"msgId": handle.message_id})
         )
 
     def _check(self, header: RecallMessageRequestHeader) -> RecallHandle:
-        if self.topics.get(header.topic) is None:
+        if self.sends.topics.get(header.topic) is None:
             raise RefusedError(f"recall failed, the topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         try:
             handle = RecallHandle.decode(header.recall_handle)
@@ -69,13 +60,13 @@ class RecallProcessor:
             raise RefusedError(str(exc), ResponseCode.ILLEGAL_OPERATION) from None
         if header.topic != handle.topic:
             raise RefusedError("recall failed, topic not match", ResponseCode.ILLEGAL_OPERATION)
-        if handle.broker_name != self.config.broker_name:
+        if handle.broker_name != self.sends.config.broker_name:
             raise RefusedError("recall failed, broker service not available", ResponseCode.ILLEGAL_OPERATION)
-        now_ms = self.store.now_ms()
+        now_ms = self.sends.store.now_ms()
         if handle.deliver_ms <= now_ms:
             raise RefusedError("recall failed, timestamp invalid: the message is due", ResponseCode.ILLEGAL_OPERATION)
         try:
-            self.timer.check(handle.deliver_ms, now_ms)
+            self.sends.timer.check(handle.deliver_ms, now_ms)
         except MessageIllegalError as exc:
             raise RefusedError(f"recall failed, timestamp invalid: {exc}", ResponseCode.ILLEGAL_OPERATION) from None
         return handle

@@ -51,7 +51,7 @@ _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
 _DELETES: Final = PropertyName.TIMER_DELETE_UNIQUE_KEY.encode()
 
 
-class _Delay(NamedTuple):
+class Delay(NamedTuple):
     """How long a message waits: for a delay level, until a time (ms), for a decision, or else not at all."""
 
     level: int = 0
@@ -59,8 +59,19 @@ class _Delay(NamedTuple):
     is_half: bool = False
 
 
-_AT_ONCE: Final = _Delay()
-_HALF: Final = _Delay(is_half=True)
+AT_ONCE: Final = Delay()
+_HALF: Final = Delay(is_half=True)
+
+
+class Message(NamedTuple):
+    """A message to store: its entry with the queue it is for, how long it waits, and whether the sender does.
+
+    With durability sync, a sender that ``wants_flush`` waits for the disk.
+    """
+
+    entry: Entry
+    delay: Delay
+    wants_flush: bool
 
 
 class Stored(NamedTuple):
@@ -70,7 +81,7 @@ class Stored(NamedTuple):
     queue_id: int
     queue_offset: int
     recall_handle: str | None
-    wants_flush: bool  # the sender waits for the disk, if the durability is sync
+    wants_flush: bool
 
 
 @dataclass(eq=False)
@@ -123,13 +134,16 @@ class SendProcessor:
         if topic in FORBIDDEN_TOPICS:
             raise RefusedError(f"the topic[{topic}] is forbidden for clients", ResponseCode.NO_PERMISSION)
         config = self.topics.get(topic) or self._create_topic(header)
-        queue_id = _choose_queue(config, header.queue_id, self.topics.random)
+        queue = self.store.queue(topic, _choose_queue(config, header.queue_id, self.topics.random))
         if config.topic_filter_type is TopicFilterType.MULTI_TAG:
             header.sys_flag |= MessageSysFlag.MULTI_TAGS
-        queue = self.store.queue(topic, queue_id)
-        store = self._store_batch if header.batch else self._store_one
-        msg_id, queue_offset, recall_handle, wants_flush = store(connection, command, header, queue)
-        return Stored(msg_id, queue_id, queue_offset, recall_handle, wants_flush)
+        if header.batch:
+            return self._store_batch(connection, command, header, queue)
+        message = self.prepare(connection, header, queue, bytes(command.body), command.version)
+        physical_offset, queue_offset = self.put(message.entry, message.delay)
+        handle = self._recall_handle(topic, message)
+        msg_id = offset_message_id(connection.store_host, physical_offset)
+        return Stored(msg_id, queue.queue_id, queue_offset, handle, message.wants_flush)
 
     def _create_topic(self, header: SendHeader) -> TopicConfig:
         config = self.topics.create_by_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
@@ -137,24 +151,29 @@ class SendProcessor:
             raise RefusedError(f"topic[{header.topic}] not exist, apply first please!", ResponseCode.TOPIC_NOT_EXIST)
         return config
 
-    def _store_one(
-        self, connection: Connection, command: RemotingCommand, header: SendHeader, queue: ConsumeQueue
-    ) -> tuple[str, int, str | None, bool]:
+    def prepare(
+        self, connection: Connection, header: SendHeader, queue: ConsumeQueue, body: bytes, version: int
+    ) -> Message:
+        """Return what is stored of a message for ``queue``; ``version`` is the client's.
+
+        Raises:
+            MessageIllegalError, RefusedError: it is not accepted.
+        """
         properties = (header.properties or "").encode()
         wait: bytes | None = None
         if b"WAIT\x01" in properties:
             wait = get_property(properties, _WAIT)
             properties = remove_property(properties, _WAIT)
-        delay = _AT_ONCE
+        delay = AT_ONCE
         if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties or b"TIMER_DEL" in properties:
             delay = self._delay(properties, header)
-        if header.topic.startswith(RETRY_PREFIX) and self._is_exhausted(command, header):
+        if header.topic.startswith(RETRY_PREFIX) and self._is_exhausted(header, version):
             group = header.topic.removeprefix(RETRY_PREFIX)
             queue = self.store.queue(ensure_dead_letter_topic(self.topics, group), 0)
             properties = set_property(properties, _DELAY, b"0")
-            delay = _AT_ONCE
+            delay = AT_ONCE
         properties = append_property(properties, _CLUSTER, self._cluster_name)
-        if delay is not _AT_ONCE:
+        if delay is not AT_ONCE:
             if wait is not None:
                 properties = append_property(properties, _WAIT, wait)
             if delay.level:
@@ -162,26 +181,29 @@ class SendProcessor:
             if delay.is_half:
                 properties = with_real_place(properties, queue)
                 header.sys_flag &= ~TRANSACTION_MASK
-        message = _entry(connection, header, queue, bytes(command.body), properties, header.flag)
-        physical_offset, queue_offset = self._put(message, delay)
-        handle = self._recall_handle(header.topic, properties, delay)
-        return offset_message_id(connection.store_host, physical_offset), queue_offset, handle, wait != b"false"
+        return Message(_entry(connection, header, queue, body, properties, header.flag), delay, wait != b"false")
 
-    def _recall_handle(self, topic: str, properties: bytes, delay: _Delay) -> str | None:
-        """Return what takes the message back, if it waits for a time and has an id."""
-        message_id = get_property(properties, _UNIQUE_KEY) if delay.due_ms else None
+    def _recall_handle(self, topic: str, message: Message) -> str | None:
+        """Return the handle that recalls the message, if it waits for a time and has an id."""
+        properties, due_ms = message.entry.properties, message.delay.due_ms
+        message_id = get_property(properties, _UNIQUE_KEY) if due_ms else None
         if message_id is None or topic.startswith(RETRY_PREFIX) or get_property(properties, _DELETES) is not None:
             return None
-        return RecallHandle(topic, self.config.broker_name, delay.due_ms, message_id.decode()).encode()
+        return RecallHandle(topic, self.config.broker_name, due_ms, message_id.decode()).encode()
 
-    def _put(self, message: Entry, delay: _Delay) -> tuple[int, int]:
+    def put(self, message: Entry, delay: Delay) -> tuple[int, int]:
+        """Store a message where it waits, or in its queue; return its physical offset and its queue offset.
+
+        Raises:
+            MessageIllegalError, StoreError: it is not stored.
+        """
         if delay.level:
             return self.schedule.put(delay.level, message)
         if delay.is_half:
             self.topics.ensure(HALF_TOPIC, 1)
             self.topics.ensure(OP_HALF_TOPIC, 1)  # tools read it
             return self.undecided.put(message)
-        if delay is not _AT_ONCE:
+        if delay.due_ms:
             return self.timer.put(delay.due_ms, message)
         (place,) = self.store.append([message])
         self.statistics.put(message.queue.topic, 1, len(message.body))
@@ -189,7 +211,7 @@ class SendProcessor:
 
     def _store_batch(
         self, connection: Connection, command: RemotingCommand, header: SendHeader, queue: ConsumeQueue
-    ) -> tuple[str, int, str | None, bool]:
+    ) -> Stored:
         common = (header.properties or "").encode()
         if header.sys_flag & TRANSACTION_MASK:
             raise MessageIllegalError("a batch cannot be part of a transaction")
@@ -198,7 +220,7 @@ class SendProcessor:
         max_bytes = self.store.config.max_message_size_bytes
         if len(command.body) > max_bytes:
             raise MessageIllegalError(f"batch of {len(command.body)} bytes is above maxMessageSize {max_bytes}")
-        waits = get_property(common, _WAIT) != b"false"
+        wants_flush = get_property(common, _WAIT) != b"false"
         # A 5.x producer names the batch as a whole; each message keeps its own name (wire.md 10.7).
         common = append_property(remove_property(common, b"UNIQ_KEY"), _CLUSTER, self._cluster_name)
         batch = decode_batch(command.body)
@@ -210,9 +232,9 @@ class SendProcessor:
         places = self.store.append(entries)
         self.statistics.put(queue.topic, len(entries), len(command.body))
         ids = ",".join(offset_message_id(connection.store_host, physical_offset) for physical_offset, _ in places)
-        return ids, places[0][1], None, waits
+        return Stored(ids, queue.queue_id, places[0][1], None, wants_flush)
 
-    def _delay(self, properties: bytes, header: SendHeader) -> _Delay:
+    def _delay(self, properties: bytes, header: SendHeader) -> Delay:
         """Return how long the message waits; a delay level takes precedence over a time.
 
         Raises:
@@ -227,29 +249,33 @@ class SendProcessor:
                 raise MessageIllegalError("a message cannot be both part of a transaction and delayed")
             return _HALF
         if header.sys_flag & HIDDEN_BIT:
-            return _AT_ONCE
+            return AT_ONCE
         if level:
-            return _Delay(level)
+            return Delay(level)
         now_ms = self.store.now_ms()
         due_ms = requested_time(properties, now_ms)
         if due_ms is None:
-            return _AT_ONCE
+            return AT_ONCE
         if due_ms <= now_ms and get_property(properties, _DELETES) is not None:
             raise MessageIllegalError("the message to be deleted (TIMER_DEL_UNIQKEY) is due already")
         self.timer.check(due_ms, now_ms)
-        return _Delay(due_ms=due_ms) if due_ms > now_ms else _AT_ONCE
+        return Delay(due_ms=due_ms) if due_ms > now_ms else AT_ONCE
 
-    def _is_exhausted(self, command: RemotingCommand, header: SendHeader) -> bool:
-        """Whether a message for a retry topic has been tried as often as its group allows.
+    def _is_exhausted(self, header: SendHeader, version: int) -> bool:
+        """Whether a message for a retry topic has been tried as often as its group allows."""
+        group = self.group_of_retries(header.topic.removeprefix(RETRY_PREFIX))
+        return (header.reconsume_times or 0) >= retry_limit(group, header.max_reconsume_times, version)
+
+    def group_of_retries(self, name: str) -> SubscriptionGroupConfig:
+        """Return the settings of a group whose messages are retried.
 
         Raises:
             RefusedError: the group does not exist and may not be created.
         """
-        name = header.topic.removeprefix(RETRY_PREFIX)
         group = self.settings.get_or_create(name)
         if group is None:
             raise RefusedError(f"subscription group not exist, {name}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-        return (header.reconsume_times or 0) >= retry_limit(group, header.max_reconsume_times, command.version)
+        return group
 
 
 def _choose_queue(config: TopicConfig, queue_id: int, random: Random) -> int:

@@ -116,6 +116,11 @@ class Peer:
         while (left := self.broker.pipeline.next_command(self.as_connection, frames)) is not None:
             self.serve(left)
 
+    def refuse(self, command: RemotingCommand, error: Exception) -> None:
+        """Answer a request with the error that it raised."""
+        if not command.is_oneway:
+            self.send(self.broker.refusals.response_to(self.peer, command, error))
+
     def _process(self, command: RemotingCommand) -> RemotingCommand | None:
         try:
             return self.broker.pipeline.serve(self.as_connection, command)

@@ -73,7 +73,10 @@ def outcome(peer: Peer, response: RemotingCommand) -> Any:
     answered = dict(response.ext_fields)
     record = stored(peer, answered.pop("msgId"))
     answered.pop("queueOffset")
+    (unit,) = peer.broker.store.reader.queue_units(record.topic, record.queue_id, record.queue_offset, 1)
+    assert (unit.physical_offset, unit.size) == (record.physical_offset, record.store_size)
     return (
+        unit.tags_code,
         response.code, response.flag, response.opaque, response.language, response.version, answered,
         record.topic, record.queue_id, record.flag, record.sys_flag, record.born_timestamp, record.born_host,
         record.store_host, record.reconsume_times, record.encoded_properties, record.stored_body, record.body_crc,
