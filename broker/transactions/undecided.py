@@ -1,26 +1,46 @@
-"""Undecided transactions: which half messages wait for a decision, stored so that Apache's brokers can continue.
+"""Undecided transactions: half messages that wait for the decision of their producer.
 
-Rules: a transaction is undecided as long as its last half message is in this table, so a late or repeated decision
-finds nothing to do; what a decision or a check stores is one append; no offset on disk is ahead of what the disk holds.
+The problem
+    A producer sends a half message, runs its local transaction and sends the decision, commit or rollback.  It may die
+    in between, so the broker asks the producers of its group from time to time, and gives up after some checks.  A
+    decision must count once, also if it is repeated or comes with a power cut.  An Apache broker that takes over the
+    store must find the same undecided transactions.
 
-The table takes two numbers for each transaction; everything else is read from the half message when it is due.
+What was rejected
+    - RocketMQ's way, to read both queues of transactions from the saved offsets at each check: one transaction without
+      a decision makes every check read all later ones.
+    - A file of undecided transactions: Apache's brokers do not know it, and a power cut may leave it and the log in
+      different states.
+    - Objects with all of a half message: some KiB for each of a million.  The table has a few numbers for each, and
+      the half message is read when it is due.
+
+What is stored
+    A check stores the half message again, so a transaction is a chain of half messages of which the last one counts.
+    An operation message names a half message that needs no decision any more.  ``protocol/transactions.py`` has the
+    formats, ``recovery.py`` finds the transactions of a store.
+
+The invariant
+    - A transaction is undecided as long as its last half message is in ``Undecided``.  Each decision looks here first,
+      so a late or repeated one finds nothing to do.
+    - A decision or a check is one append: the committed message or the copy, and behind it the operation message.
+    - The operation messages about the half messages from one on come after that one's ``op_end``.  So the oldest half
+      message and its ``op_end`` are the two offsets from which the next start reads.
+    - No offset on the disk is ahead of the log on the disk.
 
 Source: behaviour.md A.6, store.md 5.8.
 """
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from triomq.broker.config import BrokerConfig
-from triomq.broker.delayed.delivery import real_queue
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.broker.transactions.stored import half_of, is_torn, message_at, messages_from
-from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
-from triomq.protocol.errors import IllegalNameError, MessageIllegalError
+from triomq.broker.transactions.recovery import find_transactions, half_at
+from triomq.protocol.codes import TRANSACTION_MASK
 from triomq.protocol.java import tags_code
 from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from triomq.protocol.record.message import MessageExt
@@ -30,11 +50,9 @@ from triomq.protocol.transactions import (
     COPIED_OP_PROPERTIES,
     MOVED_OP_PROPERTIES,
     OP_PROPERTIES,
-    Replay,
     checks_of,
     is_stored_again,
     properties_of_copy,
-    settled_offsets,
     transaction_key,
 )
 from triomq.storage.append import Entry, entry
@@ -43,16 +61,11 @@ from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.transactions.undecided")
 
-_COMMIT: Final = int(MessageSysFlag.TRANSACTION_COMMIT)
 _IMMUNITY: Final = PropertyName.CHECK_IMMUNITY_TIME_IN_SECONDS.encode()
 _ROOT: Final = PropertyName.TRANSACTION_PREPARED_QUEUE_OFFSET.encode()
 _OP_TAGS_CODE: Final = tags_code("d")
-_OFFSET_BITS: Final = 64
-_OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
 _MAX_DIGITS: Final = 9
 _MAX_REMEMBERED: Final = 65_536  # decisions, for answers to repeated requests
-_MAX_MISSED_OPS: Final = 10_000  # before the saved offset that an Apache broker may have ignored
-_MAX_TAIL_UNITS: Final = 1024  # of each queue that are compared with undecided transactions after a crash
 
 
 class Decision(NamedTuple):
@@ -69,6 +82,19 @@ class Decision(NamedTuple):
     live: int
     bits: int
     queue: ConsumeQueue | None
+
+
+class _Due(NamedTuple):
+    due_ms: int
+    half: int  # queue offset
+
+
+class _Settled(NamedTuple):
+    """How far both queues are settled when the log is on the disk up to ``log_end``."""
+
+    half_offset: int
+    op_offset: int
+    log_end: int
 
 
 class Undecided:
@@ -96,13 +122,12 @@ class Undecided:
         self._offsets = offsets
         self._statistics = statistics
         self._config = config
-        # Last half message of each transaction to the end of the operation queue when it was stored: all operation
-        # messages that concern half messages from there on come later.
-        self._op_ends: dict[int, int] = {}
+        # Half messages are named by their queue offsets.
+        self._op_ends: dict[int, int] = {}  # last half message to the end of the operation queue when it was stored
         self._copies: dict[bytes, int] = {}  # key to last half message, of transactions with several
-        self._due: list[int] = []  # heap of times in ms and queue offsets, each pair in one number
-        self._decisions: OrderedDict[int, int] = OrderedDict()  # half message decided recently to the decision
-        self._unflushed: tuple[int, int, int] | None = None  # offsets to save when the log is on the disk so far
+        self._due: list[_Due] = []  # a heap; it may have half messages that are decided
+        self._decisions: OrderedDict[int, int] = OrderedDict()  # half message decided recently to transaction bits
+        self._unsaved: _Settled | None = None
         self.halves: ConsumeQueue
         self._ops: ConsumeQueue
 
@@ -110,60 +135,29 @@ class Undecided:
         return len(self._op_ends)
 
     def load(self) -> set[tuple[str, int]]:
-        """Find the undecided transactions in the store.
-
-        Operation messages that name half messages before the saved offset count, too: Apache's brokers ignore them,
-        and ask again about what has been decided.
+        """Find the undecided transactions in the store, and settle those that a crash has left committed.
 
         Returns:
             After a crash the topics and queue ids that half messages are for: their topics may not have been saved.
         """
         self.halves = self._store.queue(HALF_TOPIC, 0)
         self._ops = self._store.queue(OP_HALF_TOPIC, 0)
-        begin = self._saved_offset(self.halves)
         op_begin = self._saved_offset(self._ops)
-        replay = Replay()
-        halves: dict[int, MessageExt] = {}
-        for half in messages_from(self._store, self.halves, begin):
-            replay.add_half(half)
-            halves[half.queue_offset] = half
-        if not halves:
-            return set()
-        was_checked = any(map(checks_of, halves.values()))
-        torn = self._replay(replay, halves, max(op_begin - _MAX_MISSED_OPS * was_checked, self._ops.min_offset))
-        for queue_offset, key in replay.undecided().items():
-            half = halves[queue_offset]
-            self._op_ends[queue_offset] = op_begin
+        found = find_transactions(self._store, self.halves, self._ops, self._saved_offset(self.halves), op_begin)
+        for half in found.halves:
+            self._op_ends[half.queue_offset] = op_begin
             if is_stored_again(half):
-                self._copies[key] = queue_offset
-            self._due.append(self._first_check_ms(half) << _OFFSET_BITS | queue_offset)
-        heapify(self._due)
-        places: set[tuple[str, int]] = set()
-        recovery = self._store.recovery
-        if recovery is not None and not recovery.clean:
-            places = self._settle_committed([halves[queue_offset] for queue_offset in self._op_ends])
-        for half in [halves[queue_offset] for queue_offset in self._op_ends]:
-            if half.physical_offset < torn.get(transaction_key(half), 0):  # a later start must not believe it
+                self._copies[transaction_key(half)] = half.queue_offset
+            self.postpone(half.queue_offset, self._first_check_ms(half))
+        for half, live in found.committed:
+            self._store.append([self._operation(half, live, OP_PROPERTIES)], are_copies=True)
+            self._forget(half, live)
+        for half in found.torn:
+            if half.queue_offset in self._op_ends:  # a later start must not believe the operation message
                 self.copy(half, 0)
-        LOGGER.info("undecided transactions found count=%d", len(self))
-        return places
-
-    def _replay(self, replay: Replay, halves: Mapping[int, MessageExt], begin: int) -> dict[bytes, int]:
-        """Add the operation messages; return those that do not count as physical offset by transaction.
-
-        They are what is left of a decision that was torn: nobody was told that it is stored.
-        """
-        torn: dict[bytes, int] = {}
-        for operation in messages_from(self._store, self._ops, begin):
-            for queue_offset in settled_offsets(operation):
-                half = halves.get(queue_offset) or self.read(queue_offset)
-                if half is None:
-                    continue
-                if is_torn(self._store, operation, half):
-                    torn[transaction_key(half)] = operation.physical_offset
-                else:
-                    replay.settle(half, operation)
-        return torn
+        if found.halves:
+            LOGGER.info("undecided transactions found count=%d", len(self))
+        return found.places
 
     def _saved_offset(self, queue: ConsumeQueue) -> int:
         saved = self._offsets.query(TRANSACTION_GROUP, queue.topic, 0)
@@ -171,37 +165,7 @@ class Undecided:
 
     def read(self, queue_offset: int) -> MessageExt | None:
         """Return the half message at a queue offset, ``None`` if it is deleted or damaged."""
-        unit = self.halves.unit(queue_offset) if queue_offset >= self.halves.min_offset else None
-        if unit is None or unit.is_lost:
-            return None
-        return message_at(self._store, unit.physical_offset, unit.size)
-
-    def _settle_committed(self, undecided: Iterable[MessageExt]) -> set[tuple[str, int]]:
-        """After a crash, settle transactions whose message is stored, but the operation message behind it is not.
-
-        Args:
-            undecided: the last half messages of undecided transactions.
-
-        Returns:
-            Topics and queue ids of all messages that were undecided.
-        """
-        queues = set()
-        lives: dict[bytes, int] = {}
-        for waiting in undecided:
-            lives[transaction_key(waiting)] = waiting.queue_offset
-            try:
-                queues.add(real_queue(self._store, waiting.encoded_properties))
-            except (IllegalNameError, MessageIllegalError) as exc:
-                LOGGER.error("half message cannot be committed queue_offset=%d: %s", waiting.queue_offset, exc)
-        for queue in queues:
-            for message in messages_from(self._store, queue, max(queue.max_offset - _MAX_TAIL_UNITS, queue.min_offset)):
-                is_committed = message.sys_flag & TRANSACTION_MASK == _COMMIT
-                half = half_of(self._store, message) if is_committed else None
-                live = None if half is None else lives.pop(transaction_key(half), None)
-                if half is not None and live is not None:
-                    self._store.append([self._operation(half, live, OP_PROPERTIES)], are_copies=True)
-                    self._forget(half, live)
-        return {(queue.topic, queue.queue_id) for queue in queues}
+        return half_at(self._store, self.halves, queue_offset)
 
     def put(self, message: Entry) -> tuple[int, int]:
         """Store a half message.
@@ -230,7 +194,7 @@ class Undecided:
 
     def postpone(self, queue_offset: int, due_ms: int) -> None:
         """Let a half message be due at a time."""
-        heappush(self._due, due_ms << _OFFSET_BITS | queue_offset)
+        heappush(self._due, _Due(due_ms, queue_offset))
 
     def _immunity_ms(self, properties: bytes) -> int:
         seconds = get_property(properties, _IMMUNITY)
@@ -335,16 +299,16 @@ class Undecided:
     def take_due(self, now_ms: int, limit: int) -> list[int]:
         """Remove and return half messages that are due; the caller decides, postpones or copies each."""
         taken: list[int] = []
-        due, bound = self._due, now_ms + 1 << _OFFSET_BITS
-        while due and due[0] < bound and len(taken) < limit:
-            queue_offset = heappop(due) & _OFFSET_MASK
+        due = self._due
+        while due and due[0].due_ms <= now_ms and len(taken) < limit:
+            queue_offset = heappop(due).half
             if queue_offset in self._op_ends:
                 taken.append(queue_offset)
         return taken
 
     def next_due_ms(self) -> int | None:
         """Return when the next half message is due, ms; it may be decided by then."""
-        return self._due[0] >> _OFFSET_BITS if self._due else None
+        return self._due[0].due_ms if self._due else None
 
     def oldest(self, limit: int) -> list[int]:
         """Return the oldest half messages if they are far behind the end of the queue, else nothing."""
@@ -359,15 +323,14 @@ class Undecided:
 
     def save_offsets(self) -> None:
         """Commit how far both queues are settled, once the disk holds the messages that say so."""
-        log = self._store.commit_log
-        if self._unflushed is not None and self._unflushed[2] <= log.flushed_offset:
-            half_offset, op_offset, _ = self._unflushed
-            self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, half_offset)
-            self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, op_offset)
-            self._unflushed = None
-        if self._unflushed is None and self.halves.next_offset:
+        log, settled = self._store.commit_log, self._unsaved
+        if settled is not None and settled.log_end <= log.flushed_offset:
+            self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, settled.half_offset)
+            self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, settled.op_offset)
+            self._unsaved = None
+        if self._unsaved is None and self.halves.next_offset:
             oldest = next(iter(self._op_ends.items()), (self.halves.next_offset, self._ops.next_offset))
-            self._unflushed = *oldest, log.max_offset
+            self._unsaved = _Settled(*oldest, log.max_offset)
 
     def _operation(self, half: MessageExt, queue_offset: int, properties: bytes) -> Entry:
         """Return an operation message about the half message at a queue offset."""

@@ -1,4 +1,4 @@
-"""What a start finds of transactions; ``tests.powercut`` cuts the power anywhere."""
+"""Which transactions a start finds; ``tests.powercut`` cuts the power anywhere."""
 
 import shutil
 from pathlib import Path
@@ -80,7 +80,7 @@ def opened(tmp_path: Path) -> Opened:
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])
-def test_a_decision_whose_message_was_torn_off_is_none(opened: Opened, *, is_given_up: bool) -> None:
+def test_decision_without_its_message_does_not_count(opened: Opened, *, is_given_up: bool) -> None:
     half = opened.put()
     opened.store.flush()
     begin = opened.store.commit_log.max_offset
@@ -118,7 +118,7 @@ def test_rollback_of_lost_half_message_settles_no_other(opened: Opened) -> None:
     assert again.undecided.find(half) == lost.queue_offset
 
 
-def test_a_resumed_transaction_stays_undecided_and_is_found_by_all_its_half_messages(opened: Opened) -> None:
+def test_resumed_transaction_is_found_by_all_half_messages(opened: Opened) -> None:
     half = opened.put()
     opened.undecided.give_up(half)
     place = opened.undecided.copy(half, 0)
@@ -129,7 +129,7 @@ def test_a_resumed_transaction_stays_undecided_and_is_found_by_all_its_half_mess
     assert opened.undecided.find(half) == place[1]
 
 
-def test_half_message_of_the_future_is_checked_no_later_than_one_of_now(tmp_path: Path) -> None:
+def test_future_half_message_is_checked_like_a_new_one(tmp_path: Path) -> None:
     opened = Opened(tmp_path)  # its messages are of 2027, its time is that of 1970
     opened.put()
     again = opened.restart()
