@@ -16,7 +16,7 @@ import trio
 from bench.delay import delayed_servers
 from bench.processes import work_folder
 from bench.report import latencies_ms, print_table, text_of, write_json
-from triomq.cli.in_flight import Answered, InFlight
+from triomq.cli.sending import Answered, InFlight
 from triomq.client import (
     Admin,
     ConsumeContext,

@@ -10,8 +10,7 @@ import trio
 
 from triomq.cli.arguments.client_options import ProduceOptions
 from triomq.cli.errors import UsageError
-from triomq.cli.ordered_sender import Batch
-from triomq.cli.stopper import Stopper
+from triomq.cli.sending import Batch, Stopper
 from triomq.protocol.errors import MessageIllegalError, TriomqError
 from triomq.protocol.record.message import Message
 

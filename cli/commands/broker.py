@@ -1,4 +1,4 @@
-"""``triomq broker``: run a broker with its name server until a signal ends it."""
+"""``triomq broker`` and ``triomq namesrv``: run a broker, or a name server without one, until a signal ends it."""
 
 import logging
 import os
@@ -9,10 +9,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from triomq.broker.addresses import Address
-from triomq.broker.config import DEFAULT_BROKER, DEFAULT_NAMESRV, BrokerConfig, Listener, default_store_root
+from triomq.broker.config import (
+    DEFAULT_BROKER,
+    DEFAULT_NAMESRV,
+    BrokerConfig,
+    Listener,
+    NameServerConfig,
+    default_store_root,
+)
+from triomq.broker.name_server import NameServer, open_name_server
 from triomq.broker.opening import open_broker
 from triomq.broker.server import Broker
-from triomq.cli.arguments.options import BrokerOptions
+from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
 from triomq.cli.configuration import collect, print_settings
 from triomq.cli.errors import UsageError
 from triomq.cli.exit_codes import ExitCode
@@ -157,10 +165,38 @@ def _describe(broker: Broker) -> tuple[dict[str, Any], str]:
         at, name_server = map(str, broker.addresses[listener.name])
         members.setdefault("listeners", {})[listener.name] = {"broker": at, "namesrv": name_server}
         text += f"; listener {listener.name}: broker {at}, name server {name_server}"
-    if broker.admin_address is not None:
-        members["admin"] = str(broker.admin_address)
-        text += f"; administration {broker.admin_address}"
-    if broker.monitor is not None:
-        members["metrics"] = str(broker.monitor.address)
-        text += f"; metrics http://{broker.monitor.address}/metrics"
+    return _with_others(broker, members, text)
+
+
+def _with_others(server: Broker | NameServer, members: dict[str, Any], text: str) -> tuple[dict[str, Any], str]:
+    """Add the addresses for administration and metrics."""
+    if server.admin_address is not None:
+        members["admin"] = str(server.admin_address)
+        text += f"; administration {server.admin_address}"
+    if server.monitor is not None:
+        members["metrics"] = str(server.monitor.address)
+        text += f"; metrics http://{server.monitor.address}/metrics"
     return members, text
+
+
+def run_namesrv(options: NamesrvOptions) -> int:
+    """Serve until a signal; the first one stops the name server in order, a second one at once.
+
+    Raises:
+        ConfigError: an invalid setting, or an address that cannot be bound.
+        StoreError: the folder cannot be used.
+    """
+    listen = parse_address("--listen", options.listen)
+    check_host(listen)
+    root = Path(options.store).expanduser() if options.store else default_store_root().with_name("namesrv")
+    settings = network_settings(options.settings)
+    config = NameServerConfig(root=root, listen=listen, order_messages=options.order_messages, **settings)
+    serve_until_signal(open_name_server(config), _describe_name_server, options)
+    LOGGER.info("stopped store=%s", root)
+    return ExitCode.OK
+
+
+def _describe_name_server(server: NameServer) -> tuple[dict[str, Any], str]:
+    address, store = str(server.address), str(server.config.root)
+    text = f"name server {address}, store {store}, pid {os.getpid()}"
+    return _with_others(server, {"namesrv": address, "store": store}, text)

@@ -1,4 +1,4 @@
-"""``triomq produce``: send the lines of stdin, or generated messages."""
+"""``triomq produce``: send the lines of stdin, or generated messages; ``triomq request``: send one, write its reply."""
 
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -10,17 +10,16 @@ from typing import Final
 
 import trio
 
-from triomq.cli.arguments.client_options import ProduceOptions
+from triomq.cli.arguments.client_options import ProduceOptions, RequestOptions
 from triomq.cli.errors import exit_code_of
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.in_flight import Answered, InFlight
-from triomq.cli.ordered_sender import OrderedSender
+from triomq.cli.message_text import message_fields, shown_body
 from triomq.cli.output import write_json, write_text
-from triomq.cli.session import Interrupt, client_config, run_command
+from triomq.cli.sending import Answered, InFlight, OrderedSender, Pacer, Stopper
+from triomq.cli.session import Interrupt, client_command, client_config, run_command
 from triomq.cli.sources import GeneratedSource, LineSource, Source, read_stdin
-from triomq.cli.stopper import Pacer, Stopper
 from triomq.cli.tally import Tally, summary_line
-from triomq.client import MessageQueue, Producer
+from triomq.client import Message, MessageQueue, Producer
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.errors import TriomqError
 
@@ -143,3 +142,15 @@ async def _show_progress(tally: Tally, total: int | None) -> AsyncGenerator[None
         async with open_service_nursery() as nursery:
             nursery.start_soon(refresh)
             yield
+
+
+@client_command
+async def request(options: RequestOptions) -> None:
+    """Send a request and write its reply."""
+    message = Message(options.topic, options.body.encode(), tags=options.tag, keys=options.key)
+    async with Producer(options.group, namesrv=options.namesrv, config=client_config(options)) as producer:
+        reply = await producer.request(message, timeout_s=options.timeout)
+    if options.json:
+        write_json(message_fields(reply))
+    else:
+        write_text(shown_body(reply).decode("utf-8", "replace") + "\n")

@@ -29,9 +29,9 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(_options: object) -> NoReturn:
         raise error
 
-    module = ModuleType("triomq.cli.commands.ping")
-    vars(module)["run"] = run
-    monkeypatch.setitem(__import__("sys").modules, "triomq.cli.commands.ping", module)
+    module = ModuleType("triomq.cli.commands.health")
+    vars(module)["ping"] = run
+    monkeypatch.setitem(__import__("sys").modules, "triomq.cli.commands.health", module)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_text_unsupported_by_locale_does_not_fail(
         write_text("ä 中\n")
         return 0
 
-    module = ModuleType("triomq.cli.commands.ping")
-    vars(module)["run"] = run
-    monkeypatch.setitem(sys.modules, "triomq.cli.commands.ping", module)
+    module = ModuleType("triomq.cli.commands.health")
+    vars(module)["ping"] = run
+    monkeypatch.setitem(sys.modules, "triomq.cli.commands.health", module)
     output = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "ascii"))
     assert main(["ping", *words]) == 0

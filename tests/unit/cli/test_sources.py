@@ -7,9 +7,8 @@ from trio.testing import wait_all_tasks_blocked
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.client_options import ProduceOptions
 from triomq.cli.errors import UsageError
-from triomq.cli.ordered_sender import Batch
+from triomq.cli.sending import Batch, Stopper
 from triomq.cli.sources import GeneratedSource, LineSource, make_message, read_json_line
-from triomq.cli.stopper import Stopper
 from triomq.protocol.record.message import Message
 
 

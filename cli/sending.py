@@ -1,14 +1,16 @@
 """Send messages to brokers in order, with retries; a refused message does not affect the others.
 
-A queue has one request in flight at a time, so a later message never overtakes an earlier one.
+A queue has one request in flight at a time, so a later message never overtakes an earlier one.  :class:`Stopper` ends
+waiting without cancelling requests in flight; :class:`InFlight` chooses the number of requests in flight.
 """
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from triomq.cli.stopper import Stopper
 from triomq.cli.tally import Tally
 from triomq.client import MessageQueue, Producer
 from triomq.client.producer.config import DEFAULT_COMPRESS_OVER_BYTES
@@ -24,6 +26,115 @@ from triomq.protocol.errors import (
     TriomqError,
 )
 from triomq.protocol.record.message import Message
+
+
+class Stopper:
+    """Tells tasks to begin no new work.
+
+    Attributes:
+        is_set: whether :meth:`set` was called.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._scopes: set[trio.CancelScope] = set()
+
+    def set(self) -> None:
+        """End all waiting, now and later."""
+        self.is_set = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Run a block that :meth:`set` ends early; check :attr:`is_set` after it."""
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            if self.is_set:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+
+
+class Pacer:
+    """Limits the messages per second; does not make up for time without messages."""
+
+    def __init__(self, rate: float | None, stopper: Stopper) -> None:
+        self._rate = rate
+        self._stopper = stopper
+        self._due: float | None = None
+
+    async def wait(self, messages: int) -> bool:
+        """Wait until so many messages may be sent, or the stopper is set; return whether that took time."""
+        if self._rate is None:
+            return False
+        now = trio.current_time()
+        due = now if self._due is None else max(self._due, now - _MAKE_UP_S)
+        self._due = due + messages / self._rate
+        if due <= now:
+            return False
+        with self._stopper.waiting():
+            await trio.sleep_until(due)
+        return True
+
+
+_MAKE_UP_S = 0.05
+"""A delay up to this is made up for: timers are late on a busy machine."""
+
+
+Answered: TypeAlias = Callable[[float], None]
+"""Takes the seconds that a request took."""
+
+_LEAST: Final = 32
+_MOST: Final = 2048
+_MOST_BYTES: Final = 64 * 1024**2
+_QUEUED: Final = 1.5  # times the quickest answer: requests wait for each other
+
+
+class InFlight:
+    """Starts tasks that each send one request after another.
+
+    While the usual answer takes less than 1.5 times as long as the quickest one, requests do not wait for each other,
+    and every fourth answer starts another task.  So the number grows by a quarter in each round trip until the broker,
+    the network or this process is busy.
+
+    Attributes:
+        tasks: the number of tasks so far.
+    """
+
+    def __init__(self, start: Callable[[Answered], None], fixed: int | None = None, request_bytes: int = 0) -> None:
+        """Start the first tasks.
+
+        Args:
+            start: starts another task, which calls its argument with the time that each request took.
+            fixed: the number of tasks; ``None``: at least 32, and more if the round trip needs them.
+            request_bytes: approximate size of a request; all together may have 64 MiB.
+        """
+        self.tasks = 0
+        self._start = start
+        self._most = fixed or max(_LEAST, min(_MOST, _MOST_BYTES // max(request_bytes, 1)))
+        self._answers = 0
+        self._quickest_s = math.inf
+        self._usual_s = 0.0
+        for _ in range(fixed or _LEAST):
+            self._add()
+
+    def _answered(self, took_s: float) -> None:
+        self._answers += 1
+        self._quickest_s = min(self._quickest_s, took_s)
+        if self._answers <= _LEAST:  # these have waited for the connection, too
+            self._usual_s = took_s
+            return
+        self._usual_s += (took_s - self._usual_s) / self.tasks  # the average of a round trip
+        if self._answers % 4 == 0 and self.tasks < self._most and self._usual_s < _QUEUED * self._quickest_s:
+            self._add()
+
+    def _add(self) -> None:
+        self.tasks += 1
+        self._start(self._answered)
+
 
 _RETRY_FOR_S: Final = 3.0
 _FIRST_PAUSE_S: Final = 0.1

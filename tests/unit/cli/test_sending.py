@@ -1,3 +1,6 @@
+""
+
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import cast
@@ -6,14 +9,124 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
-from triomq.cli.ordered_sender import Batch, OrderedSender
-from triomq.cli.stopper import Stopper
+from triomq.cli.sending import Batch, InFlight, OrderedSender, Pacer, Stopper
 from triomq.cli.tally import Tally
 from triomq.client import MessageQueue, Producer, SendResult, SendStatus
 from triomq.protocol.errors import ConnectionLostError, MessageIllegalError, RequestTimeoutError, TriomqError
 from triomq.protocol.record.message import Message
+
+
+async def test_setting_the_stopper_ends_waiting_but_not_other_work(autojump_clock: MockClock) -> None:
+    stopper = Stopper()
+    ended: list[str] = []
+
+    async def wait() -> None:
+        with stopper.waiting():
+            await trio.sleep(math.inf)
+        ended.append("waiting")
+
+    async def work() -> None:
+        await trio.sleep(5)
+        ended.append("work")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        nursery.start_soon(work)
+        await wait_all_tasks_blocked()
+        stopper.set()
+        await wait_all_tasks_blocked()
+        assert ended == ["waiting"]
+    assert ended == ["waiting", "work"]
+    with stopper.waiting():
+        await trio.sleep(math.inf)
+    assert stopper.is_set
+
+
+async def test_a_pacer_lets_no_more_than_its_rate_pass(autojump_clock: MockClock) -> None:
+    pacer = Pacer(10, Stopper())
+    began = trio.current_time()
+    for _ in range(21):
+        await pacer.wait(1)
+    assert trio.current_time() - began == pytest.approx(2)
+
+
+async def test_a_batch_counts_as_its_messages(autojump_clock: MockClock) -> None:
+    pacer = Pacer(10, Stopper())
+    began = trio.current_time()
+    await pacer.wait(20)
+    await pacer.wait(20)
+    assert trio.current_time() - began == pytest.approx(2)
+
+
+async def test_time_without_input_is_not_made_up_for(autojump_clock: MockClock) -> None:
+    pacer = Pacer(10, Stopper())
+    await pacer.wait(1)
+    await trio.sleep(60)
+    began = trio.current_time()
+    for _ in range(11):
+        await pacer.wait(1)
+    assert trio.current_time() - began >= 0.9
+
+
+async def test_without_a_rate_nothing_waits(autojump_clock: MockClock) -> None:
+    pacer = Pacer(None, Stopper())
+    began = trio.current_time()
+    for _ in range(1000):
+        await pacer.wait(1)
+    assert trio.current_time() == began
+
+
+async def test_a_waiting_pacer_ends_with_the_stopper(autojump_clock: MockClock) -> None:
+    stopper = Stopper()
+    pacer = Pacer(0.001, stopper)
+    await pacer.wait(1)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pacer.wait, 1)
+        await wait_all_tasks_blocked()
+        stopper.set()
+    assert trio.current_time() == began
+
+
+REQUESTS = 20_000
+
+
+@pytest.mark.parametrize(
+    ("round_trip_s", "service_s", "limits", "tasks", "least_rate"),
+    [
+        (0.05, 0.0001, {}, (500, 1500), 7500),  # 500 keep the server busy
+        (0.0, 0.0001, {}, (32, 32), 9900),
+        (0.05, 0.0001, {"fixed": 10}, (10, 10), 190),
+        (0.05, 0.0001, {"request_bytes": 1024**2}, (64, 64), 1200),
+        (2.0, 0.00001, {}, (700, 2048), 250),
+    ],
+)
+async def test_tasks_grow_until_server_is_busy(
+    autojump_clock: MockClock,
+    round_trip_s: float,
+    service_s: float,
+    limits: dict[str, int],
+    tasks: tuple[int, int],
+    least_rate: float,
+) -> None:
+    left, busy_until = iter(range(REQUESTS)), 0.0
+
+    async def work(answered: Callable[[float], None]) -> None:
+        nonlocal busy_until
+        for _ in left:
+            began = trio.current_time()
+            busy_until = max(began, busy_until) + service_s  # one request after another
+            await trio.sleep_until(busy_until + round_trip_s)
+            answered(trio.current_time() - began)
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        in_flight = InFlight(lambda answered: nursery.start_soon(work, answered), **limits)
+    assert tasks[0] <= in_flight.tasks <= tasks[1]
+    assert REQUESTS / (trio.current_time() - began) >= least_rate
+
 
 QUEUE = MessageQueue("T", "b", 0)
 

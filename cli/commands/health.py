@@ -1,19 +1,23 @@
-"""``triomq ping``: ask whether a name server and its brokers answer; a container's health check."""
+"""``triomq ping``: ask whether a name server and its brokers answer; a container's health check.
+
+``triomq doctor``: examine a cluster, and say what is wrong and what to do.
+"""
 
 from typing import Any
 
 import trio
 
 from triomq.cli.arguments.client_options import ClientOptions
+from triomq.cli.arguments.values import escape_controls
 from triomq.cli.exit_codes import ExitCode
-from triomq.cli.output import write_json, write_table, write_text
-from triomq.cli.session import client_command, client_config
+from triomq.cli.output import plural, write_json, write_table, write_text
+from triomq.cli.session import client_command, client_config, open_admin
 from triomq.client import ClientInstance
 from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, describe_missing
 
 
 @client_command
-async def run(options: ClientOptions) -> int:
+async def ping(options: ClientOptions) -> int:
     """Ask the name server, then each broker that it knows.
 
     A broker that answers only at the name server's host is healthy, with a note: a container may advertise an address
@@ -43,7 +47,7 @@ async def run(options: ClientOptions) -> int:
                 for broker in cluster.missing_brokers or ()
             ],
         }
-    _tell(found, options)
+    _write(found, options)
     return ExitCode.OK if found["healthy"] else ExitCode.UNREACHABLE
 
 
@@ -68,7 +72,7 @@ def _describe(broker: BrokerAnswer) -> dict[str, Any]:
     }
 
 
-def _tell(found: dict[str, Any], options: ClientOptions) -> None:
+def _write(found: dict[str, Any], options: ClientOptions) -> None:
     if options.json:
         write_json(found)
         return
@@ -95,3 +99,25 @@ def _tell(found: dict[str, Any], options: ClientOptions) -> None:
 
 def _version_text(version: str | None, triomq_version: str | None) -> str | None:
     return version if triomq_version is None else f"triomq {triomq_version} ({version})"
+
+
+@client_command
+async def doctor(options: ClientOptions) -> int:
+    """Write all findings; fail if there is one.
+
+    Raises:
+        NameServerError: no name server answered, or it knows no broker.
+    """
+    async with open_admin(options) as admin:
+        found = await admin.diagnose()
+    if options.json:
+        findings = [finding._asdict() for finding in found.findings]
+        write_json({"healthy": not findings, "brokers": found.brokers, "groups": found.groups, "findings": findings})
+    else:
+        for finding in found.findings:
+            write_text(escape_controls(f"{finding.kind}: {finding.text}") + "\n")
+            write_text(escape_controls(f"  what to do: {finding.advice}") + "\n")
+        problems = plural(len(found.findings), "problem") if found.findings else "no problem"
+        examined = f"{plural(found.brokers, 'broker')} and {plural(found.groups, 'consumer group')}"
+        write_text(f"{problems} found in {examined}\n")
+    return ExitCode.FAILED if found.findings else ExitCode.OK
