@@ -21,10 +21,8 @@ from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.service import ScheduledDelivery
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
-from triomq.broker.groups.former_offsets import FormerOffsets
-from triomq.broker.groups.groups import Groups
+from triomq.broker.groups.groups import FormerOffsets, GroupNotices, Groups
 from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
-from triomq.broker.groups.notices import GroupNotices
 from triomq.broker.groups.queue_locks import QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.limits.overload import Overload
@@ -62,8 +60,7 @@ from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
 from triomq.broker.services.clock_watch import ClockWatch, elapsed_ms, steady_ms
 from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
-from triomq.broker.services.housekeeping import Housekeeping, tell_exposure
-from triomq.broker.services.index import Indexing
+from triomq.broker.services.housekeeping import Housekeeping, Indexing, tell_exposure
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService

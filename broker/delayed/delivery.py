@@ -9,6 +9,7 @@ Source: behaviour.md A.5, store.md 8.3, 8.4.
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -59,45 +60,38 @@ def real_queue(store: MessageStore, properties: bytes) -> ConsumeQueue:
     return store.queue(topic, int(queue_id[:_MAX_DIGITS]))
 
 
-class WaitingMessages:
-    """Decodes waiting messages."""
+def decode(store: MessageStore, physical_offset: int, size: int) -> MessageExt | None:
+    """Return the waiting message that a unit points to; ``None``, and a log line, if it is deleted or damaged."""
+    record = store.commit_log.view(physical_offset, size)
+    if record is None:
+        LOGGER.warning("delayed message is missing physical_offset=%d size=%d", physical_offset, size)
+        return None
+    try:
+        message = decode_record(record)
+    except ProtocolError as exc:
+        LOGGER.error("delayed message dropped physical_offset=%d: %s", physical_offset, exc)
+        return None
+    if message.store_size != size:
+        LOGGER.error(
+            "delayed message dropped physical_offset=%d: %d bytes, its unit says %d",
+            physical_offset, message.store_size, size,
+        )  # fmt: skip
+        return None
+    return message
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
 
-    def decode(self, physical_offset: int, size: int) -> MessageExt | None:
-        """Return the message that a unit points to; ``None``, and a log line, if it is deleted or damaged."""
-        record = self._store.commit_log.view(physical_offset, size)
-        if record is None:
-            LOGGER.warning("delayed message is missing physical_offset=%d size=%d", physical_offset, size)
-            return None
-        try:
-            message = decode_record(record)
-        except ProtocolError as exc:
-            LOGGER.error("delayed message dropped physical_offset=%d: %s", physical_offset, exc)
-            return None
-        if message.store_size != size:
-            LOGGER.error(
-                "delayed message dropped physical_offset=%d: %d bytes, its unit says %d",
-                physical_offset,
-                message.store_size,
-                size,
-            )
-            return None
-        return message
-
-    def find(self, physical_offset: int, size: int) -> tuple[MessageExt, ConsumeQueue, int] | None:
-        """Return a message, its real queue and its tags code; ``None``, and a log line, if it cannot be delivered."""
-        message = self.decode(physical_offset, size)
-        if message is None:
-            return None
-        properties = message.encoded_properties
-        try:
-            queue = real_queue(self._store, properties)
-        except (IllegalNameError, MessageIllegalError) as exc:
-            LOGGER.error("delayed message dropped: %s", exc)
-            return None
-        return message, queue, tags_code_of(properties)
+def _find(store: MessageStore, physical_offset: int, size: int) -> tuple[MessageExt, ConsumeQueue, int] | None:
+    """Return a message, its real queue and its tags code; ``None``, and a log line, if it cannot be delivered."""
+    message = decode(store, physical_offset, size)
+    if message is None:
+        return None
+    properties = message.encoded_properties
+    try:
+        queue = real_queue(store, properties)
+    except (IllegalNameError, MessageIllegalError) as exc:
+        LOGGER.error("delayed message dropped: %s", exc)
+        return None
+    return message, queue, tags_code_of(properties)
 
 
 class Delivery:
@@ -112,13 +106,8 @@ class Delivery:
         self.delivered = 0
         self._store = store
         self.statistics: Final = statistics
-        self._messages = WaitingMessages(store)
-        self._reader = CopyReader(self._messages.find)
+        self._reader = CopyReader(partial(_find, store))
         self._log = EventLog(LOGGER, "delayed messages are not delivered for now: %s")
-
-    def decode(self, physical_offset: int, size: int) -> MessageExt | None:
-        """Return the message that a unit points to, as ``WaitingMessages.decode``."""
-        return self._messages.decode(physical_offset, size)
 
     def copies(self, units: Sequence[Unit]) -> Copies:
         """Return an entry that stores each unit's message in its real queue, and when each began to wait, ms.

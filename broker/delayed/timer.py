@@ -17,9 +17,8 @@ from functools import partial
 from typing import Final
 
 from triomq.broker.config import BrokerConfig
-from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, with_real_place
-from triomq.broker.delayed.recalls import Recalls
-from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, TimerIndex, TimerProgress
+from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, decode, with_real_place
+from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, Recalls, TimerIndex, TimerProgress
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.errors import MessageIllegalError, StoreError
@@ -129,13 +128,13 @@ class Timer:
                 queue_offset += 1
 
     def _read_recall(self, physical_offset: int, size: int, queue_offset: int) -> None:
-        found = self._delivery.decode(physical_offset, size)
+        found = decode(self._store, physical_offset, size)
         if found is not None:
             self._recalls.add(found.encoded_properties, queue_offset)
 
     def _time_of_record(self, physical_offset: int, size: int) -> int:
         """Return when a message is due whose unit has no time, as RocketMQ's recovery writes it."""
-        found = self._delivery.decode(physical_offset, size)
+        found = decode(self._store, physical_offset, size)
         if found is None:
             return 0
         time_ms = wake_time(stored_time(found.encoded_properties), found.store_timestamp)

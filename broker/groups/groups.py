@@ -1,22 +1,130 @@
-"""Everything a broker knows of groups."""
+"""Everything that a broker knows of groups."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
-from triomq.broker.groups.former_offsets import FormerOffsets
-from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
+from triomq.broker.groups.members import ConsumerGroup, ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import CLOSE_GRACE_S, QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
+from triomq.broker.signals import Signal
 from triomq.broker.work import Worker
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
+from triomq.protocol.requests.messages import PullMessageRequestHeader
+from triomq.protocol.requests.offsets import UpdateConsumerOffsetRequestHeader
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 MAX_QUEUE_OFFSET: Final = (2**63 - 1) // UNIT_SIZE
 """Positions in a consume queue have 63 bits."""
+
+_NOTIFIED_AT_ONCE: Final = 32  # members, each with a write: 0.5 ms
+_MAX_TOPICS: Final = 1000  # of one connection, which may pull any number of topics that do not exist
+
+
+class GroupNotices:
+    """Notifies the members of changed groups: soon, and once for all changes until then.
+
+    Each member gets a notice of each change, so members that join or leave together would cost the square of their
+    number.
+    """
+
+    def __init__(self, worker: Worker, notify: Callable[[Connection, str], None]) -> None:
+        """``notify`` queues the notice for a member."""
+        self._worker = worker
+        self._notify = notify
+        self._changed: dict[str, ConsumerGroup] = {}
+        self._signal = Signal()
+
+    def add(self, group: ConsumerGroup) -> None:
+        """Notify the members of a changed group soon."""
+        self._changed[group.name] = group
+        self._signal.set()
+
+    def notify_members(self) -> Work[None]:
+        """Notify the members of all changed groups; pauses after some of them."""
+        while self._changed:
+            group = self._changed.pop(next(iter(self._changed)))
+            members = list(group.members)
+            for begin in range(0, len(members), _NOTIFIED_AT_ONCE):
+                for connection in members[begin : begin + _NOTIFIED_AT_ONCE]:
+                    self._notify(connection, group.name)
+                yield PAUSE
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await self._signal.wait()
+            self._signal.clear()
+            await self._worker.run(self.notify_members())
+
+
+class FormerOffsets:
+    """Offsets that members of consumer groups took from a topic before it was deleted, and perhaps created again.
+
+    The queues of the new topic begin at 0, so an old offset in it would skip its first messages.  RocketMQ reads and
+    stores such an offset.  Here a member that had a topic when it was deleted, or pulls one that does not exist, must
+    begin each queue again: until it asks for the stored offset of a queue, or pulls its first message, its pulls there
+    are answered with PULL_OFFSET_MOVED and the offset of that message, and its commits are refused.
+
+    Readers that are no members of a group choose their offsets themselves; nothing is refused to them.
+    """
+
+    def __init__(self, consumers: ConsumerGroups) -> None:
+        self._consumers = consumers
+        #: By connection, then topic and group: the queues that the member has begun again.
+        self._begun: dict[Connection, dict[tuple[str, str], set[int]]] = {}
+
+    def topic_deleted(self, topic: str) -> None:
+        """Distrust the offsets of all members that subscribe to a topic, from now on."""
+        for group in self._consumers:
+            if topic in group.subscriptions:
+                for connection in group.members:
+                    self._distrust(connection, group.name, topic)
+
+    def topic_missing(self, connection: Connection, group: str, topic: str) -> None:
+        """Distrust the offsets of a member that pulls a topic that does not exist."""
+        if group in self._consumers.of(connection):
+            self._distrust(connection, group, topic)
+
+    def _distrust(self, connection: Connection, group: str, topic: str) -> None:
+        topics = self._begun.setdefault(connection, {})
+        if len(topics) < _MAX_TOPICS or (topic, group) in topics:
+            topics[topic, group] = set()
+
+    def refuses_pull(self, connection: Connection, header: PullMessageRequestHeader, min_offset: int) -> bool:
+        """Whether the offset of a pull may be of a deleted topic: the member has not begun the queue again."""
+        begun = self._queues(connection, header.topic, header.consumer_group)
+        if begun is None or header.queue_id in begun:
+            return False
+        if header.queue_offset <= min_offset:
+            begun.add(header.queue_id)
+            return False
+        return True
+
+    def refuses_commit(
+        self, connection: Connection, header: UpdateConsumerOffsetRequestHeader, min_offset: int
+    ) -> bool:
+        """Whether an offset to commit may be of a deleted topic."""
+        begun = self._queues(connection, header.topic, header.consumer_group)
+        return begun is not None and header.queue_id not in begun and header.commit_offset > min_offset
+
+    def begin(self, connection: Connection, group: str, topic: str, queue_id: int) -> None:
+        """Trust the offsets of a member in a queue again: it asks where to begin."""
+        if (begun := self._queues(connection, topic, group)) is not None:
+            begun.add(queue_id)
+
+    def _queues(self, connection: Connection, topic: str, group: str) -> set[int] | None:
+        topics = self._begun.get(connection)
+        return None if topics is None else topics.get((topic, group))
+
+    def forget(self, connection: Connection) -> None:
+        """Forget a closed connection."""
+        self._begun.pop(connection, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

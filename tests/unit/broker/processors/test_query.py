@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import Clock, MakeBroker, Peer, make_steps_short
 from tests.unit.storage.making import overwrite
-from triomq.broker.services.index import Indexing
+from triomq.broker.services.housekeeping import Indexing
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.java import tags_code
@@ -186,8 +186,8 @@ async def test_messages_are_indexed_without_a_search(peer: Peer, autojump_clock:
 async def test_indexing_stays_behind_a_crowd_but_not_without_limit(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("triomq.broker.services.index._BUSY_MESSAGES", 100)
-    monkeypatch.setattr("triomq.broker.services.index._MAX_LAG_BYTES", 200_000)
+    monkeypatch.setattr("triomq.broker.services.housekeeping._BUSY_MESSAGES", 100)
+    monkeypatch.setattr("triomq.broker.services.housekeeping._MAX_LAG_BYTES", 200_000)
     index = peer.broker.store.index
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.worker, peer.broker.statistics).run)
