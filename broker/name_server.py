@@ -12,18 +12,18 @@ import trio
 from triomq.broker.addresses import Address
 from triomq.broker.audit import Audit
 from triomq.broker.config import NameServerConfig
+from triomq.broker.limits.connections import ConnectionLimits
+from triomq.broker.limits.memory import MemoryBudget
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.acceptors import Acceptors, Endpoint
-from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Port
 from triomq.broker.network.listeners import check_ports
-from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.sockets import listen
-from triomq.broker.network.tls import SESSION_BYTES, ServerTls
+from triomq.broker.network.tls import ServerTls
 from triomq.broker.pipeline import Pipeline, methods_of
 from triomq.broker.processors.namesrv import NameServerProcessors
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, tell_exposure
@@ -73,11 +73,10 @@ class NameServer:
         self.key_values: Final = KvTable(JsonTable(path), on_change=changed.set)
         statistics = BrokerStatistics(0)
         self.routes: Final = RouteTable(_steady_ms, statistics)
-        budget = MemoryBudget(config.memory_budget_bytes, statistics)
-        admission = Admission(config, statistics)
-        requests = ClientRequests(self.stopping, budget, config.unread_high_bytes)
+        budget = MemoryBudget(config.memory_budget_bytes, config.unread_high_bytes, statistics)
+        requests = ClientRequests(self.stopping, budget)
         refusals = Refusals(statistics, "")
-        worker = Worker(refusals, budget, config.unread_high_bytes)
+        worker = Worker(refusals, budget)
         self.saving: Final = TableSaving((self.key_values,), worker, changed)
         self.context: Final = ConnectionContext(
             config,
@@ -86,7 +85,7 @@ class NameServer:
             budget,
             refusals,
             requests,
-            admission,
+            ConnectionLimits(config, statistics),
             self._forget,
         )
         settings = NameServerSettings(path, config.order_messages)
@@ -167,7 +166,7 @@ async def open_name_server(config: NameServerConfig) -> AsyncGenerator[NameServe
         StoreLockedError: another name server owns the folder.
         StoreError: the folder or its table cannot be used.
     """
-    tls = ServerTls(config.tls, config.memory_budget_bytes // SESSION_BYTES) if config.tls else None
+    tls = ServerTls(config.tls) if config.tls else None
     check_ports((config.listen, config.admin_listen))
     folder = StoreDirectory(config.root, FileSystem())
     folder.acquire()

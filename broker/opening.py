@@ -12,7 +12,7 @@ import trio
 from triomq.broker.config import BrokerConfig
 from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.network.listeners import check_ports
-from triomq.broker.network.tls import SESSION_BYTES, ServerTls
+from triomq.broker.network.tls import ServerTls
 from triomq.broker.server import Broker, Gate
 from triomq.broker.services.clock_watch import elapsed_ms
 from triomq.broker.services.monitor import Monitor
@@ -73,7 +73,7 @@ async def open_broker(
         StoreLockedError: another broker owns the store.
         StoreLayoutError: the store cannot be read, or was written with other file sizes.
     """
-    tls = ServerTls(config.tls, config.memory_budget_bytes // SESSION_BYTES) if config.tls else None
+    tls = ServerTls(config.tls) if config.tls else None
     monitor = None if config.metrics is None else Monitor(config.metrics, "broker")
     try:
         async with trio.open_nursery() as monitoring:

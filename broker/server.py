@@ -25,6 +25,8 @@ from triomq.broker.groups.groups import FormerOffsets, GroupNotices, Groups
 from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import QueueLocks
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.limits.connections import ConnectionLimits
+from triomq.broker.limits.memory import MemoryBudget
 from triomq.broker.limits.overload import Overload
 from triomq.broker.limits.rates import Quotas
 from triomq.broker.limits.refused import Refusals
@@ -32,11 +34,9 @@ from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.acceptors import Acceptors, Endpoint
-from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Service
 from triomq.broker.network.listeners import Listeners
-from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.pipeline import Method, Pipeline, methods_of
 from triomq.broker.processors.acl import AclProcessors
@@ -143,17 +143,17 @@ class Broker:
     def _build_pulls(self) -> None:
         config, store = self.config, self.store
         self.refusals = Refusals(self.statistics, config.region)
-        self.budget = MemoryBudget(config.memory_budget_bytes, self.statistics)
+        self.budget = MemoryBudget(config.memory_budget_bytes, config.unread_high_bytes, self.statistics)
         self.pull_hold = PullHold(self.budget, filtered_hold_s=config.filtered_hold_s)
         self.pulls = PullAnswers(
             store,
             self.statistics,
             self.pull_hold,
             self.refusals,
-            max_hold_s=config.max_hold_s,
-            unread_high_bytes=config.unread_high_bytes,
+            config.max_hold_s,
+            self.budget,
         )
-        self.worker = Worker(self.refusals, self.budget, config.unread_high_bytes, self.pulls.serve_arrivals)
+        self.worker = Worker(self.refusals, self.budget, self.pulls.serve_arrivals)
         self.group_commit: GroupCommit | None = None
         if config.store.durability is Durability.SYNC:
             self.group_commit = GroupCommit(store, self.worker, config.sync_flush_timeout_s, self.statistics)
@@ -174,7 +174,7 @@ class Broker:
         self.routes = RouteTable(steady_clock_ms, self.statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
         self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
-        self.client_requests = ClientRequests(self.stopping, self.budget, config.unread_high_bytes)
+        self.client_requests = ClientRequests(self.stopping, self.budget)
         self.notices = GroupNotices(self.worker, self.client_requests.notify_ids_changed)
         consumers = ConsumerGroups(
             clock_ms=steady_clock_ms,
@@ -231,8 +231,8 @@ class Broker:
 
     def _build_services(self) -> None:
         config, store = self.config, self.store
-        admission = Admission(config, self.statistics, lambda: store.max_open_files, self.quotas)
-        parts = self.worker, self.budget, self.refusals, self.client_requests, admission
+        connection_limits = ConnectionLimits(config, self.statistics, lambda: store.max_open_files, self.quotas)
+        parts = self.worker, self.budget, self.refusals, self.client_requests, connection_limits
         self.context = ConnectionContext(config, self.statistics, *parts, self._forget)
         self.stalls = StallWatch(config, store, self.topics, self.groups, self.client_requests, self._clock_ms)
         self.housekeeping = Housekeeping(config, self.context, self.groups, self.routes, self.stalls, self.clock_watch)

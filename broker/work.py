@@ -38,6 +38,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
+from triomq.broker.limits.memory import MemoryBudget
 from triomq.broker.limits.refused import Refusals
 from triomq.protocol.bodies.json_body import json_pieces
 from triomq.protocol.codes import CommandFlag, ResponseCode
@@ -72,12 +73,6 @@ class _Peer(Protocol):
     def send(self, command: RemotingCommand) -> None: ...
 
 
-class _Budget(Protocol):
-    reserved_bytes: int
-
-    def has_room(self, size_bytes: int) -> bool: ...
-
-
 class _Lane:
     """Work that takes turns, and the threads that read the disk for it."""
 
@@ -107,14 +102,10 @@ class Worker:
     def __init__(
         self,
         refusals: Refusals,
-        budget: _Budget,
-        unread_high_bytes: int,
+        budget: MemoryBudget,
         serve_arrivals: Callable[[], None] = lambda: None,
     ) -> None:
-        """A peer with more unread answers than ``unread_high_bytes`` gets no further ones.
-
-        ``serve_arrivals`` answers the held pulls whose messages arrived in the step.
-        """
+        """``serve_arrivals`` answers the held pulls whose messages arrived in the step."""
         self.clock: Callable[[], float] = perf_counter
         self.read_ready: Callable[[], None] = lambda: None
         self.unflushed: Final[list[_Writer]] = []
@@ -123,7 +114,6 @@ class Worker:
         self.served = 0
         self._refusals = refusals
         self._budget = budget
-        self._unread_high_bytes = unread_high_bytes
         self._serve_arrivals = serve_arrivals
         self._peers = _Lane()
         self._services = _Lane()
@@ -213,9 +203,7 @@ class Worker:
         def check() -> None:
             if connection.closed:
                 raise trio.ClosedResourceError
-            if connection.unread_bytes > self._unread_high_bytes:
-                text = f"{connection.unread_bytes} bytes of answers are unread: try again later"
-                raise RefusedError(text, ResponseCode.SYSTEM_BUSY)
+            self._budget.check_reads(connection)
 
         try:
             response = await self._drive(work, needed, self._peers, check if only_reads else _check_nothing)

@@ -53,7 +53,7 @@ class Acceptors:
             self.context.worker.nursery = connections
             connections.start_soon(self.context.reader.run, self.context.connections)
             if self.tls is not None:
-                self.tls.reader, self.tls.statistics = self.context.reader, self.context.statistics
+                self.tls.reader, self.tls.connection_limits = self.context.reader, self.context.connection_limits
                 connections.start_soon(self.tls.run)
             async with trio.open_nursery() as acceptors:  # 1. end first
                 for endpoint in endpoints:
@@ -76,12 +76,12 @@ class Acceptors:
             except OSError:  # closed already
                 sock.close()
                 return
-            if not context.admission.admits(peer.host, is_namesrv=endpoint.port is Port.NAMESRV):
+            is_local, is_namesrv = peer.is_loopback or peer.host == local_ip, endpoint.port is Port.NAMESRV
+            if not context.connection_limits.admits(peer.host, is_local=is_local, is_namesrv=is_namesrv):
                 sock.close()
                 return
             store_host = endpoint.store_host or encode_host(local_ip, endpoint.broker_port)
             advertised = str(endpoint.advertised or Address(local_ip, endpoint.broker_port))
-            is_local = peer.is_loopback or peer.host == local_ip
             connection = Connection(context, sock, peer, advertised, store_host, endpoint.port, is_local=is_local)
             if self.tls is not None:
                 self.tls.guard(connection, sock)

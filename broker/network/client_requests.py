@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import trio
 
-from triomq.broker.network.memory_budget import MemoryBudget
+from triomq.broker.limits.memory import MemoryBudget
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.wire.command import RemotingCommand
@@ -54,16 +54,16 @@ class _Pending(NamedTuple):
 
 
 class ClientRequests:
-    """Sends requests to clients and keeps those that are not answered yet, by opaque."""
+    """Sends requests to clients, and keeps those that are not answered yet, by opaque.
 
-    def __init__(self, stopping: trio.Event, budget: MemoryBudget, unread_high_bytes: int) -> None:
-        """Notices of group changes end with ``stopping``, because all members leave then.
+    Attributes:
+        budget: bounds the memory of requests and answers.
+    """
 
-        A client with more unread bytes than ``unread_high_bytes`` gets no further requests.
-        """
+    def __init__(self, stopping: trio.Event, budget: MemoryBudget) -> None:
+        """Notices of group changes end with ``stopping``, because all members leave then."""
         self._stopping = stopping
-        self._budget = budget
-        self._unread_high_bytes = unread_high_bytes
+        self.budget = budget
         self._pending: dict[int, _Pending] = {}
         self._opaque = 0
 
@@ -80,7 +80,7 @@ class ClientRequests:
 
     def notify_ids_changed(self, connection: Sender, group: str) -> None:
         """Ask a member of a consumer group to reassign its queues; one that does not read looks by itself."""
-        if not self._stopping.is_set() and connection.unread_bytes <= self._unread_high_bytes:
+        if not self._stopping.is_set() and self.budget.is_read_by(connection):
             self.send_oneway(connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def ask(
@@ -98,7 +98,7 @@ class ClientRequests:
             RefusedError: too many requests are unanswered, or the client does not read.
         """
         self._check_room(1)
-        self.check_reads(connection)
+        self.budget.check_reads(connection)
         opaque = self._next_opaque()
         self._pending[opaque] = _Pending(connection, done, trio.current_time() + timeout_s)
         connection.send(RemotingCommand(code, opaque, 0, dict(fields), body))
@@ -126,12 +126,12 @@ class ClientRequests:
         def take(client_id: str, answer: RemotingCommand | NoAnswer) -> None:
             nonlocal reserved
             answers[client_id] = None
-            if isinstance(answer, RemotingCommand) and self._budget.has_room(answer.content_bytes):
+            if isinstance(answer, RemotingCommand) and self.budget.has_room(answer.content_bytes):
                 reserved += answer.content_bytes
-                self._budget.reserved_bytes += answer.content_bytes
+                self.budget.reserved_bytes += answer.content_bytes
                 answers[client_id] = read(answer)
             if len(answers) == len(requests):
-                self._budget.reserved_bytes -= reserved
+                self.budget.reserved_bytes -= reserved
                 done(answers)
 
         for client_id, (connection, fields) in requests.items():
@@ -139,16 +139,6 @@ class ClientRequests:
                 self.ask(connection, code, fields, b"", timeout_s, partial(take, client_id))
             except RefusedError:
                 take(client_id, NoAnswer.NO_ROOM)
-
-    def check_reads(self, connection: Sender) -> None:
-        """Check that a client reads, before it is sent more.
-
-        Raises:
-            RefusedError: too much is unread.
-        """
-        if connection.unread_bytes > self._unread_high_bytes:
-            text = f"the receiver has not read {connection.unread_bytes} bytes: try again later"
-            raise RefusedError(text, ResponseCode.SYSTEM_BUSY)
 
     def _check_room(self, count: int) -> None:
         if len(self._pending) + count > LIMIT:

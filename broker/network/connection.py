@@ -16,10 +16,10 @@ from typing import Final, Protocol, TypeAlias
 import trio
 
 from triomq.broker.addresses import Address
+from triomq.broker.limits.connections import ConnectionLimits
 from triomq.broker.limits.overload import Overload
 from triomq.broker.limits.rates import leave
 from triomq.broker.limits.refused import Refusals, remark_of
-from triomq.broker.network.admission import Admission
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.sockets import Wire
@@ -78,7 +78,7 @@ class ConnectionContext(WriterContext):
 
     refusals: Refusals
     client_requests: ClientRequests
-    admission: Admission
+    connection_limits: ConnectionLimits
     forget: "Callable[[Connection, bool], None]"
     service: Service = field(init=False)
     reader: ConnectionReader = field(init=False)
@@ -204,7 +204,7 @@ class Connection(Writer[ConnectionContext]):
         try:
             while (command := next_command(self, frames)) is not None:
                 self.serve(command)
-                if self._writes.pending_bytes > self._context.config.unread_high_bytes:
+                if self._writes.pending_bytes > self._context.budget.unread_high_bytes:
                     worker.end_step()
                     if self._has_too_much_unread():
                         return True
@@ -253,7 +253,7 @@ class Connection(Writer[ConnectionContext]):
             self._fail(exc)
 
     def _has_too_much_unread(self) -> bool:
-        return self._drain_wanted is not None and self.unread_bytes > self._context.config.unread_high_bytes // 2
+        return self._drain_wanted is not None and self.unread_bytes > self._context.budget.unread_high_bytes // 2
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, ProtocolError):
@@ -349,7 +349,7 @@ class Connection(Writer[ConnectionContext]):
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         context.connections.discard(self)
-        context.admission.left(self.peer_ip, is_namesrv=self.port is Port.NAMESRV)
+        context.connection_limits.all.leave(self.peer_ip, kind=self.port is Port.NAMESRV)
         level = logging.INFO if self.version else logging.DEBUG  # a probe sends no heartbeat
         LOGGER.log(level, "connection closed peer=%s reason=%s", self.peer, reason or self._close_reason or "closed")
         leave(self)

@@ -8,7 +8,6 @@ Source: wire.md 1.3; NettyRemotingServer.java, TlsSystemConfig.java, FileWatchSe
 import logging
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,9 +15,9 @@ from typing import Final, Protocol
 import trio
 
 from triomq.broker.config import TlsConfig
+from triomq.broker.limits.connections import ConnectionLimits
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.sockets import Wire
-from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.watched_file import WatchedFiles
 from triomq.common.tls import HANDSHAKE, TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason
 from triomq.protocol.event_log import EventLog
@@ -28,9 +27,6 @@ LOGGER: Final = logging.getLogger("triomq.broker.network.tls")
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _TICK_S: Final = 1.0
 _HANDSHAKE_BYTES: Final = 48 * 1024  # memory that one takes, besides what was received
-#: Memory of OpenSSL for a connection after its handshake; all together may take as much as the memory budget.
-SESSION_BYTES: Final = 40 * 1024
-_LEFT_FOR_LOOPBACK: Final = 32  # one in so many
 _STEPS_PER_TURN: Final = 4  # of handshakes: a storm of them must not delay the other connections
 #: An alert, protocol_version: what a peer without TLS gets; a frame cannot begin so.
 _USE_TLS: Final = bytes.fromhex("15 0303 0002 02 46")
@@ -52,15 +48,14 @@ class ServerTls:
 
     Attributes:
         identity: its certificate, and the settings of new connections.
-        reader: reads the connections; set before there are any.
-        statistics: counts refused ones; likewise.
+        reader, connection_limits: of the server; set before there are connections.
     """
 
     reader: ConnectionReader
-    statistics: BrokerStatistics
+    connection_limits: ConnectionLimits
 
-    def __init__(self, config: TlsConfig, max_sessions: int) -> None:
-        """Read the files; refuse more connections with TLS than ``max_sessions``.
+    def __init__(self, config: TlsConfig) -> None:
+        """Read the files.
 
         Raises:
             ConfigError: one cannot be used.
@@ -68,14 +63,7 @@ class ServerTls:
         self._config = config
         self.identity: Final = _Identity(config)
         self.identity.load()
-        self._max_sessions = max_sessions
-        self._sessions: Counter[str] = Counter()  # by address
         self._handshakes: dict[_ServerTlsSocket, float] = {}  # their deadlines
-        self._log = EventLog(
-            LOGGER,
-            "TLS connections refused since the start: %d; the last one from %s: %d are open, raise memory_budget",
-            logging.WARNING,
-        )
         self._turn = self._steps = 0
         if config.client_auth == "require" and not config.enforcing:
             LOGGER.warning("clients without TLS need no certificate, as TLS is permissive")
@@ -88,28 +76,6 @@ class ServerTls:
     def guard(self, connection: _Connection, sock: socket.socket) -> None:
         """Let the first byte of a new connection decide what it speaks."""
         connection.use_socket(_FirstRead(self, connection, sock))
-
-    def admit(self, connection: _Connection) -> None:
-        """Count another connection with TLS, until :meth:`left`; an address has half of all, and loopback the last.
-
-        Raises:
-            ConnectionError: there are too many.
-        """
-        host, total = connection.peer_ip, self._sessions.total()
-        most = most_of_address = self._max_sessions
-        if not connection.is_local:
-            most, most_of_address = most - most // _LEFT_FOR_LOOPBACK, most // 2
-        if total >= most or self._sessions[host] >= most_of_address:
-            self.statistics.refused_connections += 1
-            self._log.occurred(self.statistics.refused_connections, host, total)
-            raise ConnectionError(f"{total} connections with TLS are open")
-        self._sessions[host] += 1
-
-    def left(self, host: str) -> None:
-        """Count a closed connection no more."""
-        self._sessions[host] -= 1
-        if not self._sessions[host]:
-            del self._sessions[host]
 
     def has_time(self) -> bool:
         """Whether another step of a handshake, about 0.5 ms, may be done in this turn of the reader."""
@@ -181,7 +147,9 @@ class _FirstRead:
         first = self._socket.recv(1, socket.MSG_PEEK)
         sock: Wire = self._socket
         if first == HANDSHAKE:
-            self._tls.admit(self._connection)
+            peer = self._connection
+            if not self._tls.connection_limits.admits_tls(peer.peer_ip, is_local=peer.is_local):
+                raise ConnectionError("too many connections with TLS")
             sock = _ServerTlsSocket(self._tls, self._connection, self._socket)
         elif first and self._tls.is_enforced:
             self._socket.recv(size)  # else the peer is reset, and may not see the alert
@@ -249,5 +217,5 @@ class _ServerTlsSocket(TlsSocket):
     def close(self) -> None:
         """Close the socket, with TLS's own end before."""
         self._tls.ended(self)
-        self._tls.left(self.connection.peer_ip)
+        self._tls.connection_limits.with_tls.leave(self.connection.peer_ip)
         super().close()

@@ -13,8 +13,8 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from triomq.broker.config import ConnectionConfig
+from triomq.broker.limits.memory import MemoryBudget
 from triomq.broker.limits.rates import Usage
-from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.network.sockets import Wire
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import Worker

@@ -143,7 +143,7 @@ class RelayProcessors:
         def done(answer: RemotingCommand | NoAnswer) -> None:
             if isinstance(answer, RemotingCommand):
                 try:
-                    self.client_requests.check_reads(connection)
+                    self.client_requests.budget.check_reads(connection)
                     reply = command.reply(answer.code, answer.ext_fields, answer.body, answer.remark)
                 except RefusedError as exc:
                     reply = self.refusals.response_to(connection.peer, command, exc)

@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from triomq.broker.limits.memory import MemoryBudget
 from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.pulls.pull_hold import Pull, PullHold
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -59,7 +60,7 @@ class PullAnswers:
     hold: PullHold
     refusals: Refusals
     max_hold_s: float
-    unread_high_bytes: int
+    budget: MemoryBudget
 
     def answer(self, pull: Pull) -> None:
         """Answer a pull whose messages are in memory, or hold it until some arrive."""
@@ -143,7 +144,7 @@ class PullAnswers:
         """
         connection = pull.connection
         may_read = connection.usage is None or connection.usage.may_read()
-        if may_read and connection.unread_bytes <= self.unread_high_bytes:
+        if may_read and self.budget.is_read_by(connection):
             return False
         queue = pull.queue
         nothing = GetMessageResult(

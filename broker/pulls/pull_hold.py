@@ -19,8 +19,8 @@ from typing import Final
 
 import trio
 
+from triomq.broker.limits.memory import MemoryBudget
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.protocol.filters.filter_types import MessageFilter
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand

@@ -101,7 +101,7 @@ class Monitor:
 def put_server(text: Exposition, context: ConnectionContext, exposure: str, tables: Iterable[Table]) -> None:
     """Add the metrics that every server has: limits, trouble with peers, its process."""
     tables = [
-        ("connections", len(context.connections), context.admission.limit()),
+        ("connections", len(context.connections), context.connection_limits.limit()),
         ("client_requests", len(context.client_requests), MAX_CLIENT_REQUESTS),
         *tables,
     ]

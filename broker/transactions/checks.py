@@ -143,7 +143,7 @@ class TransactionChecks:
 
     def _live_producer(self, half: MessageExt) -> Connection | None:
         group = (get_property(half.encoded_properties, _GROUP) or b"").decode("utf-8", "replace")
-        live = [each for each in self.producers.get(group) or () if each.unread_bytes <= self.config.unread_high_bytes]
+        live = list(filter(self.client_requests.budget.is_read_by, self.producers.get(group) or ()))
         if not live:
             self._absent.occurred(group, key=group)
             return None

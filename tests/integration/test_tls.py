@@ -6,9 +6,8 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import pytest
@@ -30,8 +29,8 @@ from tests.integration.broker_wire import (
 )
 from triomq.broker.addresses import Address
 from triomq.broker.config import NameServerConfig, TlsConfig
+from triomq.broker.limits.connections import TLS_SESSION_BYTES
 from triomq.broker.name_server import open_name_server
-from triomq.broker.network.tls import SESSION_BYTES
 from triomq.broker.server import Broker
 from triomq.broker.watched_file import WatchedFiles
 from triomq.client import ClientConfig, Message, Producer
@@ -311,7 +310,7 @@ async def test_a_name_server_alone_speaks_tls_too(
                 assert (await wire.ask(code, {"topic": "T"})).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-@pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", 64), ("192.0.2.1", 32)])
+@pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", 62), ("192.0.2.1", 32)])
 async def test_the_memory_budget_bounds_connections_with_tls(
     root: Path,
     mock_clock: MockClock,
@@ -321,19 +320,14 @@ async def test_the_memory_budget_bounds_connections_with_tls(
     host: str,
     expected: int,
 ) -> None:
-    async with running(root, tls=tls, memory_budget_bytes=64 * SESSION_BYTES) as broker, AsyncExitStack() as stack:
+    async with running(root, tls=tls, memory_budget_bytes=64 * TLS_SESSION_BYTES) as broker, AsyncExitStack() as stack:
         await stack.enter_async_context(secure(broker_port(broker), trusting))
-        guard = broker.acceptors.tls
-        assert guard is not None
-        peer: Any = SimpleNamespace(peer_ip=host, is_local=host == "127.0.0.1")
-        admitted = 0
-        with suppress(ConnectionError):
-            while True:
-                guard.admit(peer)
-                admitted += 1
-        assert admitted == expected - peer.is_local
+        is_local, admitted = host == "127.0.0.1", 0
+        while broker.context.connection_limits.admits_tls(host, is_local=is_local):
+            admitted += 1
+        assert admitted == expected - is_local
         assert broker.statistics.refused_connections == 1
-        if peer.is_local:
+        if is_local:
             with pytest.raises((trio.BrokenResourceError, ConnectionError)):
                 async with secure(broker_port(broker), trusting):
                     pytest.fail("there is no room")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triomq.broker.network.memory_budget import UNCOUNTED_BYTES, MemoryBudget
+from triomq.broker.limits.memory import UNCOUNTED_BYTES, MemoryBudget
 from triomq.broker.statistics.counters import BrokerStatistics
 
 LIMIT = 64 * 1024
@@ -33,7 +33,7 @@ class Peer:
 def budget_and_peers(count: int = 8) -> tuple[MemoryBudget, list[Peer]]:
     peers: list[Peer] = []
     peers += [Peer(peers) for _ in range(count)]
-    return MemoryBudget(LIMIT, BrokerStatistics(0)), peers
+    return MemoryBudget(LIMIT, LIMIT, BrokerStatistics(0)), peers
 
 
 @settings(deadline=None)
@@ -66,7 +66,7 @@ def test_equal_holders_are_closed_in_order() -> None:
 
 
 def test_a_peer_given_up_is_logged_with_its_address(caplog: pytest.LogCaptureFixture) -> None:
-    budget = MemoryBudget(LIMIT, BrokerStatistics(0))
+    budget = MemoryBudget(LIMIT, LIMIT, BrokerStatistics(0))
     peers: list[Peer] = []
     peers.append(Peer(peers, "192.0.2.1:5000"))
     for _ in range(2):

@@ -155,12 +155,12 @@ def test_an_account_has_so_many_connections(open_with: OpenWith) -> None:
 def test_the_connections_of_an_address_are_limited_when_they_come(open_with: OpenWith) -> None:
     quotas = "default: {connections: 2}\naddresses: {10.0.0.*: {connections: 1}}"
     for accounts, most in ((False, 2), (True, 20)):  # default is for accounts, where there are any
-        admission = open_with(quotas, accounts=accounts).context.admission
+        limits = open_with(quotas, accounts=accounts).context.connection_limits
         for host, count in (("10.0.0.7", 1), ("10.0.0.8", 1), ("192.0.2.1", most), ("127.0.0.1", most)):
-            admitted = [admission.admits(host, is_namesrv=number % 2 == 1) for number in range(20)]
+            admitted = [limits.admits(host, is_local=False, is_namesrv=number % 2 == 1) for number in range(20)]
             assert sum(admitted) == count
-            admission.left(host, is_namesrv=False)
-            assert admission.admits(host, is_namesrv=True)
+            limits.all.leave(host)
+            assert limits.admits(host, is_local=False, is_namesrv=True)
 
 
 async def test_changed_quotas_count_at_once_and_wrong_or_missing_ones_never(

@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from triomq.broker.limits.memory import MemoryBudget
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.memory_budget import MemoryBudget
 from triomq.broker.pulls.pull_hold import Pull, PullHold
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.filters.filter_types import EVERYTHING
@@ -47,7 +47,7 @@ def arrive(at: ConsumeQueue) -> None:
 
 @pytest.fixture
 def hold() -> PullHold:
-    return PullHold(MemoryBudget(1024**3, BrokerStatistics(0)), filtered_hold_s=5.0)
+    return PullHold(MemoryBudget(1024**3, 1024**2, BrokerStatistics(0)), filtered_hold_s=5.0)
 
 
 async def test_only_pulls_of_a_queue_with_an_arrival_are_ready(hold: PullHold) -> None:
@@ -168,7 +168,7 @@ async def test_the_pulls_of_a_deleted_queue_are_handed_out_once(hold: PullHold) 
 
 
 async def test_no_more_than_half_of_the_budget_may_wait() -> None:
-    budget = MemoryBudget(5000, BrokerStatistics(0))
+    budget = MemoryBudget(5000, 1024**2, BrokerStatistics(0))
     hold = PullHold(budget, filtered_hold_s=5.0)
     of = queue()
     hold.hold(pull(of))

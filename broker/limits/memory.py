@@ -1,17 +1,19 @@
-"""A budget for what peers make the broker hold, so that no number of them can take all memory.
+"""How much memory peers may make the broker hold.
 
-Two kinds count.  What a peer leaves unread, unfinished or unserved is *held* for it: where the budget is exceeded, the
-peers for whom most is held are given up.  What waits for something else, such as a held pull, is *reserved*: where too
-little is left, it is refused.
+Two kinds count.  What a peer leaves unread, unfinished or unserved is *held* for it: above the limit, the peers for
+whom most is held are given up.  What waits for something else, such as a held pull, is *reserved*: it is refused when
+too little is left.
 """
 
 import logging
 from typing import Final, Protocol
 
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.event_log import EventLog
 
-LOGGER: Final = logging.getLogger("triomq.broker.network.memory_budget")
+LOGGER: Final = logging.getLogger("triomq.broker.limits.memory")
 
 #: Less is not counted: nearly every read ends within a frame.
 UNCOUNTED_BYTES: Final = 1024
@@ -30,7 +32,15 @@ class Holder(Protocol):
     held_bytes: int
 
     def give_up(self) -> None:
-        """Drop at once all that is held, which is not counted any more; close the connection in a later step."""
+        """Drop at once all that is held, which no longer counts; close the connection in a later step."""
+
+
+class Reader(Protocol):
+    """A peer that gets answers or requests."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that it has not read yet."""
 
 
 class MemoryBudget:
@@ -38,12 +48,14 @@ class MemoryBudget:
 
     Attributes:
         limit_bytes: of all together; reservations may take half.
+        unread_high_bytes: a peer that leaves more unread gets no further answers.
         held_bytes: what is held now.
-        reserved_bytes: what is reserved now; whoever waits adds to it, and subtracts again.
+        reserved_bytes: what is reserved now; users add to it, and subtract again.
     """
 
-    def __init__(self, limit_bytes: int, statistics: BrokerStatistics) -> None:
+    def __init__(self, limit_bytes: int, unread_high_bytes: int, statistics: BrokerStatistics) -> None:
         self.limit_bytes: Final = limit_bytes
+        self.unread_high_bytes: Final = unread_high_bytes
         self.held_bytes = 0
         self.reserved_bytes = 0
         self._statistics = statistics
@@ -53,11 +65,25 @@ class MemoryBudget:
             "%d bytes that it does not read or finish",
             logging.WARNING,
         )
-        # By the number of bits of what is held, so that nobody is searched for; first those who have held it longest.
+        # By the number of bits of what is held, which saves a search; first those who have held it longest.
         self._holders: Final[list[dict[Holder, None]]] = [{} for _ in range(_SIZES)]
 
+    def is_read_by(self, peer: Reader) -> bool:
+        """Whether a peer reads what it gets, so that it may get more."""
+        return peer.unread_bytes <= self.unread_high_bytes
+
+    def check_reads(self, peer: Reader) -> None:
+        """Check that a peer reads what it gets.
+
+        Raises:
+            RefusedError: too much is unread.
+        """
+        if not self.is_read_by(peer):
+            text = f"the receiver has not read {peer.unread_bytes} bytes: try again later"
+            raise RefusedError(text, ResponseCode.SYSTEM_BUSY)
+
     def hold(self, holder: Holder, size_bytes: int) -> None:
-        """Count what is held for a peer now; if that is too much, give up those for whom most is held."""
+        """Count what is held for a peer now; above the limit, give up the peers for whom most is held."""
         self._count(holder, size_bytes if size_bytes >= UNCOUNTED_BYTES else 0)
         while self.held_bytes and self.held_bytes + self.reserved_bytes > self.limit_bytes:
             self._give_up(next(iter(next(filter(None, reversed(self._holders))))))
@@ -80,6 +106,6 @@ class MemoryBudget:
         self._log.occurred(self.limit_bytes, self._statistics.given_up_peers, holder.peer, size)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so much may be reserved; else what needs it must be refused."""
+        """Whether this much may be reserved; refuse what needs it otherwise."""
         reserved = self.reserved_bytes + size_bytes
         return reserved <= self.limit_bytes // 2 and self.held_bytes + reserved <= self.limit_bytes

@@ -15,8 +15,8 @@ def limit_open_files(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
 
 def admitted(broker: Broker, tries: int, host: str = "127.0.0.1", *, is_namesrv: bool = False) -> int:
     """Try so many connections, and return how many are accepted."""
-    admission = broker.context.admission
-    return sum(admission.admits(host, is_namesrv=is_namesrv) for _ in range(tries))
+    limits, is_local = broker.context.connection_limits, host.startswith("127.")
+    return sum(limits.admits(host, is_local=is_local, is_namesrv=is_namesrv) for _ in range(tries))
 
 
 @pytest.mark.parametrize(("limit", "connections"), [(512, 192), (256, 128), (128, 64)])
@@ -59,7 +59,7 @@ def test_no_address_and_no_kind_of_port_takes_all(make_broker: MakeBroker, caplo
     assert admitted(broker, 300, remote[2], is_namesrv=True) == 40
     assert admitted(broker, 300, "127.0.0.2") == 10
     assert admitted(broker, 300, "127.0.0.1") == 0
-    broker.context.admission.left(remote[0], is_namesrv=False)
+    broker.context.connection_limits.all.leave(remote[0])
     assert admitted(broker, 2, "127.0.0.1") == 1
     assert broker.statistics.refused_connections > 1000
     assert len(caplog.records) == 2  # of each kind one

@@ -1,0 +1,138 @@
+"""How many connections the server accepts, in total and from one address.
+
+One rule applies to all connections, whose number the open files limit, and to those with TLS among them, whose memory
+is limited.  Quotas of accounts are in ``rates.py``: only a request shows the account.
+"""
+
+import logging
+import resource
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from triomq.broker.config import ConnectionConfig
+from triomq.broker.limits.rates import Quotas
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.protocol.event_log import EventLog
+
+LOGGER: Final = logging.getLogger("triomq.broker.limits.connections")
+
+#: OpenSSL's memory for a connection after its handshake.
+TLS_SESSION_BYTES: Final = 40 * 1024
+_OTHER_FILES: Final = 64  # listeners, index, files that threads open for a moment
+_MIN_CONNECTIONS: Final = 64
+_RESERVED_FOR_LOCAL: Final = 32  # one in so many
+_RESERVED_FOR_OTHER_KIND: Final = 8  # one in so many
+
+
+class Refusal(NamedTuple):
+    """Why a peer gets no place."""
+
+    of_address: bool  # because of the other places of its address
+    text: str
+
+
+class Places:
+    """A limited number of places, and the addresses that have them.
+
+    No address takes all places.  The last 32nd is for this machine, so that an administrator still gets in.  Each of
+    two kinds of peers leaves an eighth to the other.  An address of another machine has half of all at most, one of
+    this machine as many as other machines together.
+    """
+
+    def __init__(self, *, two_kinds: bool = False) -> None:
+        self._two_kinds = two_kinds
+        self._by_kind: Counter[bool] = Counter()
+        self._by_address: Counter[str] = Counter()
+
+    def take(
+        self, host: str, limit: int, *, is_local: bool, kind: bool = False, most: float | None = None
+    ) -> Refusal | None:
+        """Take a place until :meth:`leave`, or return the reason why not.
+
+        Args:
+            host: the address of the peer.
+            limit: number of all places.
+            is_local: whether the peer is on this machine.
+            kind: which of two kinds the peer is.
+            most: how many places the address may have, instead of the usual number.
+        """
+        for_remote = limit - limit // _RESERVED_FOR_LOCAL
+        for_other_kind = limit // _RESERVED_FOR_OTHER_KIND if self._two_kinds else 0
+        for_peer = limit if is_local else for_remote
+        if most is None:
+            most = for_remote - for_other_kind if is_local else max(limit // 2, 1)
+        total, of_address = self._by_kind.total(), self._by_address[host]
+        if total >= for_peer or self._by_kind[kind] >= for_peer - for_other_kind:
+            return Refusal(False, f"{total} of at most {limit} are open")
+        if of_address >= most:
+            return Refusal(True, f"{of_address} of at most {most} are open from there")
+        self._by_kind[kind] += 1
+        self._by_address[host] += 1
+        return None
+
+    def leave(self, host: str, *, kind: bool = False) -> None:
+        """Free a place."""
+        self._by_kind[kind] -= 1
+        self._by_address[host] -= 1
+        if not self._by_address[host]:
+            del self._by_address[host]
+
+
+class ConnectionLimits:
+    """The connections of a server.  Those to a port for name servers only are one kind, all others another one.
+
+    Attributes:
+        all: the places of all connections.
+        with_tls: the places of those with TLS.
+    """
+
+    def __init__(
+        self,
+        config: ConnectionConfig,
+        statistics: BrokerStatistics,
+        files_of_store: Callable[[], int] = lambda: 0,
+        quotas: Quotas | None = None,
+    ) -> None:
+        """``files_of_store`` returns how many files the store may open; ``quotas`` may limit an address further."""
+        self.all: Final = Places(two_kinds=True)
+        self.with_tls: Final = Places()
+        self._files_of_store = files_of_store
+        self._quotas = quotas
+        self._config = config
+        self._statistics = statistics
+        self._log = EventLog(
+            LOGGER, "connections refused since the start: %d; the last one from %s: %s (%s)", logging.WARNING
+        )
+
+    def admits(self, host: str, *, is_local: bool, is_namesrv: bool) -> bool:
+        """Return whether another connection is accepted; it counts until it leaves ``all``."""
+        setting = "max_connections_per_address"
+        most: float | None = None if is_local else self._config.max_connections_per_address or None
+        quota = None if self._quotas is None else self._quotas.connections_of(host)
+        if quota is not None:
+            most, setting = quota, "connections in the quotas"
+        refusal = self.all.take(host, self.limit(), is_local=is_local, kind=is_namesrv, most=most)
+        if refusal is not None and not refusal.of_address:
+            setting = f"max_connections {self._config.max_connections}, ulimit -n"
+        return refusal is None or self._refused(host, refusal, setting)
+
+    def admits_tls(self, host: str, *, is_local: bool) -> bool:
+        """Return whether another connection may use TLS; it counts until it leaves ``with_tls``."""
+        refusal = self.with_tls.take(host, self._config.memory_budget_bytes // TLS_SESSION_BYTES, is_local=is_local)
+        return refusal is None or self._refused(host, refusal, "with TLS: memory_budget")
+
+    def _refused(self, host: str, refusal: Refusal, setting: str) -> bool:
+        self._statistics.refused_connections += 1
+        self._log.occurred(
+            self._statistics.refused_connections, host, refusal.text, setting, key=(refusal.of_address, setting)
+        )
+        return False
+
+    def limit(self) -> int:
+        """Return how many connections may be open now."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files == resource.RLIM_INFINITY:
+            return self._config.max_connections
+        left = files - self._files_of_store() - _OTHER_FILES
+        return min(self._config.max_connections, max(left, _MIN_CONNECTIONS))
