@@ -1,4 +1,4 @@
-"""Consume the flights with groups of two members, which count what they receive."""
+"""Consume the flights with groups of two members, which count them."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Sequence
@@ -106,10 +106,7 @@ class Group:
             while any(self._held(one) != queues // MEMBERS for one in self._consumers):  # noqa: ASYNC110  # no event exists
                 await trio.sleep(_POLL_S)
             return
-        raise DemoError(
-            f"group {self.name}: its members hold {list(map(self._held, self._consumers))} of {queues} queues "
-            f"after {_LIMIT_S:g} s"
-        )
+        raise DemoError(f"group {self.name}: its members did not share {queues} queues within {_LIMIT_S:g} s")
 
     def _held(self, consumer: PushConsumer) -> int:
         return sum(queue.topic == TOPIC for queue in consumer.statistics().queues)

@@ -131,7 +131,7 @@ def _own_files() -> Iterator[tuple[str, bytes]]:
 
 
 def _files_of(name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents of what another distribution installed, native modules only if they are loaded."""
+    """Yield names and contents of another distribution's files, native modules only if they are loaded."""
     for file in importlib.metadata.files(name) or ():
         if file.parts[0].endswith(".dist-info") or ".." in file.parts or not _LEFT_OUT.isdisjoint(file.parts):
             continue

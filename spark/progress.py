@@ -27,7 +27,7 @@ _LINE_INTERVAL_S: Final = 1.0
 
 
 def lag(progress: "StreamingQueryProgress") -> dict[MessageQueue, int]:
-    """Return how many offsets of each queue a query has yet to read, for all its ``rocketmq`` sources."""
+    """Return the number of unread offsets of each queue of a query, for all its ``rocketmq`` sources."""
     found: dict[MessageQueue, int] = {}
     for source in progress.sources:
         latest, end = _offset(source.latestOffset), _offset(source.endOffset)
@@ -63,7 +63,7 @@ class PrintProgress(StreamingQueryListener):
     def __init__(
         self, write: Callable[[str], object] = sys.stdout.write, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Take what writes a line, and a monotonic clock in seconds."""
+        """Take a function that writes a line, and a monotonic clock in seconds."""
         self._write = write
         self._clock = clock
         self._printed_at = -_LINE_INTERVAL_S

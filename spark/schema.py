@@ -38,7 +38,7 @@ READ_COLUMNS: Final = (
     ),
     Column("keys", "string", "keys as stored, separated by spaces"),
     Column("tags", "string", "the tag"),
-    Column("body", "binary", "the body, decompressed; null if that cannot be done (option badBodies)"),
+    Column("body", "binary", "the body, decompressed; null, with a warning, if it is damaged or too large"),
     Column("flag", "int", "32 bits for the producer's own use"),
     Column("properties", "map<string,string>", "all properties but KEYS and TAGS"),
     Column("bornTime", "timestamp", "when it was sent, by the producer's clock"),
@@ -66,8 +66,6 @@ WRITE_COLUMNS: Final = {
     "broker": ("string",),
     "flag": ("int", "bigint", "smallint", "tinyint"),
 }
-#: Columns of the read schema that the broker sets itself.
-IGNORED_ON_WRITE: Final = frozenset(READ_TYPES) - frozenset(WRITE_COLUMNS)
 
 
 def read_ddl() -> str:
@@ -93,13 +91,12 @@ def wanted_columns(schema: "StructType") -> tuple[str, ...]:
     return tuple(field.name for field in schema.fields)
 
 
-def check_write_schema(schema: "StructType", *, topic: str | None, id_column: str | None) -> tuple[str, ...]:
+def check_write_schema(schema: "StructType", *, topic: str | None) -> tuple[str, ...]:
     """Return the columns of a DataFrame that are written.
 
     Args:
         schema: of the DataFrame.
         topic: the option, which replaces the column.
-        id_column: the option: column with the user's own row id, of any type that can be text.
 
     Raises:
         ConfigError: a column is missing, unknown or of a wrong type; the text lists the columns.
@@ -110,24 +107,16 @@ def check_write_schema(schema: "StructType", *, topic: str | None, id_column: st
         raise ConfigError(f"write: the column 'body' is missing; columns that can be written: {possible}")
     if topic is None and "topic" not in types:
         raise ConfigError("write: give the option 'topic' or a column 'topic'")
-    if id_column is not None and id_column not in types:
-        raise ConfigError(
-            f"option 'idColumn': column {id_column!r} does not exist; the columns are: {', '.join(types)}"
-        )
     if "delayLevel" in types and "deliverTime" in types:
         raise ConfigError("write: give one of the columns 'delayLevel' and 'deliverTime', not both")
     for name, found in types.items():
         allowed = WRITE_COLUMNS.get(name)
         if allowed is not None and found not in allowed:
             raise ConfigError(f"write: column {name!r} is {found}; it must be {' or '.join(allowed)}")
-        if allowed is None and name != id_column and not _may_be_ignored(name, types):
+        # A DataFrame that was read from RocketMQ has columns that the broker sets itself: they are ignored.
+        if allowed is None and found != READ_TYPES.get(name):
             raise ConfigError(f"write: column {name!r} is not known; columns that can be written: {possible}")
     return tuple(name for name in types if name in WRITE_COLUMNS)
-
-
-def _may_be_ignored(name: str, types: dict[str, str]) -> bool:
-    """Whether the broker sets a column itself: the DataFrame was read from RocketMQ then."""
-    return name in IGNORED_ON_WRITE and types[name] == READ_TYPES[name]
 
 
 def ddl_of(names: Sequence[str]) -> str:

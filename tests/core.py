@@ -26,12 +26,12 @@ _INTEROP: Final[Mapping[str, str]] = {
 
 _SPARK: Final[Mapping[str, str]] = {  # fewer than FEW_TESTS of tests/spark/conftest.py
     "test_smoke.py::": "a write, a batch and a stream",
-    "test_batch_read.py::test_all_columns_of_all_messages_are_what_was_sent": "batch reads",
-    "test_stream_read.py::test_available_now_reads_what_was_there_at_its_start": "streams",
-    "test_stream_read.py::test_restart_ignores_start_option_and_reads_all_new_topics": "a restart from a checkpoint",
+    "test_batch_read.py::test_all_columns_equal_the_sent_messages": "batch reads",
+    "test_stream_read.py::test_available_now_ends_at_offsets_of_its_start": "streams",
+    "test_stream_read.py::test_restart_ignores_start_option": "a restart from a checkpoint",
     "test_write.py::test_all_columns_of_all_rows_become_messages": "writes",
     "test_loss_of_data.py::test_recreated_topic_longer_than_checkpoint_is_detected": "lost data",
-    "test_jobs.py::test_flights_flow_from_file_to_windows_and_other_topic": "the jobs",
+    "test_jobs.py::test_flights_flow_through_all_four_jobs": "the jobs",
 }
 
 CORE: Final[Mapping[str, str]] = {

@@ -41,8 +41,6 @@ SourceOptions = Mapping[Use, Mapping[str, str]]
 
 TIME_TEXT: Final = "milliseconds since 1970 or ISO 8601"
 _POLL_S: Final = 1.0
-#: Set by ``spark-submit`` for the program that it runs.
-_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 #: These loggers write an error with the JVM's whole stack as JSON before it is raised.
 _QUERY_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 #: A failed task is retried, as on a cluster; with ``local[*]`` it would end the job.
@@ -81,8 +79,7 @@ class JobParser(argparse.ArgumentParser):
         )
         add, path = self.add_argument, Path(jobs.__file__).with_name(f"{job}.py")
         add("--print-path", action="version", version=str(path), help="print the path of this program and exit")
-        namesrv = os.environ.get(NAMESRV_VARIABLE)
-        add("--namesrv", default=namesrv, metavar="HOST:PORT", help=f"name servers (${NAMESRV_VARIABLE})")
+        add("--namesrv", metavar="HOST:PORT", help=f"name servers (${NAMESRV_VARIABLE})")
         text = "option of the data source, see docs/spark.md; repeatable"
         add("--option", action="append", default=[], metavar="NAME=VALUE", help=text)
         add("--json", action="store_true", help="print one line of JSON at the end and no progress")
@@ -188,7 +185,7 @@ def open_session(name: str, master: str | None) -> "SparkSession":
     for logger in _QUERY_LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
     builder = SparkSession.builder.appName(name)
-    if _SUBMITTED not in os.environ:
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # not started by spark-submit
         master = master or _DEFAULT_MASTER
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings = {"log.level": "FATAL", "ui.enabled": False, "ui.showConsoleProgress": sys.stderr.isatty()}

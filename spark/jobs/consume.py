@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check(arguments: argparse.Namespace) -> SourceOptions:
-    """Check what argparse cannot, and return the options of the data source."""
+    """Check the combination of arguments; return the options of the data source."""
     if arguments.to != "console" and not (arguments.path and arguments.checkpoint):
         raise ConfigError(f"--to {arguments.to} needs --path and --checkpoint")
     if arguments.to == "console" and arguments.path:

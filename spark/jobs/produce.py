@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check(arguments: argparse.Namespace) -> SourceOptions:
-    """Check what argparse cannot, and return the options of the data source."""
+    """Check the combination of arguments; return the options of the data source."""
     if bool(arguments.files) == arguments.rate_source:
         raise ConfigError("give files, or --rate-source")
     if arguments.rows is not None and not arguments.rate_source:

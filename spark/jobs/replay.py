@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check(arguments: argparse.Namespace) -> SourceOptions:
-    """Check what argparse cannot, and return the options of the data source."""
+    """Check the combination of arguments; return the options of the data source."""
     if arguments.topic in arguments.subscribe.split(","):
         raise ConfigError("--topic must differ from the topics that are read")
     return {Use.BATCH_READ: read_options(arguments), Use.WRITE: {"topic": arguments.topic}}

@@ -71,7 +71,6 @@ def _switch(name: str, uses: frozenset[Use], doc: str, *, default: bool = False)
 
 
 _JSON_OFFSETS: Final = 'JSON {"topic": {"broker": {"0": 23, "1": -1}}}, -2 = earliest, -1 = latest'
-_JSON_TIMES: Final = 'JSON {"topic": {"broker": {"0": milliseconds}}}'
 _TIME: Final = "milliseconds since 1970, or ISO 8601; in UTC unless it names a zone"
 
 OPTIONS: Final = (
@@ -92,7 +91,7 @@ OPTIONS: Final = (
     Option("tlsCert", _ALL, None, values.plain, "a file", "own certificate, for brokers that want one"),
     Option("tlsKey", _ALL, None, values.plain, "a file", "its private key"),
     Option("tlsVerify", _ALL, "host", values.choice("host", "ca", "none"), "host, ca or none",
-           "what of a server's certificate is checked: signature and host name, the signature alone, or nothing"),
+           "checks of a server's certificate: signature and host name, only the signature, or none"),
     Option("advertise", _ALL, "as-advertised", values.choice("as-advertised", "as-dialled"),
            "as-advertised or as-dialled",
            "as-dialled: connect to brokers at the name server's host and their own port"),
@@ -100,23 +99,16 @@ OPTIONS: Final = (
     Option("startingOffsets", _READ, None, values.start, f"earliest, latest (streaming only) or {_JSON_OFFSETS}",
            "where the first run starts; default: earliest in a batch, latest in a stream"),
     Option("startingTimestamp", _READ, None, values.time_ms, _TIME,
-           "start at the first message stored at this time or later"),
-    Option("startingOffsetsByTimestamp", _READ, None, values.timestamps, _JSON_TIMES, "the same for each queue"),
-    Option("startingOffsetsByTimestampStrategy", _READ, "error", values.choice("error", "latest"), "error or latest",
-           "what to do if a queue has no message that late"),
+           "start at the first message stored at this time or later; at the end of a queue without one"),
     Option("endingOffsets", _BATCH, None, values.end, f"latest or {_JSON_OFFSETS}",
            "exclusive end of a batch; default: latest"),
     Option("endingTimestamp", _BATCH, None, values.time_ms, _TIME,
            "end before the first message stored at this time or later"),
-    Option("endingOffsetsByTimestamp", _BATCH, None, values.timestamps, _JSON_TIMES, "the same for each queue"),
     _switch("failOnDataLoss", _READ,
            "fail if messages to read no longer exist; otherwise log how many and continue", default=True),
     _count("minPartitions", _READ, None, "split queues until there are this many partitions"),
     _count("maxRecordsPerPartition", _READ, None, "split queues so that no partition has more offsets"),
     _count("maxOffsetsPerTrigger", _STREAM, None, "maximum number of offsets in a micro-batch"),
-    _count("minOffsetsPerTrigger", _STREAM, None, "wait until this many offsets are available"),
-    Option("maxTriggerDelay", _STREAM, 900.0, values.duration_s, "a duration such as 500ms, 2s, 15m",
-           "longest wait for minOffsetsPerTrigger"),
     Option("tags", _READ, "*", values.tags, "tags joined by ||, or *",
            "the broker filters, and the reader checks again"),
     Option("sql", _READ, None, values.sql, "a condition such as amount > 100",
@@ -130,17 +122,10 @@ OPTIONS: Final = (
     _count("batchBytes", _READ, 2 * _MIB, "approximate bytes of an Arrow batch", 64 * _KIB, 64 * _MIB),
     _count("offsetPollMs", _STREAM, 200, "interval at which brokers are asked for the ends of queues", 10),
     _count("discoveryIntervalMs", _STREAM, 30_000, "interval at which topics and queues are looked up", 1000),
-    _switch("failOnUnreachable", _STREAM, "fail if one of several brokers does not answer; otherwise its queues wait"),
-    Option("badProperties", _READ, "lossy", values.choice("lossy", "fail"), "lossy or fail",
-           "invalid UTF-8 in properties: replace it, or fail and report the offset"),
-    Option("badBodies", _READ, "null", values.choice("null", "fail"), "null or fail",
-           "compressed bodies that are damaged or too large: log them and read null, or fail and report the offset"),
     _count("maxBodyBytes", _READ, DEFAULT_MAX_BODY_BYTES, "limit of a decompressed body", _KIB, 1024 * _MIB),
     _count("planTimeoutMs", _ALL, 30_000, "limit for finding queues and offsets, with all attempts"),
     _count("readTimeoutMs", _ALL, 30_000, "how long a task retries while brokers do not answer"),
     _count("connectTimeoutMs", _ALL, 5000, "limit for opening a connection"),
-    Option("writeId", _WRITE, None, values.plain, "text", "first part of the row ids of a batch write"),
-    Option("idColumn", _WRITE, None, values.plain, "a column", "column with the row id, instead of a generated one"),
     _count("sendTimeoutMs", _WRITE, 3000, "limit for one send"),
     _count("retries", _WRITE, 2, "further attempts of one send, on another broker if possible", 0, 100),
     _count("taskTimeoutMs", _WRITE, 600_000, "how long a task retries while brokers are busy"),
@@ -149,8 +134,6 @@ OPTIONS: Final = (
     _count("sendsInFlight", _WRITE, 4, "concurrent sends of a task", 1, 64),
     _count("compressAbove", _WRITE, 4096, "compress bodies of at least this many bytes; 0: never", 0),
     _count("rateLimit", _WRITE, 0, "rows per second of a task; 0: no limit", 0),
-    Option("badRows", _WRITE, "fail", values.choice("fail", "skip"), "fail or skip",
-           "what to do with a row that cannot be a message"),
     _switch("requireFlush", _WRITE, "fail if a message was stored, but not flushed or copied in time"),
 )  # fmt: skip
 
@@ -173,8 +156,8 @@ _OTHER_USE: Final = {
 }
 _ACCOUNT: Final = ("accessKey", "secretKey", "securityToken")
 _TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
-_STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
-_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_STARTS: Final = ("startingOffsets", "startingTimestamp")
+_ENDS: Final = ("endingOffsets", "endingTimestamp")
 
 
 class Options:
@@ -228,11 +211,7 @@ def parse_options(given: Mapping[str, str], use: Use) -> Options:
     _check_account(found)
     if use is not Use.WRITE:
         _check_read(found, use)
-    options = Options(found)
-    least, most = options["minOffsetsPerTrigger"], options["maxOffsetsPerTrigger"]
-    if least and most and least > most:
-        raise ConfigError("option 'minOffsetsPerTrigger' must not be above 'maxOffsetsPerTrigger'")
-    return options
+    return Options(found)
 
 
 def _parse(option: Option, text: str) -> Any:
@@ -263,11 +242,8 @@ def _check_read(found: Mapping[str, Any], use: Use) -> None:
         chosen = [name for name in names if name in found]
         if len(chosen) > 1:
             raise ConfigError(f"give one of the options {', '.join(names)} only; given: {', '.join(chosen)}")
-    begins, ends = found.get("startingOffsetsByTimestamp", {}), found.get("endingOffsetsByTimestamp", {})
-    for queue in (None, *begins, *ends):
-        begin, end = begins.get(queue, found.get(_STARTS[1])), ends.get(queue, found.get(_ENDS[1]))
-        if begin is not None and end is not None and end < begin:
-            raise ConfigError("the time to end at is before the time to start at: nothing would be read")
+    if found.get("endingTimestamp", values.LAST_MS) < found.get("startingTimestamp", 0):
+        raise ConfigError("the time to end at is before the time to start at: nothing would be read")
     if {"tags", "sql"} <= found.keys():
         raise ConfigError("give one of the options tags and sql, not both")
     if use is Use.BATCH_READ and found.get("startingOffsets") == values.LATEST:

@@ -17,13 +17,11 @@ from triomq.protocol.filters.tags import TagFilter
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group, validate_topic
 
-_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
 _ADDRESSES: Final = re.compile(r"[\w.:;%\[\]\s-]+")
 #: Numbers of seconds since 1973, which are too small for milliseconds of a time when RocketMQ existed.
 _LEAST_SECONDS: Final = 100_000_000
 _LEAST_MS: Final = 100_000_000_000
-_MOST_MS: Final = 100_000_000_000_000
+LAST_MS: Final = 100_000_000_000_000
 LOGGER: Final = logging.getLogger("triomq.spark.options.values")
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -134,18 +132,15 @@ def pattern(text: str) -> str:
     return text
 
 
-def duration_s(text: str) -> float:
-    """Read ``2s``, ``500ms``, ``15m``, ``1h``."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("is not a duration: a number and ms, s, m, h or d, such as 15m")
-    return float(match[1]) * _UNITS_S[match[2]]
-
-
 def time_ms(text: str) -> int:
     """Read milliseconds since 1970, or a time of ISO 8601, by default in UTC."""
     if re.fullmatch(r"\d{1,18}", text):
-        return _plausible_ms(int(text))
+        number = int(text)  # a small one, such as 0, means the earliest message
+        if _LEAST_SECONDS <= number < _LEAST_MS:
+            raise ValueError("looks like seconds: as milliseconds it is a time before 1974; multiply it by 1000")
+        if number > LAST_MS:
+            raise ValueError("looks like microseconds or nanoseconds: as milliseconds it is a time after the year 5000")
+        return number
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -154,15 +149,6 @@ def time_ms(text: str) -> int:
         LOGGER.warning("time without zone read as UTC: append Z, or an offset such as +01:00")
         time = time.replace(tzinfo=UTC)
     return round(time.timestamp() * 1000)
-
-
-def _plausible_ms(number: int) -> int:
-    """Return milliseconds; small numbers, such as 0, mean the earliest message."""
-    if _LEAST_SECONDS <= number < _LEAST_MS:
-        raise ValueError("looks like seconds: as milliseconds it is a time before 1974; multiply it by 1000")
-    if number > _MOST_MS:
-        raise ValueError("looks like microseconds or nanoseconds: as milliseconds it is a time after the year 5000")
-    return number
 
 
 def start(text: str) -> str | dict[MessageQueue, int]:
@@ -179,13 +165,17 @@ def end(text: str) -> str | dict[MessageQueue, int]:
 
 def offsets(text: str) -> dict[MessageQueue, int]:
     """Read ``{"topic": {"broker": {"queue": offset}}}``; -2 is the earliest offset, -1 the latest."""
-    return _by_queue(_json(text), EARLIEST_OFFSET, "an offset, -2 (earliest) or -1 (latest)")
-
-
-def timestamps(text: str) -> dict[MessageQueue, int]:
-    """Read ``{"topic": {"broker": {"queue": milliseconds}}}``."""
-    found = _by_queue(_json(text), 0, "milliseconds since 1970")
-    return {queue: _plausible_ms(number) for queue, number in found.items()}
+    found = {}
+    for topic_name, brokers in _members(_json(text), "$"):
+        for broker, queues in _members(brokers, f"$.{topic_name}"):
+            for queue_id, wanted in _members(queues, f"$.{topic_name}.{broker}"):
+                path = f"$.{topic_name}.{broker}.{queue_id}"
+                if not queue_id.isdecimal():
+                    raise ValueError(f"has no queue number at {path}")
+                if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < EARLIEST_OFFSET:
+                    raise ValueError(f"must have an offset, -2 (earliest) or -1 (latest) at {path}")
+                found[MessageQueue(topic_name, broker, int(queue_id))] = wanted
+    return found
 
 
 def assignment(text: str) -> tuple[MessageQueue, ...]:
@@ -201,20 +191,6 @@ def assignment(text: str) -> tuple[MessageQueue, ...]:
                     raise ValueError(f"must have only queue numbers at {path}")
                 queues.append(MessageQueue(topic_name, broker, queue_id))
     return tuple(sorted(set(queues)))
-
-
-def _by_queue(value: Any, least: int, what: str) -> dict[MessageQueue, int]:
-    found = {}
-    for topic_name, brokers in _members(value, "$"):
-        for broker, queues in _members(brokers, f"$.{topic_name}"):
-            for queue_id, wanted in _members(queues, f"$.{topic_name}.{broker}"):
-                path = f"$.{topic_name}.{broker}.{queue_id}"
-                if not queue_id.isdecimal():
-                    raise ValueError(f"has no queue number at {path}")
-                if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < least:
-                    raise ValueError(f"must have {what} at {path}")
-                found[MessageQueue(topic_name, broker, int(queue_id))] = wanted
-    return found
 
 
 def _members(value: Any, path: str) -> list[tuple[str, Any]]:

@@ -49,8 +49,6 @@ class Decoder:
         *,
         tags: Sequence[str] = (),
         batch_bytes: int = 1024**2,
-        strict_properties: bool = False,
-        strict_bodies: bool = True,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
     ) -> None:
         """Create a decoder.
@@ -60,16 +58,12 @@ class Decoder:
             columns: names of ``READ_COLUMNS``, in the order of the batches' columns.
             tags: drop messages with other tags; empty: drop none.
             batch_bytes: limit for the bodies of a batch, if decompression makes them larger than the chunk.
-            strict_properties: fail on invalid UTF-8 instead of replacing it.
-            strict_bodies: fail on a compressed body that cannot be read; else log it and return null.
             max_body_bytes: limit of a decompressed body.
         """
         self._queue = queue
         self._columns = tuple(columns)
         self._tags = pa.array(tags, pa.string()) if tags else None
         self._batch_bytes = batch_bytes
-        self._strict = strict_properties
-        self._strict_bodies = strict_bodies
         self._max_body_bytes = max_body_bytes
         self.schema = pa.schema([(name, ARROW_TYPES[name]) for name in columns])
 
@@ -82,7 +76,7 @@ class Decoder:
             ProtocolError: a record is damaged; the text names queue and offset.
             UnsupportedCompressionError: the package for a body's compression is not installed.
         """
-        records = Records(self._queue, chunk, begin, end, strict_properties=self._strict)
+        records = Records(self._queue, chunk, begin, end)
         for part, bodies in self._parts(records):
             if part.count:
                 batch = self._batch(part, bodies)
@@ -114,8 +108,6 @@ class Decoder:
         try:
             return records.decompressed(index, self._max_body_bytes)
         except ProtocolError as exc:
-            if self._strict_bodies:
-                raise ProtocolError(f"{exc} (set option 'badBodies' to null to continue)") from exc
             LOGGER.warning("body cannot be read, it becomes null error=%s", exc)
             return None
 

@@ -146,7 +146,7 @@ class Discovery:
         """Return the offsets of all the queues.
 
         Raises:
-            RequestTimeoutError: a broker did not answer in time, or left the route and did not come back.
+            RequestTimeoutError: a broker did not answer in time, or left the route for good.
         """
 
         def ask() -> dict[MessageQueue, QueueBounds]:
@@ -160,7 +160,7 @@ class Discovery:
         return retry.call(ask)
 
     def first_at(self, queue: MessageQueue, bounds: QueueBounds, timestamp_ms: int) -> int:
-        """Return the offset of the first message stored at a time or later; the queue's end if there is none.
+        """Return the offset of the first message stored at a time or later; else the queue's end.
 
         Raises:
             RequestTimeoutError: the broker did not answer in time.

@@ -79,7 +79,6 @@ class StreamDriver:
         self._idle_at: Json | None = None  # the bounds have nothing after this offset
         self._idle_answer_at: float | None = None
         self._committed: dict[MessageQueue, int] = {}
-        self._waits_since: float | None = None
         self._to_verify: set[MessageQueue] | None = None  # None: all queues
         self._firsts: dict[MessageQueue, int] = {}  # store times of first messages
         self._reported: set[tuple[MessageQueue, int]] = set()
@@ -132,12 +131,12 @@ class StreamDriver:
         self._check_options(offset)
         self._report_missing(offset, now)
         moved = self._moved(offset)
-        targets = self._targets(offset, moved, limit, now)
-        found = offset if targets is None else next_offset(offset, targets, moved, self._now_ms(), self._firsts)
+        targets = self._targets(offset, moved, limit)
+        found = next_offset(offset, targets, moved, self._now_ms(), self._firsts)
         if found is offset:
             self._idle_at, self._idle_answer_at = start, self._clock()
             return start
-        self._waits_since = self._idle_at = None
+        self._idle_at = None
         self._deleted.difference_update(moved)
         return found.to_json()
 
@@ -230,8 +229,6 @@ class StreamDriver:
 
     def _report_unanswered(self) -> None:
         error = next(iter(self._bounds.errors.values()))
-        if self._options["failOnUnreachable"]:
-            raise error
         self._unanswered.occurred(", ".join(sorted(self._bounds.errors)), error)
 
     def _moved(self, offset: StreamOffset) -> dict[MessageQueue, int]:
@@ -317,9 +314,9 @@ class StreamDriver:
         return first_ms != known if known else first_ms > offset.taken_at_ms + _RECREATED_MARGIN_MS
 
     def _targets(
-        self, offset: StreamOffset, moved: Mapping[MessageQueue, int], limit: int | None, now: float
-    ) -> dict[MessageQueue, int] | None:
-        """Return how far to read each queue; ``None``: wait for more."""
+        self, offset: StreamOffset, moved: Mapping[MessageQueue, int], limit: int | None
+    ) -> dict[MessageQueue, int]:
+        """Return the end of the next micro-batch in each queue."""
         begins, targets = {}, {}
         for queue, bounds in self._bounds.queues.items():
             if self._target is not None and queue not in self._target:
@@ -329,20 +326,10 @@ class StreamDriver:
             targets[queue] = max(begin, high)
         backlogs = {queue: target - begins[queue] for queue, target in targets.items()}
         total = sum(backlogs.values())
-        if self._target is None and self._must_wait(total, now):
-            return None
         if limit is not None and total > limit:
             shares = spread(backlogs, limit)
             targets = {queue: begin + shares.get(queue, 0) for queue, begin in begins.items()}
         return targets
-
-    def _must_wait(self, total: int, now: float) -> bool:
-        least = self._options["minOffsetsPerTrigger"]
-        if least is None or not 0 < total < least:
-            return False
-        if self._waits_since is None:
-            self._waits_since = now
-        return now - self._waits_since < float(self._options["maxTriggerDelay"])
 
     def _store_progress(self, durable: StreamOffset) -> None:
         """Store the group's offsets for tools that show its lag; reading does not depend on them."""

@@ -26,7 +26,7 @@ class Judgement(NamedTuple):
 
 
 def judge(answer: RawPull, position: int, end: int, *, is_filtered: bool) -> Judgement:
-    """Return what an answer means for a range that is still to be read from ``position`` to ``end`` (exclusive).
+    """Return the effect of an answer on a range that is unread from ``position`` to ``end`` (exclusive).
 
     Args:
         answer: to a pull at ``position``, or before it if pulls overlap.
@@ -101,7 +101,7 @@ def check_begin(begin: int, low: int, high: int, *, recreated: bool = False) -> 
 
 
 class MissingQueue(NamedTuple):
-    """A queue that did not come back: the first unread offset, how many messages it had from there on.
+    """A lost queue: its first unread offset, and the number of messages from there on.
 
     ``is_deleted``: its broker answered that it does not have it, or not as many messages as were read.
     """

@@ -54,7 +54,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StreamOffset":
-        """Read what :meth:`to_json` made.
+        """Read the JSON of :meth:`to_json`.
 
         Raises:
             ProtocolError: the version is another one, or the value is damaged.
@@ -71,7 +71,7 @@ class StreamOffset:
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset) -> Ranges:
-    """Return what a micro-batch reads: start and exclusive end of each queue that has something to read."""
+    """Return the ranges of a micro-batch: start and exclusive end of each queue with unread messages."""
     ranges = {}
     for queue, stop in end.ends.items():
         begin = end.begins.get(queue)

@@ -65,8 +65,6 @@ class _RangeTask:
             columns,
             tags=wanted_filter.tags if isinstance(wanted_filter, TagFilter) else (),
             batch_bytes=options["batchBytes"],
-            strict_properties=options["badProperties"] == "fail",
-            strict_bodies=options["badBodies"] == "fail",
             max_body_bytes=options["maxBodyBytes"],
         )
         self._retry = Retry(options["readTimeoutMs"] / 1000, f"reading queue {wanted.queue} (option 'readTimeoutMs')")

@@ -1,6 +1,6 @@
 """Turns the options for starting and ending positions into offsets of queues.
 
-Source: spark.md 4.1 (startingOffsets to endingOffsetsByTimestamp).
+Source: spark.md 4.1 (startingOffsets to endingTimestamp).
 """
 
 from collections.abc import Callable, Mapping
@@ -28,20 +28,10 @@ def starting_offsets(options: Options, bounds: AllBounds, first_at: FirstAt, def
         default: ``earliest`` or ``latest``, if no option gives a position.
 
     Raises:
-        ConfigError: a position names a queue that is not read, omits one, or lies outside its queue; or no message was
-            stored at the given time or later.
+        ConfigError: a position names a queue that is not read, omits one, or lies outside its queue.
     """
-    by_time = _times(options, bounds, "startingTimestamp", "startingOffsetsByTimestamp")
-    if by_time is not None:
-        found = {queue: first_at(queue, bounds[queue], wanted) for queue, wanted in by_time.items()}
-        if options["startingOffsetsByTimestampStrategy"] == "error":
-            for queue, queue_offset in found.items():
-                if queue_offset >= bounds[queue].high:
-                    raise ConfigError(
-                        f"{queue}: no message was stored at {by_time[queue]} or later "
-                        "(set option 'startingOffsetsByTimestampStrategy' to latest to start at its end)"
-                    )
-        return found
+    if (since_ms := options["startingTimestamp"]) is not None:
+        return {queue: first_at(queue, found, since_ms) for queue, found in bounds.items()}
     return _offsets(options["startingOffsets"] or default, bounds, "startingOffsets")
 
 
@@ -51,14 +41,13 @@ def ending_offsets(options: Options, bounds: AllBounds, first_at: FirstAt) -> di
     Raises:
         ConfigError: as :func:`starting_offsets`.
     """
-    by_time = _times(options, bounds, "endingTimestamp", "endingOffsetsByTimestamp")
-    if by_time is not None:
-        return {queue: first_at(queue, bounds[queue], wanted) for queue, wanted in by_time.items()}
+    if (until_ms := options["endingTimestamp"]) is not None:
+        return {queue: first_at(queue, found, until_ms) for queue, found in bounds.items()}
     return _offsets(options["endingOffsets"] or LATEST, bounds, "endingOffsets")
 
 
 def batch_ranges(options: Options, bounds: AllBounds, first_at: FirstAt) -> Ranges:
-    """Return what a batch reads.
+    """Return the ranges of a batch.
 
     Raises:
         ConfigError: as :func:`starting_offsets`, or a start lies after its end.
@@ -69,15 +58,6 @@ def batch_ranges(options: Options, bounds: AllBounds, first_at: FirstAt) -> Rang
         if begin > ends[queue] and options.given("endingOffsets"):
             raise ConfigError(f"{queue}: starts at {begin}, after its end at {ends[queue]}")
     return {queue: (begin, max(begin, ends[queue])) for queue, begin in begins.items()}
-
-
-def _times(options: Options, bounds: AllBounds, for_all: str, by_queue: str) -> dict[MessageQueue, int] | None:
-    if options[for_all] is not None:
-        return dict.fromkeys(bounds, options[for_all])
-    if options[by_queue] is not None:
-        _check_queues(options[by_queue], bounds, by_queue)
-        return dict(options[by_queue])
-    return None
 
 
 def _offsets(position: Any, bounds: AllBounds, option: str) -> dict[MessageQueue, int]:

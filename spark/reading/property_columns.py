@@ -7,7 +7,7 @@ of positions.
 Source: spark.md 3.5 (d), (e); wire.md 10.3.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -25,15 +25,14 @@ _PART_END: Final = 2
 class Properties:
     """The properties of the records of a chunk."""
 
-    def __init__(self, encoded: Any, on_invalid_utf8: Callable[[int], Exception] | None) -> None:
+    def __init__(self, encoded: Any) -> None:
         """Parse the properties of all records.
 
         Args:
             encoded: binary array with the properties of each record, without nulls, in one buffer from its start.
-            on_invalid_utf8: makes the error to raise for a record with invalid UTF-8; ``None``: U+FFFD replaces it.
         """
         self._count = len(encoded)
-        encoded = _well_formed(encoded, on_invalid_utf8)
+        encoded = _well_formed(encoded)
         _, offset_buffer, data = encoded.buffers()
         self._data = data if data is not None else pa.py_buffer(b"")
         offsets: Ints = np.frombuffer(offset_buffer, np.int32, self._count + 1).astype(np.int64)
@@ -109,18 +108,10 @@ def _split(data: npt.NDArray[np.uint8], offsets: Ints) -> tuple[Ints, Ints, Ints
     return records[good], begin[good], name_end[good], end[good]
 
 
-def _well_formed(encoded: Any, on_invalid_utf8: Callable[[int], Exception] | None) -> Any:
-    """Return the same with U+FFFD for what is invalid UTF-8."""
+def _well_formed(encoded: Any) -> Any:
+    """Return the same with U+FFFD for invalid UTF-8."""
     try:
         encoded.cast(pa.string())
     except pa.ArrowInvalid:
-        pass
-    else:
-        return encoded
-    texts = []
-    for index, value in enumerate(encoded.to_pylist()):
-        text = value.decode("utf-8", "replace").encode()
-        if on_invalid_utf8 is not None and text != value:
-            raise on_invalid_utf8(index)
-        texts.append(text)
-    return pa.array(texts, pa.binary())
+        return pa.array([value.decode("utf-8", "replace").encode() for value in encoded.to_pylist()], pa.binary())
+    return encoded

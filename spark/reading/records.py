@@ -71,9 +71,7 @@ class _Positions:
 class Records:
     """The wanted records of a chunk: fixed fields as arrays, and positions of the rest."""
 
-    def __init__(
-        self, queue: MessageQueue, chunk: bytes, begin: int, end: int, *, strict_properties: bool = False
-    ) -> None:
+    def __init__(self, queue: MessageQueue, chunk: bytes, begin: int, end: int) -> None:
         """Find the records with ascending offsets from ``begin`` to ``end``.
 
         Args:
@@ -81,7 +79,6 @@ class Records:
             chunk: concatenated records.
             begin: first offset wanted.
             end: first offset not wanted.
-            strict_properties: fail on invalid UTF-8 in properties instead of replacing it.
 
         Raises:
             ProtocolError: a record is damaged.
@@ -106,7 +103,6 @@ class Records:
         )  # otherwise its flags claim longer hosts than it has
         self.rear = self._gather(starts + _REAR_AT + self._shift, _REAR)
         self.positions = self._locate(starts)
-        self._strict = strict_properties
         self._properties: Properties | None = None
 
     @property
@@ -125,7 +121,7 @@ class Records:
             at.starts[begin:end], at.body[begin:end], at.body_end[begin:end], at.topic_end[begin:end],
             at.properties[begin:end], at.end[begin:end],
         )  # fmt: skip
-        part._strict, part._properties = self._strict, None
+        part._properties = None
         return part
 
     def store_timestamp(self) -> Ints:
@@ -183,7 +179,7 @@ class Records:
         """The properties, parsed once."""
         if self._properties is None:
             encoded = self._slices(self.positions.properties, self.positions.end, pa.binary())
-            self._properties = Properties(encoded, self._invalid_utf8 if self._strict else None)
+            self._properties = Properties(encoded)
         return self._properties
 
     def offset_ids(self) -> list[str]:
@@ -196,10 +192,6 @@ class Records:
                 at.tolist(), lengths.tolist(), self.front["physical_offset"].tolist(), strict=True
             )
         ]
-
-    def _invalid_utf8(self, index: int) -> ProtocolError:
-        offset = self.front["queue_offset"][index]
-        return ProtocolError(f"{self.queue} offset {offset}: its properties are invalid UTF-8 (option 'badProperties')")
 
     def _gather(self, at: Ints, dtype: np.dtype[Any]) -> Any:
         """Copy one struct from each position."""

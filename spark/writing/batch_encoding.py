@@ -2,7 +2,7 @@
 
 A message costs 3 us of CPU this way, and 12 us row by row.  It works for rows without special needs.  A slice with a
 row that is delayed, chooses its queue, must be compressed or cannot be a message is encoded row by row (``rows.py``),
-which also reports what is wrong.
+which also reports the defect.
 
 Source: spark.md 3.9; the layout: protocol/record/batch.py, protocol/record/properties.py.
 """
@@ -34,6 +34,8 @@ _RESERVED: Final = pa.array(sorted(RESERVED_PROPERTY_NAMES))
 _NAME_END: Final = "\x01"
 _PART_END: Final = "\x02"
 _TEXT_LIST: Final = pa.list_(pa.string())
+#: Tags that no consumer can select.
+_UNSELECTABLE: Final = r"\|\||\A[\x00-\x20]|[\x00-\x20]\z"
 _MAY_NOT_BE_SET: Final = ("deliverTime", "shardingKey", "queueId")
 
 
@@ -45,7 +47,6 @@ class EncodedRows:
         topic: of all of them.
         source: the Arrow batch they were made from, in case a broker rejects one.
         first: number of the first row in its partition.
-        body_sizes: of the rows, in bytes.
         offsets: start of each entry in ``data``, and the end of the last.
         data: the entries.
     """
@@ -53,7 +54,6 @@ class EncodedRows:
     topic: str
     source: Any
     first: int
-    body_sizes: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int32]
     data: memoryview
 
@@ -81,7 +81,6 @@ class BatchEncoder:
         unique_ids: Callable[[int], Sequence[str]],
         *,
         topic: str | None = None,
-        id_column: str | None = None,
         compress_above: int = 4096,
         is_read_back: bool = False,
     ) -> None:
@@ -90,7 +89,6 @@ class BatchEncoder:
         self._ids = ids
         self._unique_ids = unique_ids
         self._topic = topic
-        self._id_column = id_column
         self._longest = min(compress_above or DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_MESSAGE_BYTES)
         self._is_read_back = is_read_back
 
@@ -120,9 +118,7 @@ class BatchEncoder:
             _fixed(heads), body, _fixed(sizes.astype(_PROPERTIES_LENGTH)), properties, pa.scalar(b"", pa.binary())
         )
         _, offsets, data = entries.buffers()
-        return EncodedRows(
-            topic, batch, first, lengths, np.frombuffer(offsets, np.int32, len(entries) + 1), memoryview(data)
-        )  # fmt: skip
+        return EncodedRows(topic, batch, first, np.frombuffer(offsets, np.int32, len(entries) + 1), memoryview(data))
 
     def _topic_of(self, batch: Any) -> str | None:
         """Return the topic of all rows; ``None`` if they have several or it is not valid."""
@@ -155,9 +151,7 @@ class BatchEncoder:
 
     def _properties(self, batch: Any, body: Any, first: int) -> list[Any] | None:
         """Return the pieces of the encoded properties, to be joined; ``None`` if a row is not valid."""
-        ids = self._row_ids(batch, body, first)
-        if ids is None:
-            return None
+        ids = self._row_ids(body, first)
         unique = self._unique_ids(len(ids))
         parts: list[Any] = [
             pa.array(
@@ -170,7 +164,9 @@ class BatchEncoder:
         for column, name in (("keys", PropertyName.KEYS), ("tags", PropertyName.TAGS)):
             if column in self._columns:
                 texts = _texts(batch.column(column))
-                if texts is None or (column == "tags" and _has_unselectable_tag(texts)):
+                if texts is None or (
+                    column == "tags" and pc.any(pc.match_substring_regex(texts, _UNSELECTABLE)).as_py()
+                ):
                     return None
                 parts.append(_optional(f"{_PART_END}{name}{_NAME_END}", texts))
         if "properties" in self._columns:
@@ -180,20 +176,9 @@ class BatchEncoder:
             parts.append(_optional(_PART_END, texts))
         return parts
 
-    def _row_ids(self, batch: Any, body: Any, first: int) -> list[str] | None:
-        if self._id_column is None:
-            start = f"{self._ids.writer}:{self._ids.epoch}:{self._ids.partition}:"
-            return [
-                f"{start}{number}:{zlib.crc32(one):08x}" for number, one in enumerate(_views(body), first)
-            ]  # fmt: skip
-        column = batch.column(self._id_column)
-        if column.null_count or not (pa.types.is_string(column.type) or pa.types.is_integer(column.type)):
-            return None
-        texts = _texts(column.cast(pa.string()))
-        if texts is None or pc.any(pc.equal(texts, "")).as_py():
-            return None
-        found: list[str] = texts.to_pylist()
-        return found
+    def _row_ids(self, body: Any, first: int) -> list[str]:
+        start = f"{self._ids.writer}:{self._ids.epoch}:{self._ids.partition}:"
+        return [f"{start}{number}:{zlib.crc32(one):08x}" for number, one in enumerate(_views(body), first)]
 
     def _user_properties(self, column: Any) -> Any:
         """Return the encoded pairs of each row; ``None`` if a pair is not valid."""
@@ -232,10 +217,6 @@ def _texts(column: Any) -> Any:
             return None
         column = pc.binary_join(column.cast(_TEXT_LIST), " ")  # Spark declares that elements are not null
     return None if _has_separator(column) else column.fill_null("")
-
-
-def _has_unselectable_tag(texts: Any) -> bool:
-    return bool(pc.any(pc.match_substring_regex(texts, r"\|\||\A[\x00-\x20]|[\x00-\x20]\z")).as_py())
 
 
 def _optional(start: str, texts: Any) -> Any:

@@ -61,7 +61,6 @@ class RowEncoder:
         ids: RowIds,
         *,
         topic: str | None = None,
-        id_column: str | None = None,
         compress_above: int = 4096,
         is_read_back: bool = False,
     ) -> None:
@@ -71,7 +70,6 @@ class RowEncoder:
             columns: columns to write.
             ids: start of the row ids.
             topic: replaces the column ``topic``.
-            id_column: column with the user's own row ids.
             compress_above: bodies of at least this many bytes go alone; 0: none does.
             is_read_back: the rows were read from RocketMQ: its system properties are dropped, not rejected.
         """
@@ -80,42 +78,33 @@ class RowEncoder:
             self._columns = [name for name in self._columns if name not in ("queueId", "broker")]
         self._ids = ids
         self._topic = topic
-        self._id_column = id_column
         self._compress_above = compress_above or 2**63
         self._is_read_back = is_read_back
         self._checked_topics: set[str] = set()
-        self.skipped = 0
 
-    def encode(self, batch: Any, first: int = 0, *, skip_bad: bool = False) -> Iterator[OutgoingRow]:
+    def encode(self, batch: Any, first: int = 0) -> Iterator[OutgoingRow]:
         """Yield the rows of an Arrow batch in order.
 
         Args:
             batch: an Arrow record batch.
             first: number of its first row.
-            skip_bad: count rows that cannot be messages instead of raising.
 
         Raises:
             MessageIllegalError: a row cannot be a message; the text names partition, row, column and defect.
         """
-        names = [*self._columns, *([self._id_column] if self._id_column else [])]
         number = first - 1
         for piece in slices(batch):
-            values = [_values(piece, name) for name in names]
+            values = [_values(piece, name) for name in self._columns]
             for row in zip(*values, strict=True):
                 number += 1
-                try:
-                    yield self._row(number, dict(zip(names, row, strict=True)))
-                except MessageIllegalError:
-                    if not skip_bad:
-                        raise
-                    self.skipped += 1
+                yield self._row(number, dict(zip(self._columns, row, strict=True)))
 
     def _row(self, number: int, row: Mapping[str, Any]) -> OutgoingRow:
         get = row.get
         body = self._checked_body(number, get("body"))
         topic = self._checked_topic(number, self._topic or get("topic"))
         properties = self._properties(number, get("properties"))
-        properties[ROW_ID] = self._row_id(number, body, row)
+        properties[ROW_ID] = self._ids.of(number, body)
         deliver_time = get("deliverTime")
         sharding_key = self._text(number, "shardingKey", get("shardingKey"))
         queue_id, delay_level = get("queueId"), get("delayLevel") or 0
@@ -159,17 +148,6 @@ class RowEncoder:
             raise self.bad(number, "topic", str(exc)) from exc
         self._checked_topics.add(topic)
         return topic
-
-    def _row_id(self, number: int, body: bytes, row: Mapping[str, Any]) -> str:
-        if self._id_column is None:
-            return self._ids.of(number, body)
-        value = row[self._id_column]
-        if value is None:
-            raise self.bad(number, self._id_column, "is null, but it is the row id")
-        text = self._text(number, self._id_column, str(value))
-        if not text:
-            raise self.bad(number, self._id_column, "is empty, but it is the row id")
-        return text
 
     def _properties(self, number: int, given: Any) -> dict[str, str]:
         if not given:

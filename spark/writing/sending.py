@@ -33,24 +33,6 @@ _ROW_BYTES: Final = 2048
 
 
 @dataclass(slots=True)
-class SendCounts:
-    """The counts of a task.
-
-    Attributes:
-        rows, body_bytes: sent.
-        skipped: rows that could not be messages.
-        not_flushed: sends that were stored, but not flushed or copied in time.
-        retries: by name of the error that caused them.
-    """
-
-    rows: int = 0
-    body_bytes: int = 0
-    skipped: int = 0
-    not_flushed: int = 0
-    retries: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(slots=True)
 class _Unit:
     """The rows of one send."""
 
@@ -67,7 +49,11 @@ class _Unit:
 
 
 class Sender:
-    """Sends rows through one producer."""
+    """Sends rows through one producer.
+
+    Attributes:
+        counts: ``rows`` sent, messages ``not_flushed`` or copied in time, and retries by the name of their error.
+    """
 
     def __init__(self, producer: Producer, options: Options, encoder: RowEncoder) -> None:
         """Take an open producer, and the encoder of the rows, which also creates the errors for rows."""
@@ -81,14 +67,14 @@ class Sender:
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._turns: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._pace = Pace(options["rateLimit"])
-        self._counting = threading.Lock()  # threads of the pool count, too
-        self.counts = SendCounts()
+        self._counting = threading.Lock()
+        self.counts: Counter[str] = Counter()
 
     def send(self, rows: Iterable[OutgoingRow | EncodedRows]) -> None:
         """Send all rows, encoded or one by one; return when brokers have stored all of them.
 
         Raises:
-            MessageIllegalError: a row cannot be a message, and bad rows are not skipped.
+            MessageIllegalError: a row cannot be a message.
             RequestTimeoutError: a broker did not answer, or was busy, for too long.
             BrokerResponseError: a broker rejected the rows.
         """
@@ -192,14 +178,12 @@ class Sender:
             self._retried(lambda: self._send_once(messages, unit.queue), unit.where)
         except MessageRefusedError as exc:
             if len(unit.rows) == 1:
-                self._refused(unit.rows[0], exc)
-                return
+                row = unit.rows[0]
+                raise self._encoder.bad(row.number, "body", f"the broker rejects the message: {exc}") from exc
             for row in unit.rows:  # to find the row that the broker rejects
                 self._send_unit(_Unit(unit.topic, unit.queue, [row], len(row.message.body)))
             return
-        with self._counting:
-            self.counts.rows += len(messages)
-            self.counts.body_bytes += unit.size
+        self._count(rows=len(messages))
 
     def _send_encoded(self, rows: EncodedRows, begin: int, end: int) -> None:
         """Send encoded rows; runs in a thread of the pool."""
@@ -211,15 +195,7 @@ class Sender:
             for row in self._encoder.encode(rows.source.slice(begin, end - begin), rows.first + begin):
                 self._send_unit(_Unit(rows.topic, None, [row], len(row.message.body)))
             return
-        with self._counting:
-            self.counts.rows += end - begin
-            self.counts.body_bytes += int(rows.body_sizes[begin:end].sum())
-
-    def _refused(self, row: OutgoingRow, error: MessageRefusedError) -> None:
-        if self._options["badRows"] == "fail":
-            raise self._encoder.bad(row.number, "body", f"the broker rejects the message: {error}") from error
-        with self._counting:
-            self.counts.skipped += 1
+        self._count(rows=end - begin)
 
     def _send_once(self, messages: Sequence[Message], queue: MessageQueue | None) -> None:
         producer = self._producer
@@ -233,13 +209,16 @@ class Sender:
     def _check(self, results: Sequence[SendResult]) -> None:
         unsafe = [result.status for result in results if result.status is not SendStatus.SEND_OK]
         if unsafe:
-            with self._counting:
-                self.counts.not_flushed += len(unsafe)
+            self._count(not_flushed=len(unsafe))
             if self._options["requireFlush"]:
                 raise TriomqError(
                     f"stored, but not as safely as wanted: {unsafe[0].value} at {results[0].queue} "
                     "(option 'requireFlush')"
                 )
+
+    def _count(self, **more: int) -> None:
+        with self._counting:  # threads of the pool count, too
+            self.counts.update(more)
 
     def _retried(self, action: Callable[[], T], what: str) -> T:
         """Retry until success, or until a broker was away for ``readTimeoutMs`` or busy for ``taskTimeoutMs``."""
@@ -250,8 +229,7 @@ class Sender:
             try:
                 return action()
             except TriomqError as exc:
-                with self._counting:
-                    self.counts.retries[type(exc).__name__] += 1
+                self._count(**{type(exc).__name__: 1})
                 (busy if is_busy(exc) else away).failed(exc, time.monotonic() - began)
 
 

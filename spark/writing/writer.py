@@ -29,7 +29,7 @@ from triomq.spark.options.options import Options
 from triomq.spark.schema import READ_TYPES, check_write_schema
 from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
 from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowIds, slices
-from triomq.spark.writing.sending import SendCounts, Sender
+from triomq.spark.writing.sending import Sender
 
 LOGGER: Final = logging.getLogger("triomq.spark.writing.writer")
 
@@ -47,7 +47,7 @@ class WriteResult(WriterCommitMessage):
     """The counts of one task."""
 
     partition: int
-    counts: SendCounts
+    counts: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class WriteTask:
         Raises:
             ConfigError: a column is missing, unknown or of a wrong type.
         """
-        columns = check_write_schema(schema, topic=options["topic"], id_column=options["idColumn"])
+        columns = check_write_schema(schema, topic=options["topic"])
         is_read_back = {field.name for field in schema.fields} & READ_TYPES.keys() >= _READ_BACK
-        return cls(options, columns, is_read_back, options["writeId"] or secrets.token_hex(_WRITER_ID_LENGTH // 2))
+        return cls(options, columns, is_read_back, secrets.token_hex(_WRITER_ID_LENGTH // 2))
 
     def run(self, batches: Iterator[Any], writer_id: str, epoch: int, partition: int) -> WriteResult:
         """Send the rows of one partition."""
@@ -77,7 +77,6 @@ class WriteTask:
         ids = RowIds(writer_id, epoch, partition)
         settings = {
             "topic": options["topic"],
-            "id_column": options["idColumn"],
             "compress_above": options["compressAbove"],
             "is_read_back": self.is_read_back,
         }
@@ -97,12 +96,7 @@ class WriteTask:
         ):
             sender = Sender(producer, options, encoder)
             quick = BatchEncoder(self.columns, ids, _unique_ids(instance.client_ip), **settings)
-            sender.send(_rows(batches, quick, encoder, skip_bad=options["badRows"] == "skip"))
-        sender.counts.skipped += encoder.skipped
-        if sender.counts.skipped:
-            LOGGER.warning(
-                "skipped rows that cannot be messages partition=%d rows=%d", partition, sender.counts.skipped
-            )
+            sender.send(_rows(batches, quick, encoder))
         return WriteResult(partition, sender.counts)
 
 
@@ -118,11 +112,11 @@ class BatchWriter(DataSourceArrowWriter):
         return self._task.run(iterator, self._task.writer_id, 0, _context().partitionId())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was written."""
+        """Log the counts of the written rows."""
         log_totals("written", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was sent before a task failed."""
+        """Log the counts of the rows that were sent before a task failed."""
         log_totals("failed; sent already", messages)
 
 
@@ -142,34 +136,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._task.run(iterator, writer_id, epoch, context.partitionId())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's
-        """Log what was written."""
+        """Log the counts of the written rows."""
         log_totals(f"batch {batchId} written", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log what was sent before a task failed."""
+        """Log the counts of the rows that were sent before a task failed."""
         log_totals(f"batch {batchId} failed; sent already", messages)
 
 
 def log_totals(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Log the total counts of all successful tasks."""
-    results = [message.counts for message in messages if isinstance(message, WriteResult)]
-    retries: Counter[str] = Counter()
-    for counts in results:
-        retries.update(counts.retries)
-    LOGGER.info(
-        "%s rows=%d bytes=%d skipped=%d not_flushed=%d retries=%s",
-        what,
-        sum(counts.rows for counts in results),
-        sum(counts.body_bytes for counts in results),
-        sum(counts.skipped for counts in results),
-        sum(counts.not_flushed for counts in results),
-        dict(retries),
-    )
+    totals = sum((message.counts for message in messages if isinstance(message, WriteResult)), Counter[str]())
+    LOGGER.info("%s %s", what, " ".join(f"{name}={number}" for name, number in totals.items()))
 
 
-def _rows(
-    batches: Iterator[Any], quick: BatchEncoder, encoder: RowEncoder, *, skip_bad: bool
-) -> Iterator[OutgoingRow | EncodedRows]:
+def _rows(batches: Iterator[Any], quick: BatchEncoder, encoder: RowEncoder) -> Iterator[OutgoingRow | EncodedRows]:
     """Yield all rows slice by slice: encoded together, or one by one if a row of the slice needs that."""
     first = 0
     for batch in batches:
@@ -178,7 +159,7 @@ def _rows(
             if encoded is not None:
                 yield encoded
             else:
-                yield from encoder.encode(piece, first, skip_bad=skip_bad)
+                yield from encoder.encode(piece, first)
             first += piece.num_rows
 
 

@@ -18,7 +18,7 @@ def logged(checkpoint: str) -> dict[int, StreamOffset]:
 
 
 def durable(checkpoint: str) -> StreamOffset | None:
-    """Return the end of the last micro-batch that is done; ``None``: there is none."""
+    """Return the end of the last completed micro-batch; ``None`` before the first."""
     done = [number for number, _ in _log(checkpoint, "commits")]
     return logged(checkpoint)[max(done)] if done else None
 

@@ -34,7 +34,7 @@ def spark_home() -> Path:
 
 
 def make_node_python(folder: Path) -> Path:
-    """Make an interpreter with PySpark and what it needs, and nothing else; return its path."""
+    """Make an interpreter with PySpark and its dependencies only; return its path."""
     packages = _make_environment(folder)
     for source in _installed(_NODE_PACKAGES):
         (packages / source.name).symlink_to(source)
@@ -42,9 +42,9 @@ def make_node_python(folder: Path) -> Path:
 
 
 def make_packed_environment(folder: Path) -> Path:
-    """Make a virtual environment with triomq and what it needs but PySpark, as the documentation says; return its tar.
+    """Make a virtual environment with triomq and its dependencies, without PySpark, as documented; return its tar.
 
-    It gets copies of what is installed here, in place of ``pip install``, and as little as possible of them.
+    It gets copies of the packages installed here, in place of ``pip install``, and as few as possible.
     """
     packages = _make_environment(folder / "environment")
     leave_out = shutil.ignore_patterns("__pycache__", "tests", "include", "*.pyx", "*.pxd")
@@ -149,7 +149,7 @@ def open_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
 def _daemon(
     log: Path, arguments: Sequence[str], ready: str, environment: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Start a daemon of Spark; yield it and what its ready line tells."""
+    """Start a daemon of Spark; yield it and the address in its ready line."""
     command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{arguments[0]}", *arguments[1:]]
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -37,7 +37,7 @@ class Topics:
         self._stack.close()
 
     def make(self, queues: int = 2, name: str | None = None) -> str:
-        """Make a topic with a name of its own."""
+        """Make a topic with a unique name."""
         name = name or f"topic-{next(_numbers)}"
         make_topic(self.admin, name, queues)
         self.consumer.queues(name, refresh=True)

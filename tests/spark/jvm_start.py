@@ -53,7 +53,7 @@ def _make(archive: Path) -> None:
 
 
 def _fingerprint() -> str:
-    """Return a hash of what the classes depend on."""
+    """Return a hash of everything that determines the classes."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=MAKE_S, check=True).stderr
     return hashlib.sha256(f"{java} {pyspark.__version__} {pyspark.__file__}".encode()).hexdigest()[:16]
 

@@ -1,7 +1,7 @@
-"""A data source that stops in the middle of what its option ``kill`` names, so that the driver can be killed there.
+"""A data source that stops in the phase of its option ``kill``, so that the driver can be killed there.
 
 ``python -m tests.spark.killing NAMESRV FOLDER PHASE...`` runs one query for each phase, all of them in one session, and
-kills their JVM once each has reached its phase.  See :class:`Files` for what is in FOLDER.
+kills their JVM once each has reached its phase.  See :class:`Files` for the files in FOLDER.
 
 Phases, in the order of a query: ``initialOffset``, ``latestOffset``, ``offset log`` (the first one is written),
 ``partitions``, ``read``, ``output`` (the sink has batch 0, the commit log has not), ``commit``, ``idle``.  Besides:
@@ -199,7 +199,7 @@ def write_batch(sink: str) -> "Callable[[DataFrame, int], None]":
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie, which nobody may be left to collect."""
+    """Whether a process runs; a zombie, whose parent may have ended, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -249,7 +249,7 @@ def main(namesrv: str, folder: str, *phases: str) -> None:
     from tests.spark.killing import KillingSource as Source
 
     session = (
-        SparkSession.builder.master("local[2]" if phases == ("worker",) else "local[6,4]")
+        SparkSession.builder.master("local[6,4]")
         .config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )  # fmt: skip
@@ -257,10 +257,8 @@ def main(namesrv: str, folder: str, *phases: str) -> None:
     session.dataSource.register(Source)
     all_files = [TheFiles(Path(folder), phase) for phase in phases]
     for files in all_files:
-        query = start(session, namesrv, files)
-        if files.phase == "worker":
-            query.awaitTermination()
-        wait_until(files.reached.exists, REACHED_S)  # one after the other: a start is what takes the processor
+        start(session, namesrv, files)
+        wait_until(files.reached.exists, REACHED_S)  # one after the other: starts take the processor
     os.kill(gateway(), signal.SIGKILL)
     os._exit(1)
 

@@ -1,7 +1,7 @@
 """``python -m tests.spark.leaking NAMESRV TOPIC FOLDER SECRET``: every way to go wrong with a secret in the options.
 
 The event log, the checkpoints and whatever is printed go to FOLDER and to stdout; the test looks for the secret there.
-The last line tells how many errors there were.
+The last line has the number of errors.
 """
 
 import sys
@@ -28,7 +28,7 @@ appender.out.fileName = {folder}/driver.log
 appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %p %c: %m%n%ex
 """
-#: Options whose text is taken apart; that none of all tells its value is in ``test_options.py``.
+#: Options whose text is parsed; ``test_options.py`` checks that no option's error shows a value.
 PARSED = ("nameServer", "subscribePattern", "assign", "startingOffsets")
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.spark.one_task read|write NAMESRV TOPIC COUNT``: what one task does, and the memory it had at most.
+"""``python -m tests.spark.one_task read|write NAMESRV TOPIC COUNT``: run one task, and print its maximum memory.
 
 It has imported what a Python worker of Spark has.  The last line is the high water mark of its memory in MB.
 """
@@ -47,7 +47,7 @@ def write(namesrv: str, topic: str, count: int) -> None:
 
     options = parse_options({"nameServer": namesrv, "topic": topic, "compressAbove": "0"}, Use.WRITE)
     task = WriteTask.prepare(options, StructType([StructField("body", BinaryType())]))
-    assert task.run(batches(), "writer", 0, 0).counts.rows == count
+    assert task.run(batches(), "writer", 0, 0).counts["rows"] == count
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Relays between clients and brokers that count the requests, and let a test do something before one is handed on."""
+"""Relays between clients and brokers that count requests and can call a test before they forward one."""
 
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,12 +24,11 @@ class Tap:
     Attributes:
         address: ``HOST:PORT`` of the relay.
         target: that of the broker.
-        requests: how many there were, by code.
-        pull_times: when pulls came.
-        answered_bytes: what the broker sent.
-        connections: how many there were.
-        before: called with each request and the client's port, before it is handed on.
-        refusal: asked for each request; what it answers goes to the client, and nothing to the broker.
+        requests: their number, by code.
+        answered_bytes: size of the broker's answers.
+        connections: their number.
+        before: called with each request and the client's port, before it is forwarded.
+        refusal: called for each request; its answer, if any, goes to the client, and the broker gets nothing.
     """
 
     def __init__(self) -> None:
@@ -39,7 +37,6 @@ class Tap:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.target = ""
         self.requests: Counter[int] = Counter()
-        self.pull_times: list[float] = []
         self.answered_bytes = 0
         self.connections = 0
         self.before: Callable[[RemotingCommand, int], None] = lambda *_: None
@@ -63,7 +60,7 @@ class Tap:
             one.close()
 
     def pulls(self) -> int:
-        return len(self.pull_times)
+        return sum(self.requests[code] for code in PULLS)
 
     def _serve(self) -> None:
         while True:
@@ -100,19 +97,17 @@ class Tap:
 
     def _note(self, request: RemotingCommand, port: int) -> None:
         self.requests[request.code] += 1
-        if request.code in PULLS:
-            self.pull_times.append(time.monotonic())
         self.before(request, port)
 
 
 class OneNameServer:
-    """A name server that knows what several others know: routes, topics and clusters, and nothing else.
+    """A name server that merges the routes, topics and clusters of several others.
 
-    One that is away knows nothing.
+    An unreachable one adds nothing.
     """
 
     def __init__(self, others: Sequence[str], relays: Mapping[str, str] | None = None) -> None:
-        """Take addresses of name servers, and those of brokers that are told to be elsewhere."""
+        """Take addresses of name servers, and replacements for the addresses of brokers."""
         self._others = others
         self._relays = relays or {}
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -151,7 +146,7 @@ class OneNameServer:
                 client.sendall(request.reply(code, body=body).encode())
 
     def _known(self, frame: bytes) -> list[bytes]:
-        """Return what those answer that know something."""
+        """Return the answers of the servers that know the topic."""
         found = []
         for address in self._others:
             host, _, port = address.rpartition(":")

@@ -39,7 +39,7 @@ def topics(broker: ApacheBroker) -> Iterator[Topics]:
 
 @pytest.fixture(scope="module")
 def tapped(broker: ApacheBroker) -> Iterator[tuple[Topics, Tap]]:
-    """The broker behind a relay, which only this name server tells of."""
+    """The broker behind a relay, which only this name server knows."""
     with (
         Tap() as tap,
         OneNameServer([broker.namesrv], {broker.broker: tap.address}) as name_server,
@@ -77,17 +77,17 @@ def stream(broker: ApacheBroker) -> Iterator[Stream]:
 
 
 # Scenarios 1, 3, 4, 6, 8, 15, 28, 40 and 44; pytest runs them here again, with the broker of this module.
-test_columns = test_batch_read.test_all_columns_of_all_messages_are_what_was_sent
+test_columns = test_batch_read.test_all_columns_equal_the_sent_messages
 test_positions = test_batch_read.test_json_positions_give_exactly_their_ranges
 test_bounds = test_batch_read.test_out_of_range_offset_error_names_the_bounds
 test_times = test_batch_read.test_times_bound_the_rows
-test_tags = test_batch_read.test_tags_are_filtered_and_equal_hashes_told_apart
+test_tags = test_batch_read.test_tags_with_equal_hashes_are_distinguished
 test_sql = test_batch_read.test_an_sql_filter_chooses_rows_at_the_broker
 test_bytes_of_tags = test_scale.test_tags_are_filtered_by_the_broker
 test_bodies = test_batch_read.test_bodies_of_all_sizes_arrive
-test_stream = test_stream_read.test_available_now_reads_what_was_there_at_its_start
+test_stream = test_stream_read.test_available_now_ends_at_offsets_of_its_start
 test_written_columns = test_write.test_all_columns_of_all_rows_become_messages
-test_sharding_keys = test_write.test_rows_of_a_sharding_key_stay_in_order_in_one_queue
+test_sharding_keys = test_write.test_sharding_key_keeps_order_in_one_queue
 test_delays = test_write.test_delayed_rows_arrive_later
 test_columns_by_java = test_read_by_java.test_java_reads_all_columns_of_all_rows
 test_deleted_topic = test_deleted_topics.test_deleted_topic_is_loss_or_logged
@@ -95,4 +95,4 @@ test_topic_made_again = test_deleted_topics.test_topic_made_again_is_read_from_i
 test_topic_made_again_between_runs = test_deleted_topics.test_topic_made_again_between_runs_is_recognised
 test_task_of_a_deleted_topic = test_deleted_topics.test_task_of_a_deleted_topic_ends_at_once
 test_begins_without_broker = test_faults.test_start_without_broker_names_topic_and_name_server
-test_broker_away = test_faults.test_a_broker_that_was_away_is_waited_for_but_not_for_ever
+test_broker_away = test_faults.test_query_waits_limited_time_for_broker

@@ -55,7 +55,7 @@ def submit(
 
 
 def told_in(events: Path) -> dict[str, str]:
-    """Settings that let nobody begin alone, and tell which executor did which task."""
+    """Settings that make Spark wait for all executors, and log the executor of each task."""
     return {
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
@@ -105,7 +105,7 @@ def topic(topics: Topics) -> str:
 def test_a_zip_is_all_that_executors_need(
     cluster: Cluster, package: str, topics: Topics, topic: str, tmp_path: Path
 ) -> None:
-    """Scenario 47, produce: all rows are there, and both executors worked."""
+    """Scenario 47, produce: all rows arrived, and both executors worked."""
     source, events = tmp_path / "rows", tmp_path / "events"
     source.mkdir()
     events.mkdir()
@@ -133,7 +133,7 @@ def committed_files(sink: Path) -> list[str]:
 
 
 def kill_reader(cluster: Cluster, killed: list[int]) -> Callable[[RemotingCommand, int], None]:
-    """Make what kills the first executor that is in the middle of a queue, before its next pull is handed on."""
+    """Return a hook that kills the first executor in the middle of a queue, before its next pull reaches the broker."""
 
     def before(request: RemotingCommand, port: int) -> None:
         if killed or request.code not in PULLS or int(request.ext_fields["queueOffset"]) < 64:
@@ -149,7 +149,7 @@ def kill_reader(cluster: Cluster, killed: list[int]) -> Callable[[RemotingComman
 def test_executor_killed_during_task_loses_nothing(
     cluster: Cluster, package: str, topics: Topics, topic: str, tap: Tap, tmp_path: Path
 ) -> None:
-    """Scenarios 37 and 47, consume: what the test before sent is in the sink, each message once."""
+    """Scenarios 37 and 47, consume: the sink has the rows of the previous test, each once."""
     killed: list[int] = []
     tap.before = kill_reader(cluster, killed)
     sink = tmp_path / "sink"
@@ -196,7 +196,7 @@ def test_a_packed_environment_is_all_that_executors_need(
 ) -> None:
     """Scenario 47, the second way, consume: both executors read.
 
-    The interpreter's path is relative, so an executor can only find what was unpacked for it.
+    The interpreter's path is relative, so an executor finds only its unpacked archive.
     """
     topic, events = topics.make(2), tmp_path / "events"
     events.mkdir()

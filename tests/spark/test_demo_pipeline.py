@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_the_pipeline_ends_with_the_totals_of_the_file() -> None:
+def test_pipeline_totals_equal_those_of_file() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "triomq.demo.pipeline", "--flights", "5000"],
         capture_output=True,

@@ -1,7 +1,7 @@
 """Scenario 51: the jobs, as commands: exit codes, counts in the last line, signals.
 
-Most run in this process and leave their session to the next one, since starts are what takes time; one starts and ends
-its own, and ``spark-submit`` itself has one test.
+Most run in this process and share a session, because starts take most of the time; one starts and ends its own, and
+``spark-submit`` itself has one test.
 """
 
 import json
@@ -75,7 +75,7 @@ def flight_line(carrier: str, delay: float | None, hour: int) -> str:
     return f"{carrier},{'NA' if delay is None else delay},{stamp}\n"
 
 
-def test_flights_flow_from_file_to_windows_and_other_topic(topics: Topics, run: Run, tmp_path: Path) -> None:
+def test_flights_flow_through_all_four_jobs(topics: Topics, run: Run, tmp_path: Path) -> None:
     """Scenarios 24 and 51: produce, consume, aggregate with late rows in a second run, replay."""
     topic, copy = topics.make(1), topics.make(1)
     source = tmp_path / "flights.csv"
@@ -170,7 +170,7 @@ def test_ctrl_c_ends_batch(topics: Topics, tmp_path: Path) -> None:
     source.write_text("".join(f'{{"n": {n}}}\n' for n in range(2000)))
     command = (sys.executable, "-m", "triomq.spark.jobs.produce", "--namesrv", topics.namesrv, "--topic", topic)
     with subprocess.Popen((*command, "--rate", "10", str(source)), stderr=subprocess.PIPE, text=True) as running:
-        wait_until(lambda: bool(topics.bodies(topic)))
+        wait_until(lambda: bool(topics.bodies(topic)), timeout_s=240)
         running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=120)
     assert running.returncode == 130, errors

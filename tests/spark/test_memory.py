@@ -1,4 +1,4 @@
-"""Scenarios 8, 35 and 50, the memory: one task in a process of its own, without the JVM that would feed it."""
+"""Scenarios 8, 35 and 50, the memory: one task in a separate process, without a JVM."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def high_water_mb(action: str, namesrv: str, topic: str, count: int) -> float:
 
 
 @pytest.mark.slow
-def test_a_long_range_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
+def test_long_range_needs_no_more_memory(tmp_path: Path) -> None:
     """Scenario 50, with 300,000 messages of 100 bytes instead of 10 million, beside a tenth of them.
 
     ``python -m bench spark --memory`` reads 10 million.
@@ -43,7 +43,7 @@ def test_a_long_range_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_large_bodies_are_written_and_read_in_bounded_memory(topics: Topics) -> None:
+def test_large_bodies_need_bounded_memory(topics: Topics) -> None:
     """Scenarios 35 and 8: 64 bodies of 4 MiB, in Spark's batches of 64 MiB."""
     topic = topics.make(1)
     assert high_water_mb("write", topics.namesrv, topic, LARGE_BODIES) <= 400

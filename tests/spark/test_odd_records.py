@@ -35,7 +35,7 @@ def topics(broker: Broker) -> Iterator[Topics]:
         yield opened
 
 
-def test_odd_records_are_read_as_the_client_reads_them(spark: "SparkSession", topics: Topics) -> None:
+def test_odd_records_equal_those_of_client(spark: "SparkSession", topics: Topics) -> None:
     topic = topics.make(1)
     topics.producer.send_encoded_batch(topic, encode_batch([(0, b"%d" % n, p) for n, p in enumerate(PROPERTIES)]))
     for message in (Message(topic, b"z" * 10_000), Message(topic, b"plain", tags="A", keys=["k"], flag=-1)):

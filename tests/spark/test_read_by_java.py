@@ -20,7 +20,7 @@ JAVA_S = 120
 
 
 class Read(NamedTuple):
-    """One message, as Java told it."""
+    """One message, as Java printed it."""
 
     queue: int
     offset: int
@@ -34,7 +34,7 @@ class Read(NamedTuple):
 
 
 def read_by_java(namesrv: str, topic: str, count: int, folder: Path) -> list[Read]:
-    """Wait until a topic has so many messages, and return what it has."""
+    """Wait until a topic has so many messages; return them."""
     told = folder / "told"
     program = Path(__file__).with_name("ReadTopic.java")
     done = run(["java", "-cp", java_classpath("4.9.7"), program, namesrv, topic, str(count), told], JAVA_S)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.smoke
-def test_rows_survive_a_write_a_batch_read_and_a_stream(
+def test_rows_survive_write_batch_and_stream(
     spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], str]
 ) -> None:
     topic = topics.make(2)

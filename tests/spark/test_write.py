@@ -48,7 +48,7 @@ def test_all_columns_of_all_rows_become_messages(spark: "SparkSession", topics: 
     assert len({row.queueId for row in rows}) == 4
 
 
-def test_rows_of_a_sharding_key_stay_in_order_in_one_queue(spark: "SparkSession", topics: Topics) -> None:
+def test_sharding_key_keeps_order_in_one_queue(spark: "SparkSession", topics: Topics) -> None:
     """Scenario 28: the same key, the same queue."""
     topic = topics.make(4)
     frame = source(spark, 2000, partitions=1).withColumn("shardingKey", concat(lit("key-"), col("id") % 7)).drop("id")
@@ -98,19 +98,13 @@ def test_delayed_rows_arrive_later(spark: "SparkSession", topics: Topics) -> Non
         ("properties", "map('KEYS', 'k')", "that RocketMQ reserves"),
     ],
 )
-def test_a_bad_row_is_named_or_skipped(
-    spark: "SparkSession", topics: Topics, column: str, value: str, defect: str
-) -> None:
-    """Scenario 31: partition, row and column; with badRows=skip the others are sent."""
+def test_bad_row_is_named(spark: "SparkSession", topics: Topics, column: str, value: str, defect: str) -> None:
+    """Scenario 31: partition, row and column."""
     topic = topics.make(1)
     frame = source(spark, 10, 2).withColumns({"topic": lit(topic), "properties": create_map(lit("a"), lit("b"))})
     frame = frame.withColumn(column, when(col("id") == 7, expr(value)).otherwise(col(column))).drop("id")
     with pytest.raises(PythonException, match=rf"partition 1, row 2, column '{column}': .*{defect}"):
         write(frame, topics)
-    before = Counter(topics.bodies(topic))
-    write(frame, topics, badRows="skip")
-    sent = Counter(topics.bodies(topic)) - before
-    assert sent == Counter(body for body in numbered(10) if body != b"00000007")
 
 
 def test_a_topic_cannot_be_replaced(spark: "SparkSession", topics: Topics) -> None:
@@ -121,29 +115,17 @@ def test_a_topic_cannot_be_replaced(spark: "SparkSession", topics: Topics) -> No
         write(source(spark, 1).drop("id"), topics, "error", topic="T")
 
 
-def test_an_unknown_column_is_told_with_the_table(spark: "SparkSession", topics: Topics) -> None:
+def test_unknown_column_error_lists_columns(spark: "SparkSession", topics: Topics) -> None:
     with pytest.raises(AnalysisException, match=r"column 'id' is not known; .*shardingKey: string"):
         write(source(spark, 1), topics, topic="T")
 
 
-def test_row_ids_are_the_users_own_or_repeat_with_the_write_id(spark: "SparkSession", topics: Topics) -> None:
-    """Scenarios 29 and 30, for batches: the same write twice has each id twice, de-duplicated once."""
-    topic = topics.make(2)
-    for _ in range(2):
-        write(source(spark, 100).drop("id"), topics, topic=topic, writeId="w1")
-    frame = read(spark, topics, subscribe=topic)
-    assert (frame.count(), frame.select("rowId").distinct().count(), deduplicated(frame).count()) == (200, 100, 100)
-    own = topics.make(1)
-    write(source(spark, 10).withColumnRenamed("id", "order"), topics, topic=own, idColumn="order")
-    assert {row.rowId for row in read(spark, topics, subscribe=own).collect()} == {str(number) for number in range(10)}
-
-
-def test_a_stream_goes_from_topic_to_topic(
+def test_stream_repeats_row_ids_of_repeated_epoch(
     spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], str]
 ) -> None:
-    """Scenario 30: row ids of a stream are the query's, also in an epoch that is repeated since nobody knew its end.
+    """Scenarios 29 and 30: row ids belong to query and epoch, and de-duplication drops the repeated ones.
 
-    The read schema can be written as it is.
+    The read schema can be written unchanged.
     """
     origin, target = topics.make(2), topics.make(3)
     topics.send(origin, numbered(500), tags="A", properties={"a": "b"})
@@ -157,20 +139,12 @@ def test_a_stream_goes_from_topic_to_topic(
     assert {(row.tags, row.properties["a"]) for row in rows} == {("A", "b")}
     writers = {tuple(row.rowId.split(":")[:2]) for row in rows}
     assert writers == {(str(query.id).replace("-", "")[:12], str(epoch)) for epoch in range(3)}
-    for name in ("2", ".2.crc"):  # as a driver leaves it that ends between the last send and the commit
+    for name in ("2", ".2.crc"):  # as left by a driver that ended between the last send and the commit
         Path(checkpoint("log"), "commits", name).unlink()
     assert writer.start().awaitTermination(120)
     again = Counter(row.rowId for row in read(spark, topics, subscribe=target).collect())
     assert again == {row.rowId: 2 if row.rowId.split(":")[1] == "2" else 1 for row in rows}
-
-
-def test_a_stream_is_deduplicated_within_its_watermark(
-    spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], str]
-) -> None:
-    """Scenario 29, the helper."""
-    topic = topics.make(1)
-    for _ in range(2):
-        write(source(spark, 50).drop("id"), topics, topic=topic, writeId="w2")
-    frame = deduplicated(read_stream(spark, topics, subscribe=topic, startingOffsets="earliest"))
-    drain(frame.select("body"), checkpoint("log"), checkpoint("sink"))
-    assert spark.read.parquet(checkpoint("sink")).count() == 50
+    assert deduplicated(read(spark, topics, subscribe=target)).count() == 500
+    once = deduplicated(read_stream(spark, topics, subscribe=target, startingOffsets="earliest")).select("body")
+    drain(once, checkpoint("once"), checkpoint("sink"))
+    assert spark.read.parquet(checkpoint("sink")).count() == 500

@@ -35,7 +35,7 @@ def test_the_zip_alone_is_enough_for_a_client(path: Path) -> None:
     ], done.stderr  # fmt: skip
 
 
-def test_another_version_of_python_is_told_what_the_zip_is_for(path: Path) -> None:
+def test_zip_rejects_another_python_version(path: Path) -> None:
     done = isolated(path, "sys.implementation.cache_tag = 'cpython-399'\nimport orjson")
     assert f"was made for {sys.implementation.cache_tag} {sys.platform}" in done.stderr
     assert "this is cpython-399" in done.stderr

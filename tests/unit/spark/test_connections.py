@@ -74,7 +74,7 @@ def test_tasks_with_another_account_get_another_client(
         pass
 
 
-def test_a_client_with_an_error_is_not_used_again(opened: list[FakeShared]) -> None:
+def test_failed_client_is_not_reused(opened: list[FakeShared]) -> None:
     with pytest.raises(ConnectError), borrow_client(options()):
         raise ConnectError("refused")
     assert not opened[0].is_open
@@ -82,22 +82,20 @@ def test_a_client_with_an_error_is_not_used_again(opened: list[FakeShared]) -> N
         assert [one.is_open for one in opened] == [False, True]
 
 
-def test_an_error_of_the_users_own_keeps_the_client(opened: list[FakeShared]) -> None:
+def test_error_of_user_keeps_client(opened: list[FakeShared]) -> None:
     with pytest.raises(KeyError), borrow_client(options()):
         raise KeyError
     assert opened[0].is_open
 
 
-def test_four_clients_are_kept_and_the_oldest_makes_room(opened: list[FakeShared]) -> None:
+def test_fifth_client_replaces_oldest(opened: list[FakeShared]) -> None:
     for port in (1, 2, 3, 4, 1, 5):
         with borrow_client(options(port)):
             pass
     assert {one.name_server for one in opened if one.is_open} == {"h:1", "h:3", "h:4", "h:5"}
 
 
-def test_a_client_that_nobody_used_for_a_minute_is_closed(
-    opened: list[FakeShared], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_unused_for_minute_is_closed(opened: list[FakeShared], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(connections, "_clock", lambda: now)
     with borrow_client(options(1)):
@@ -114,7 +112,7 @@ def test_a_client_in_use_is_never_taken_away(opened: list[FakeShared]) -> None:
                 assert opened[0].is_open
 
 
-def test_the_client_of_a_parent_process_is_not_used(opened: list[FakeShared], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_of_parent_process_is_not_used(opened: list[FakeShared], monkeypatch: pytest.MonkeyPatch) -> None:
     with borrow_client(options()):
         pass
     parent = os.getpid()

@@ -35,6 +35,6 @@ def test_throttling_keeps_all_warnings_of_lost_messages() -> None:
 
 
 @pytest.mark.parametrize("logger", ["", "triomq"])
-def test_who_set_up_logging_keeps_it(logger: str) -> None:
+def test_configured_logging_is_kept(logger: str) -> None:
     before = f"logging.getLogger({logger!r}).addHandler(logging.StreamHandler(sys.stdout))"
     assert stderr_of(before) == ""

@@ -51,7 +51,7 @@ def test_the_try_itself_counts() -> None:
     assert clock.pauses == []
 
 
-def test_no_try_is_begun_that_would_end_too_late() -> None:
+def test_no_attempt_starts_too_late() -> None:
     clock = Clock()
     retry = clock.retry(30)
 
@@ -74,7 +74,7 @@ def test_a_success_begins_anew() -> None:
     assert clock.pauses == [0.1] * 10
 
 
-def test_a_busy_broker_says_how_long_the_pause_is_at_least() -> None:
+def test_busy_broker_sets_least_pause() -> None:
     clock = Clock()
     retry = clock.retry(10)
     for after_s in (0.7, 0.01, None):
@@ -82,7 +82,7 @@ def test_a_busy_broker_says_how_long_the_pause_is_at_least() -> None:
     assert clock.pauses == [0.7, 0.2, 0.4]
 
 
-def test_what_no_later_try_can_change_is_raised_at_once() -> None:
+def test_lasting_error_is_raised_at_once() -> None:
     clock = Clock()
     error = NoPermissionError(int(ResponseCode.NO_PERMISSION), "no")
     with pytest.raises(NoPermissionError):

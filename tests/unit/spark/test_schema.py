@@ -30,7 +30,7 @@ def schema(**columns: DataType) -> StructType:
 WHOLE = schema(**{column.name: TYPES[column.type] for column in READ_COLUMNS})
 
 
-def test_any_of_our_columns_in_any_order_may_be_wanted() -> None:
+def test_columns_may_have_any_order() -> None:
     assert wanted_columns(WHOLE) == tuple(READ_TYPES)
     assert wanted_columns(schema(tags=StringType(), body=BinaryType())) == ("tags", "body")
     assert ddl_of(("tags", "queueId")) == "`tags` string, `queueId` int"
@@ -44,18 +44,18 @@ def test_any_of_our_columns_in_any_order_may_be_wanted() -> None:
         (schema(body=StringType()), r"cast\(body as string\)"),
     ],
 )
-def test_other_columns_and_types_are_told_with_the_table(wrong: StructType, words: str) -> None:
+def test_wrong_column_error_lists_columns(wrong: StructType, words: str) -> None:
     with pytest.raises(ConfigError, match=words + r".*`rowId` string"):
         wanted_columns(wrong)
 
 
 def test_columns_to_write_are_those_of_the_table() -> None:
-    frame = schema(body=StringType(), keys=ArrayType(StringType()), delayLevel=LongType(), order=LongType())
-    assert check_write_schema(frame, topic="T", id_column="order") == ("body", "keys", "delayLevel")
+    frame = schema(body=StringType(), keys=ArrayType(StringType()), delayLevel=LongType())
+    assert check_write_schema(frame, topic="T") == ("body", "keys", "delayLevel")
 
 
-def test_what_was_read_can_be_written() -> None:
-    assert set(check_write_schema(WHOLE, topic=None, id_column=None)) == set(READ_TYPES) & set(WRITE_COLUMNS)
+def test_read_schema_can_be_written() -> None:
+    assert set(check_write_schema(WHOLE, topic=None)) == set(READ_TYPES) & set(WRITE_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,6 @@ def test_what_was_read_can_be_written() -> None:
         ),
     ],
 )
-def test_what_cannot_be_written_is_told(frame: StructType, words: str) -> None:
+def test_unwritable_schema_is_rejected(frame: StructType, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_write_schema(frame, topic=None, id_column=None)
-
-
-def test_a_missing_id_column_is_told() -> None:
-    with pytest.raises(ConfigError, match="column 'order' does not exist; the columns are: body"):
-        check_write_schema(schema(body=StringType()), topic="T", id_column="order")
+        check_write_schema(frame, topic=None)

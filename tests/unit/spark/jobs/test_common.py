@@ -156,7 +156,7 @@ def test_counts_are_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark leaves a pipe open
-def test_missing_java_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_error_names_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     with pytest.raises(ConfigError, match=r"Java 17 or newer.*openjdk"):

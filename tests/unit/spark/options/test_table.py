@@ -10,7 +10,7 @@ CHAPTER = Path(__file__).parents[4] / "docs" / "spark.md"
 
 @pytest.mark.parametrize("name", tables())
 def test_the_chapter_has_the_table_of_the_code(name: str) -> None:
-    """``python -m tests.unit.spark.options.tables`` prints what belongs between the two comments."""
+    """``python -m tests.unit.spark.options.tables`` prints the text between the two comments."""
     text = CHAPTER.read_text(encoding="utf-8")
     _, _, rest = text.partition(f"<!-- {name}: made by python -m tests.unit.spark.options.tables -->\n")
     assert rest.partition("<!-- end -->")[0] == tables()[name]

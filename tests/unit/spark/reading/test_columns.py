@@ -115,7 +115,7 @@ def test_types_are_those_of_the_schema() -> None:
     assert {column.name: names[column.type] for column in READ_COLUMNS} == ARROW_TYPES
 
 
-def test_only_wanted_columns_are_there_in_the_wanted_order() -> None:
+def test_batches_have_wanted_columns_in_order() -> None:
     found = rows(Decoder(QUEUE, ("tags", "queueOffset")), record(3, properties=b"TAGS\x01A"))
     assert [list(row.items()) for row in found] == [[("tags", "A"), ("queueOffset", 3)]]
 
@@ -143,7 +143,7 @@ def test_a_chunk_with_nothing_wanted_gives_no_batch() -> None:
     assert list(decoder.decode(record(5), 6, 9)) == list(decoder.decode(b"", 0, 9)) == []
 
 
-def test_tags_of_equal_hash_are_told_apart() -> None:
+def test_tags_of_equal_hash_are_distinguished() -> None:
     chunk = b"".join(
         record(number, properties=b"TAGS\x01" + tag) for number, tag in enumerate([b"Aa", b"BB", b"Aa", b"C"])
     )
@@ -162,35 +162,28 @@ def test_compressed_bodies_do_not_make_one_huge_batch() -> None:
     assert bodies == [bytes(100_000)] * 10 + [b"body"]
 
 
-def test_a_message_that_was_retried_has_its_first_topic() -> None:
+def test_retried_message_has_its_first_topic() -> None:
     decoder = Decoder(MessageQueue("%RETRY%g", "broker-a", 0), ("topic",))
     chunk = record(0, properties=b"RETRY_TOPIC\x01Orders", topic=b"%RETRY%g") + record(1, topic=b"%RETRY%g")
     assert rows(decoder, chunk) == [{"topic": "Orders"}, {"topic": "%RETRY%g"}]
 
 
-def test_many_names_of_properties_are_told_apart_too() -> None:
+def test_sixty_property_names_are_distinguished() -> None:
     many = b"\x02".join(b"n%d\x01v" % number for number in range(60)) + b"\x02n7\x01last"
     (row,) = rows(Decoder(QUEUE, ("properties",)), record(0, properties=many))
     assert len(row["properties"]) == 60
     assert row["properties"]["n7"] == "last"
 
 
-def test_malformed_properties_can_raise_error_naming_offset() -> None:
+def test_invalid_utf8_in_properties_is_replaced() -> None:
     chunk = record(6, properties=b"a\x01ok") + record(7, properties=b"a\x01\xff")
-    with pytest.raises(ProtocolError, match=r"T@broker-a:2 offset 7: .*badProperties"):
-        rows(Decoder(QUEUE, ("properties",), strict_properties=True), chunk)
     assert rows(Decoder(QUEUE, ("properties",)), chunk)[1]["properties"] == {"a": "\ufffd"}
 
 
-def test_a_damaged_compressed_body_names_queue_and_offset() -> None:
-    with pytest.raises(ProtocolError, match=r"T@broker-a:2 offset 9: zlib.*badBodies"):
-        rows(Decoder(QUEUE, ("body",)), record(9, b"no zlib", sys_flag=1))
-
-
-def test_compressed_bodies_that_cannot_be_read_become_null_if_wanted(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_compressed_bodies_become_null(caplog: pytest.LogCaptureFixture) -> None:
     chunk = record(1, compress(b"ok"), sys_flag=1) + record(2, b"no zlib", sys_flag=1)
     chunk += record(3, compress(bytes(2000)), sys_flag=1) + record(4)
-    found = rows(Decoder(QUEUE, ("body",), strict_bodies=False, max_body_bytes=1999), chunk)
+    found = rows(Decoder(QUEUE, ("body",), max_body_bytes=1999), chunk)
     assert [row["body"] for row in found] == [b"ok", None, None, b"body"]
     damaged, too_large = caplog.messages
     assert "T@broker-a:2 offset 2: zlib" in damaged

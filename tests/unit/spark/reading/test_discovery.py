@@ -75,7 +75,7 @@ def test_pattern_without_match_is_explained(
     assert f"no topic to read yet: {caught.value}" in caplog.text
 
 
-def test_a_topic_that_does_not_exist_is_told_at_once(remote: BrokerThread) -> None:
+def test_missing_topic_is_reported_at_once(remote: BrokerThread) -> None:
     with (
         discovering(remote, subscribe="Tpoic", planTimeoutMs="3600000") as discovery,
         pytest.raises(NoRouteError, match="similar topics: Topic"),
@@ -83,7 +83,7 @@ def test_a_topic_that_does_not_exist_is_told_at_once(remote: BrokerThread) -> No
         discovery.queues(discovery.retry())
 
 
-def test_what_was_deleted_hides_nothing_of_the_rest(remote: BrokerThread) -> None:
+def test_deleted_topic_hides_no_other(remote: BrokerThread) -> None:
     remote.broker.add_topic("Other", 1)
     other = MessageQueue("Other", "broker-a", 0)
     assigned = '{"Topic": {"broker-a": [1, 3]}, "Other": {"broker-a": [0]}}'
@@ -102,7 +102,7 @@ def test_what_was_deleted_hides_nothing_of_the_rest(remote: BrokerThread) -> Non
             assert discovery.missing.keys() == {"Topic", "Other"}
 
 
-def test_queue_of_broker_missing_from_route_is_not_empty(remote: BrokerThread) -> None:
+def test_queue_of_broker_off_route_is_error(remote: BrokerThread) -> None:
     """A batch would read nothing of it, a stream that begins at the end would read all of it later."""
     table = TopicStatsTable(dict.fromkeys(Q, TopicOffset(5, 9, 0)))
     remote.broker.on(RequestCode.GET_TOPIC_STATS_INFO, lambda command: command.reply(body=table.encode()))
@@ -113,9 +113,7 @@ def test_queue_of_broker_missing_from_route_is_not_empty(remote: BrokerThread) -
             discovery.all_bounds([*Q, away], discovery.retry())
 
 
-def test_a_time_is_looked_for_again_if_the_broker_is_busy(
-    remote: BrokerThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_busy_broker_is_asked_again_for_time(remote: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     errors = [SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "flow control", "h:1")]
 
     def offset_for_timestamp(*_: object) -> int:

@@ -27,7 +27,7 @@ AWAY = MessageQueue("T", "b", 0)
 
 
 class FakeBrokers:
-    """What a driver asks: queues, bounds, times; and what it stores."""
+    """The brokers as a driver sees them: queues, bounds, times and stored offsets."""
 
     def __init__(self) -> None:
         self.queue_bounds: dict[MessageQueue, tuple[int, int]] = {Q0: (0, 100), Q1: (0, 50)}
@@ -114,7 +114,7 @@ class Setting:
         self.now += duration_s + 1e-6  # never shorter than asked for
 
     def latest(self, start: dict[str, Any], most: int | None = None, after_s: float = 1.0) -> dict[str, Any]:
-        """Ask as Spark does: what comes back went through JSON."""
+        """Ask as Spark does, which sends the answer through JSON."""
         self.now += after_s
         found: dict[str, Any] = json.loads(json.dumps(self.driver.latest_offset(start, most)))
         return found
@@ -128,7 +128,7 @@ def planned(setting: Setting, start: dict[str, Any], end: dict[str, Any]) -> dic
     return {one.queue: (one.begin, one.end) for part in setting.driver.plan(start, end) for one in part}
 
 
-def test_the_first_batch_takes_all_from_the_initial_offset() -> None:
+def test_first_batch_begins_at_initial_offset() -> None:
     setting = Setting()
     start = setting.driver.initial_offset()
     assert ends(start) == {Q0: 0, Q1: 0}
@@ -137,7 +137,7 @@ def test_the_first_batch_takes_all_from_the_initial_offset() -> None:
     assert setting.latest(end) == end
 
 
-def test_latest_is_the_default_and_begins_at_the_ends() -> None:
+def test_default_start_is_the_ends() -> None:
     setting = Setting()
     setting.options.clear()
     setting.options["startingOffsets"] = "latest"
@@ -167,8 +167,8 @@ def test_idle_calls_ask_brokers_once_per_poll_interval() -> None:
     assert setting.brokers.lookups == 1
 
 
-def test_an_idle_query_without_a_trigger_is_slowed_down() -> None:
-    """Spark asks 10 ms after each answer; what it costs is mostly its own, so there are 40 questions a second."""
+def test_idle_query_without_trigger_is_slowed_down() -> None:
+    """Spark asks 10 ms after each answer, at its own cost, so it may ask 40 times a second."""
     setting = Setting(startingOffsets="latest")
     start = setting.driver.initial_offset()
     questions, end = 0, setting.now + 10
@@ -180,7 +180,7 @@ def test_an_idle_query_without_a_trigger_is_slowed_down() -> None:
 
 
 def test_no_rest_makes_messages_wait() -> None:
-    """It ends when it is time to ask brokers again, and what is new then is answered at once."""
+    """The pause ends at the next poll of the brokers, whose news are returned at once."""
     setting = Setting(startingOffsets="latest", offsetPollMs=40)
     start = setting.driver.initial_offset()
     setting.latest(start)
@@ -191,7 +191,7 @@ def test_no_rest_makes_messages_wait() -> None:
     assert setting.now == pytest.approx(polled_at + 0.040, abs=1e-5)
 
 
-def test_who_asks_later_or_has_news_waits_for_nothing() -> None:
+def test_later_call_or_news_is_not_delayed() -> None:
     setting = Setting(startingOffsets="latest", offsetPollMs=1000)
     start = setting.driver.initial_offset()
     for _ in range(20):
@@ -213,7 +213,7 @@ def test_available_now_does_not_rest() -> None:
     assert not setting.rests_s
 
 
-def test_a_limit_is_kept_and_all_queues_move_on() -> None:
+def test_limit_is_shared_by_all_queues() -> None:
     """Scenario 16."""
     setting = Setting(maxOffsetsPerTrigger=30)
     start = setting.driver.initial_offset()
@@ -226,34 +226,22 @@ def test_a_limit_is_kept_and_all_queues_move_on() -> None:
     assert sizes == [30, 30, 30, 30, 30]
 
 
-def test_all_available_is_obeyed_although_there_is_a_limit() -> None:
+def test_all_available_overrides_limit() -> None:
     setting = Setting(maxOffsetsPerTrigger=30)
     start = setting.driver.initial_offset()
     assert ends(setting.latest(start, None)) == {Q0: 100, Q1: 50}
 
 
-def test_few_offsets_wait_for_more_or_for_the_delay() -> None:
-    """Scenario 18."""
-    setting = Setting(startingOffsets="latest", minOffsetsPerTrigger=100, maxTriggerDelay="2s")
-    start = setting.driver.initial_offset()
-    setting.brokers.queue_bounds[Q0] = (0, 150)
-    assert setting.latest(start, after_s=0.5) == setting.latest(start, after_s=1.5) == start
-    assert ends(setting.latest(start, after_s=0.5))[Q0] == 150
-    start = setting.latest(start)
-    setting.brokers.queue_bounds[Q0] = (0, 250)
-    assert ends(setting.latest(start, after_s=0.5))[Q0] == 250
-
-
-def test_available_now_has_a_fixed_end_and_does_not_wait() -> None:
-    """Scenarios 15 and 18: what comes later, in queues of before or new ones, is for the next run."""
-    setting = Setting(minOffsetsPerTrigger=1000)
+def test_available_now_has_a_fixed_end() -> None:
+    """Scenario 15: messages that arrive later, in old or new queues, are for the next run."""
+    setting = Setting()
     setting.driver.prepare_available_now()
     start = setting.driver.initial_offset()
     setting.brokers.queue_bounds.update({Q0: (0, 900), Q2: (0, 9)})
     end = setting.latest(start, after_s=60)
     assert ends(end) == {Q0: 100, Q1: 50}
     assert setting.latest(end) == end
-    setting.restart(minOffsetsPerTrigger=1).prepare_available_now()
+    setting.restart().prepare_available_now()
     assert ends(setting.latest(end)) == {Q0: 900, Q1: 50, Q2: 9}
 
 
@@ -282,7 +270,7 @@ def test_new_queue_starts_at_first_message_after_discovery() -> None:
     assert planned(setting, start, end) == {Q2: (3, 9)}
 
 
-def test_a_repeated_batch_reads_what_was_logged() -> None:
+def test_repeated_batch_reads_logged_ranges() -> None:
     """Scenario 38: killed in batch 0 with ``latest``, messages arrive, started again."""
     setting = Setting(startingOffsets="latest")
     start = setting.driver.initial_offset()
@@ -344,7 +332,7 @@ def test_topic_recreated_empty_restarts_when_messages_arrive() -> None:
     assert planned(setting, empty, setting.latest(empty)) == {Q0: (0, 5)}
 
 
-def test_a_topic_made_again_longer_is_noticed_at_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+def test_longer_recreated_topic_is_noticed_at_restart(caplog: pytest.LogCaptureFixture) -> None:
     """Scenario 43: its first message was stored long after the checkpoint."""
     setting = Setting(failOnDataLoss="false")
     end = setting.latest(setting.driver.initial_offset())
@@ -373,7 +361,7 @@ def test_recreated_topic_is_detected_when_its_broker_returns() -> None:
     assert planned(setting, end, setting.latest(end))[AWAY] == (0, 300)
 
 
-def test_a_topic_of_before_is_not_taken_for_a_new_one() -> None:
+def test_old_topic_is_not_taken_for_new() -> None:
     setting = Setting()
     end = setting.latest(setting.driver.initial_offset())
     setting.brokers.first_ms = round(setting.now * 1000) - 5000
@@ -383,7 +371,7 @@ def test_a_topic_of_before_is_not_taken_for_a_new_one() -> None:
     assert planned(setting, end, setting.latest(end)) == {Q0: (100, 101)}
 
 
-def test_unread_queue_off_route_is_loss_after_3_discoveries(caplog: pytest.LogCaptureFixture) -> None:
+def test_unread_queue_off_route_becomes_loss(caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting(failOnDataLoss="false")
     end = setting.latest(setting.driver.initial_offset(), 30)
     read = ends(end)[Q1]
@@ -444,9 +432,7 @@ def test_checkpoint_of_other_topics_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("kept", [{}, {MessageQueue("Other", "a", 0): 5}], ids=["end unknown", "all was read"])
-def test_a_topic_that_the_options_leave_out_now_is_told(
-    caplog: pytest.LogCaptureFixture, kept: dict[MessageQueue, int]
-) -> None:
+def test_topic_excluded_by_options_is_logged(caplog: pytest.LogCaptureFixture, kept: dict[MessageQueue, int]) -> None:
     """Scenario 26: none is dropped silently."""
     setting = Setting()
     setting.brokers.kept = kept
@@ -457,7 +443,7 @@ def test_a_topic_that_the_options_leave_out_now_is_told(
     assert caplog.text.count("the options do not select it queue=Other@a:0 offset=5") == 1
 
 
-def test_the_queues_of_a_broker_that_is_away_wait(caplog: pytest.LogCaptureFixture) -> None:
+def test_queues_of_absent_broker_wait(caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting()
     setting.brokers.queue_bounds[AWAY] = (0, 10)
     start = setting.driver.initial_offset()
@@ -471,26 +457,17 @@ def test_the_queues_of_a_broker_that_is_away_wait(caplog: pytest.LogCaptureFixtu
     assert planned(setting, end, setting.latest(end)) == {AWAY: (0, 10)}
 
 
-def test_a_broker_that_is_away_can_be_an_error() -> None:
-    setting = Setting(failOnUnreachable="true")
-    setting.brokers.queue_bounds[AWAY] = (0, 10)
-    start = setting.driver.initial_offset()
-    setting.brokers.errors = {"b": ConnectError("refused")}
-    with pytest.raises(ConnectError):
-        setting.latest(start)
-
-
-def test_name_servers_may_be_away_once_queues_are_known() -> None:
+def test_known_queues_need_no_name_server() -> None:
     setting = Setting()
     start = setting.driver.initial_offset()
     setting.brokers.lookup_error = NameServerError("away")
     assert ends(setting.latest(start, after_s=60)) == {Q0: 100, Q1: 50}
-    assert setting.brokers.tries[-2:] == [True, False]  # no time is spent on what is not needed
+    assert setting.brokers.tries[-2:] == [True, False]  # a lookup that is not needed gets one attempt
     with pytest.raises(NameServerError):
         setting.restart().initial_offset()
 
 
-def test_the_group_gets_what_is_durable_and_nothing_else() -> None:
+def test_group_gets_only_durable_offsets() -> None:
     """Scenario 22."""
     setting = Setting(group_id="watched")
     start = setting.driver.initial_offset()
@@ -506,7 +483,7 @@ def test_the_group_gets_what_is_durable_and_nothing_else() -> None:
     assert setting.brokers.committed[1:] == [{Q1: 60}]
 
 
-def test_a_group_that_cannot_be_stored_does_not_end_the_query() -> None:
+def test_failed_group_commit_is_only_logged() -> None:
     setting = Setting(group_id="watched")
     end = setting.latest(setting.driver.initial_offset())
     setting.brokers.commit_error = RequestTimeoutError("late")

@@ -29,7 +29,7 @@ def test_a_jump_is_loss_only_without_a_filter() -> None:
     assert judge(answer(PullStatus.NO_MATCHED_MESSAGE, 50), 10, 100, is_filtered=False) == (50, 40)
 
 
-def test_what_retention_took_is_counted_to_the_first_message() -> None:
+def test_expired_messages_are_counted() -> None:
     found = judge(answer(PullStatus.OFFSET_ILLEGAL, 70, low=70), 20, 100, is_filtered=True)
     assert found == (70, 50)
 
@@ -39,7 +39,7 @@ def test_loss_never_goes_beyond_the_range() -> None:
 
 
 @pytest.mark.parametrize("status", [PullStatus.OFFSET_ILLEGAL, PullStatus.NO_NEW_MESSAGE])
-def test_a_queue_that_ends_before_the_range_has_lost_the_rest(status: PullStatus) -> None:
+def test_queue_shorter_than_range_lost_the_rest(status: PullStatus) -> None:
     assert judge(answer(status, 30, low=0, high=30), 40, 100, is_filtered=False) == (100, 60)
 
 
@@ -68,14 +68,14 @@ def test_the_error_names_queue_offsets_and_option() -> None:
         report_loss(QUEUE, 10, 5, "the broker has 15 to 99", fail=True)
 
 
-def test_loss_that_is_accepted_is_logged_with_its_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_accepted_loss_is_logged_with_count(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         report_loss(QUEUE, 10, 5, "the broker has 15 to 99", fail=False)
     (record,) = caplog.records
     assert "lost=5" in record.getMessage()
 
 
-def test_a_loss_that_nobody_can_count_is_told_as_such(caplog: pytest.LogCaptureFixture) -> None:
+def test_uncountable_loss_is_logged_as_unknown(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataLossError, match="an unknown number of messages of T@broker-a:3 are lost"):
         report_loss(QUEUE, 10, None, "the topic was made again", fail=True)
     report_loss(QUEUE, 10, None, "the topic was made again", fail=False)

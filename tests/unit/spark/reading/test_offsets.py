@@ -28,7 +28,7 @@ def test_an_offset_survives_json(
 
 
 @given(st.lists(st.tuples(QUEUES, st.integers(0, 9)), unique_by=lambda pair: pair[0]))
-def test_the_text_does_not_depend_on_the_order_of_queues(pairs: list[tuple[MessageQueue, int]]) -> None:
+def test_json_ignores_order_of_queues(pairs: list[tuple[MessageQueue, int]]) -> None:
     texts = {json.dumps(StreamOffset(dict(order)).to_json()) for order in (pairs, pairs[::-1])}
     assert len(texts) == 1
 
@@ -61,14 +61,14 @@ def test_first_batch_uses_logged_begin_over_start_option() -> None:
     assert ranges_between(StreamOffset({A0: 500}, is_initial=True), end) == {A0: (100, 110)}
 
 
-def test_a_new_queue_begins_where_its_log_entry_says() -> None:
+def test_new_queue_begins_at_logged_offset() -> None:
     start = StreamOffset({A0: 10})
     end = next_offset(start, {A0: 12, B0: 5}, {B0: 2}, 7)
     assert (end.begins, end.taken_at_ms) == ({B0: 2}, 7)
     assert ranges_between(start, end) == {A0: (10, 12), B0: (2, 5)}
 
 
-def test_a_queue_that_begins_anew_is_read_from_there() -> None:
+def test_restarted_queue_is_read_from_its_start() -> None:
     start = StreamOffset({A0: 1000})
     end = next_offset(start, {A0: 30}, {A0: 0}, 7)
     assert ranges_between(start, end) == {A0: (0, 30)}
@@ -88,7 +88,7 @@ def test_a_queue_without_begin_has_nothing_to_read() -> None:
 
 
 @given(st.dictionaries(QUEUES, st.integers(0, 10**9), max_size=10), st.integers(1, 10**6))
-def test_shares_keep_to_limit_and_backlog_and_nobody_starves(backlogs: dict[MessageQueue, int], limit: int) -> None:
+def test_shares_keep_limits_and_starve_no_queue(backlogs: dict[MessageQueue, int], limit: int) -> None:
     shares = spread(backlogs, limit)
     waiting = {queue for queue, backlog in backlogs.items() if backlog}
     assert shares.keys() == waiting
@@ -104,5 +104,5 @@ def test_shares_are_in_proportion() -> None:
 
 
 @given(st.dictionaries(QUEUES, st.integers(0, 50), max_size=6), st.integers(1, 60))
-def test_the_order_of_queues_does_not_matter_for_shares(backlogs: dict[MessageQueue, int], limit: int) -> None:
+def test_shares_ignore_order_of_queues(backlogs: dict[MessageQueue, int], limit: int) -> None:
     assert spread(backlogs, limit) == spread(dict(reversed(backlogs.items())), limit)

@@ -1,4 +1,4 @@
-"""Scenarios 40 to 43 of spark.md 6, one task without Spark: what is read, lost and tried again."""
+"""Scenarios 40 to 43 of spark.md 6, one task without Spark: reading, loss and retries."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -171,7 +171,7 @@ def test_a_queue_that_got_shorter_is_loss(queue: FakeQueue) -> None:
     assert offsets(failOnDataLoss="false") == list(range(25))
 
 
-def test_a_topic_that_is_gone_is_loss_of_the_rest(queue: FakeQueue) -> None:
+def test_deleted_topic_loses_the_rest(queue: FakeQueue) -> None:
     queue.errors = [TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), "no such topic", "h:2")]
     with pytest.raises(DataLossError, match=r"100 messages.*no such topic"):
         offsets()
@@ -186,7 +186,7 @@ def test_returning_broker_is_read_at_its_new_address(queue: FakeQueue) -> None:
     assert queue.lookups == 4
 
 
-def test_a_broker_that_stays_away_is_an_error_with_its_address(queue: FakeQueue) -> None:
+def test_error_names_address_of_absent_broker(queue: FakeQueue) -> None:
     """Scenario 40."""
     queue.errors = [ConnectError("cannot connect to h:2")] * 1000
     with pytest.raises(RequestTimeoutError, match=r"T@broker-a:2 \(option 'readTimeoutMs'\).*h:2"):
@@ -199,21 +199,21 @@ def test_a_refusal_is_an_error_at_once(queue: FakeQueue) -> None:
         offsets()
 
 
-def test_a_broker_that_stands_still_is_an_error_in_the_end(queue: FakeQueue) -> None:
+def test_broker_without_progress_becomes_error(queue: FakeQueue) -> None:
     queue.still = True
     with pytest.raises(RequestTimeoutError, match="makes no progress at offset 0"):
         offsets()
 
 
 @pytest.mark.parametrize("has", [(0, 95), (20, 100)], ids=["behind its master", "begins later"])
-def test_what_a_slave_does_not_have_is_not_lost(queue: FakeQueue, has: tuple[int, int]) -> None:
+def test_messages_missing_on_slave_are_not_lost(queue: FakeQueue, has: tuple[int, int]) -> None:
     queue.is_slave = True
     queue.low, queue.high = has
     with pytest.raises(RequestTimeoutError, match=r"readTimeoutMs.*a slave, instead of .* at offset (95|0)$"):
         offsets(failOnDataLoss="false")
 
 
-def test_a_master_that_comes_back_has_what_its_slave_had_not(queue: FakeQueue) -> None:
+def test_returning_master_completes_slave(queue: FakeQueue) -> None:
     queue.is_slave = True
     queue.high = 95
     batch = batches()

@@ -37,14 +37,14 @@ def test_every_offset_is_in_one_partition(ranges: Ranges, least: int | None, mos
 
 
 @given(RANGES)
-def test_only_small_ranges_of_one_broker_share_a_partition(ranges: Ranges) -> None:
+def test_small_ranges_of_broker_share_partition(ranges: Ranges) -> None:
     for partition in plan_partitions(ranges):
         assert len({piece.queue.broker_name for piece in partition}) == 1
         if len(partition) > 1:
             assert sum(piece.size for piece in partition) <= SMALL_RANGE
 
 
-def test_eight_partitions_of_two_queues_are_of_like_size() -> None:
+def test_eight_partitions_have_similar_sizes() -> None:
     partitions = plan_partitions({queue("a", 0): (0, 40_000), queue("a", 1): (500, 42_500)}, least=8)
     sizes = [sum(piece.size for piece in partition) for partition in partitions]
     assert len(partitions) == 8
@@ -57,7 +57,7 @@ def test_pieces_do_not_get_tiny() -> None:
     assert all(partition[0].size >= MIN_PIECE for partition in partitions)
 
 
-def test_small_queues_are_apart_if_partitions_are_asked_for() -> None:
+def test_wanted_partitions_separate_small_queues() -> None:
     ranges = {queue("a", number): (0, 10) for number in range(4)}
     assert len(plan_partitions(ranges)) == 1
     assert len(plan_partitions(ranges, least=4)) == 4

@@ -1,4 +1,4 @@
-"""Rows encoded at once are what they are one by one; what needs the slow way gets it."""
+"""Rows encoded together equal rows encoded one by one; odd rows are left to the row encoder."""
 
 import itertools
 from typing import Any
@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.client.producer.publish import encode_message_properties
-from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.record.batch import BatchEntry, decode_batch
 from triomq.protocol.record.properties import decode_properties
 from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
@@ -24,15 +23,15 @@ ROWS = st.lists(
     st.fixed_dictionaries(
         {
             "body": st.binary(min_size=1, max_size=20), "keys": TEXTS, "tags": TAGS, "properties": PAIRS,
-            "flag": st.none() | st.integers(-(2**31), 2**31 - 1), "order": st.integers(0, 99),
+            "flag": st.none() | st.integers(-(2**31), 2**31 - 1),
         }
     ),
     min_size=1, max_size=12,
 )  # fmt: skip
 TYPES = {
     "body": pa.binary(), "keys": pa.string(), "tags": pa.string(), "properties": MAP, "flag": pa.int32(),
-    "order": pa.int64(), "topic": pa.string(), "delayLevel": pa.int32(), "queueId": pa.int32(),
-    "shardingKey": pa.string(), "deliverTime": pa.timestamp("us", tz="UTC"), "id": pa.float64(),
+    "topic": pa.string(), "delayLevel": pa.int32(), "queueId": pa.int32(),
+    "shardingKey": pa.string(), "deliverTime": pa.timestamp("us", tz="UTC"),
 }  # fmt: skip
 
 
@@ -65,8 +64,8 @@ def entries(encoded: EncodedRows | None) -> list[BatchEntry]:
     return [entry for begin, end in encoded.cut(3, 10**6) for entry in decode_batch(encoded.body(begin, end))]
 
 
-def one_by_one(made: Any, first: int, **settings: Any) -> list[tuple[int, bytes, dict[str, str]]]:
-    rows = RowEncoder([name for name in made.schema.names if name != "order"], IDS, **{"topic": "T", **settings})
+def one_by_one(made: Any, first: int) -> list[tuple[int, bytes, dict[str, str]]]:
+    rows = RowEncoder(made.schema.names, IDS, topic="T")
     return [
         (
             row.message.flag,
@@ -77,17 +76,13 @@ def one_by_one(made: Any, first: int, **settings: Any) -> list[tuple[int, bytes,
     ]
 
 
-@given(ROWS, st.integers(0, 2**40), st.booleans(), st.data())
-def test_both_ways_make_the_same_messages(
-    rows: list[dict[str, Any]], first: int, own_ids: bool, data: st.DataObject
-) -> None:
-    settings = {"id_column": "order"} if own_ids else {}
+@given(ROWS, st.integers(0, 2**40), st.data())
+def test_both_ways_make_the_same_messages(rows: list[dict[str, Any]], first: int, data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(rows) - 1))
     made = batch(rows).slice(begin)  # a slice shares the buffers of the whole
-    columns = [name for name in rows[0] if name != "order"]
-    found = entries(encoder(columns, **settings).encode(made, first))
+    found = entries(encoder(rows[0]).encode(made, first))
     decoded = [(entry.flag, entry.body, decode_properties(entry.properties)) for entry in found]
-    assert decoded == one_by_one(made, first, **settings)
+    assert decoded == one_by_one(made, first)
 
 
 def test_lists_of_keys_are_joined() -> None:
@@ -96,7 +91,7 @@ def test_lists_of_keys_are_joined() -> None:
     assert "KEYS" not in decode_properties(other.properties)
 
 
-def test_lists_whose_elements_cannot_be_null_are_joined_too() -> None:
+def test_non_null_lists_of_keys_are_joined() -> None:
     kind = pa.list_(pa.field("element", pa.string(), nullable=False))
     made = pa.RecordBatch.from_pydict({"body": [b"x"], "keys": pa.array([["a", "b"]], kind)})
     (entry,) = entries(encoder(["body", "keys"]).encode(made, 0))
@@ -120,23 +115,14 @@ def test_the_topic_may_be_a_column() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_row_that_needs_more_sends_its_slice_the_slow_way(odd: dict[str, Any]) -> None:
+def test_odd_row_leaves_slice_to_row_encoder(odd: dict[str, Any]) -> None:
     usual = {"body": b"x", "topic": "A", **dict.fromkeys(odd)}
     usual.update({"body": b"x", "topic": "A"})
     assert at_once([usual, usual], topic=None) is not None
     assert at_once([usual, {**usual, **odd}], topic=None) is None
 
 
-def test_invalid_ids_fall_back_to_row_encoder_that_names_them() -> None:
-    made = batch([{"body": b"x", "id": 0.5}])
-    assert encoder(["body"], id_column="id").encode(made, 0) is None
-    missing = pa.RecordBatch.from_pydict({"body": [b"x"], "order": pa.array([None], pa.int64())})
-    assert encoder(["body"], id_column="order").encode(missing, 7) is None
-    with pytest.raises(MessageIllegalError, match="row 7"):
-        list(RowEncoder(["body"], IDS, topic="T", id_column="order").encode(missing, 7))
-
-
-def test_what_was_read_loses_rocketmqs_own_properties() -> None:
+def test_rows_read_back_lose_system_properties() -> None:
     rows = [
         {"body": b"x", "properties": {"UNIQ_KEY": "u", "a": "b"}, "queueId": 3},
         {"body": b"y", "properties": {"WAIT": "w"}, "queueId": 1},

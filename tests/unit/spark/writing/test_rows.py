@@ -53,16 +53,10 @@ def test_the_option_wins_over_the_column() -> None:
     assert encode(encoder("topic", topic=None), topic=["other"])[0].message.topic == "other"
 
 
-def test_row_ids_tell_writer_epoch_partition_row_and_body() -> None:
+def test_row_id_has_five_parts() -> None:
     first, second = encode(encoder(), body=[b"a", b"b"])
     assert first.message.properties["ROW_ID"] == f"w:3:1:0:{zlib.crc32(b'a'):08x}"
     assert second.message.properties["ROW_ID"] == f"w:3:1:1:{zlib.crc32(b'b'):08x}"
-
-
-def test_the_users_own_column_is_the_row_id() -> None:
-    (row,) = encode(encoder(id_column="order"), order=[17])
-    assert row.message.properties["ROW_ID"] == "17"
-    assert "column 'order': is null" in defect(encoder(id_column="order"), order=pa.array([None], pa.int64()))
 
 
 def test_delayed_and_long_rows_go_alone() -> None:
@@ -105,19 +99,12 @@ def test_a_bad_row_names_partition_row_and_column(column: str, value: Any, words
 @pytest.mark.parametrize(
     ("pair", "words"), [(("a", "\x01"), "separator"), (("a", None), "null"), (("KEYS", "k"), "KEYS")]
 )
-def test_bad_properties_are_told_without_their_values(pair: tuple[str, str | None], words: str) -> None:
+def test_bad_properties_error_hides_values(pair: tuple[str, str | None], words: str) -> None:
     column = pa.array([[pair]], pa.map_(pa.string(), pa.string()))
     assert words in defect(encoder("properties"), properties=column)
 
 
-def test_skipped_rows_are_counted_and_others_keep_numbers() -> None:
-    rows = encoder()
-    batch = pa.RecordBatch.from_pydict({"body": pa.array([b"a", None, b"c"], pa.binary())})
-    assert [row.number for row in rows.encode(batch, skip_bad=True)] == [0, 2]
-    assert rows.skipped == 1
-
-
-def test_rows_that_were_read_lose_what_is_rocketmqs_own() -> None:
+def test_rows_read_back_lose_system_columns() -> None:
     given = as_map({"UNIQ_KEY": "u", "WAIT": "true", "n": "v"})
     rows = encoder("properties", "queueId", "broker", is_read_back=True)
     (row,) = encode(rows, properties=given, queueId=[9], broker=["gone"])
