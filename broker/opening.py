@@ -57,6 +57,7 @@ async def open_broker(
     gate: Gate | None = None,
     file_system: FileSystem | None = None,
     elapsed_clock_ms: Callable[[], int] = elapsed_ms,
+    is_alone: bool = False,
 ) -> AsyncGenerator[Broker]:
     """Open the store, listen, and serve until the block ends; then everything is on disk.
 
@@ -66,6 +67,7 @@ async def open_broker(
         gate: replaces what each port serves.
         file_system: access to the files of the store; by default the real one.
         elapsed_clock_ms: a clock that is never set, by which the broker notices that the other one was.
+        is_alone: whether nothing else uses this run loop, so that the broker may block it for up to 2 ms.
 
     Raises:
         ConfigError: an address cannot be bound, another broker has the name, or a file of accounts, quotas or TLS is
@@ -84,6 +86,7 @@ async def open_broker(
             await check_broker_name(config)
             store = await _open_store(config.store, clock_ms, file_system)
             broker = Broker(config, store, clock_ms, tls=tls, gate=gate, elapsed_clock_ms=elapsed_clock_ms)
+            broker.context.reader.lingers = is_alone and broker.group_commit is None
             if monitor is not None:
                 broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)
             async with _serving(broker):

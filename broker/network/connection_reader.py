@@ -6,6 +6,10 @@ waits only for that.
 
 The connections that are ready at one moment make a round, which takes several turns if it is long.  Each round begins
 with another connection, so that the last ones, which wait for all the others, are not always the same.
+
+A peer that waits for each answer sends its next request within a millisecond.  A trip through the run loop costs about
+a fifth of such a request, so a reader that ``lingers`` waits a moment in its own ``epoll``.  Meanwhile nothing else
+runs, for 2 ms at most: it does so only while no other task could run, and in a process that does nothing but serve.
 """
 
 import itertools
@@ -18,6 +22,8 @@ import trio
 from triomq.broker.work import Worker
 
 _TURN_S: Final = 0.004  # how long connections are read before other tasks run
+_LINGER_S: Final = 0.001  # the shortest time that epoll can wait
+_LINGERS_S: Final = 0.002  # at most, before the run loop looks at other sockets and deadlines
 
 
 class Readable(Protocol):
@@ -38,12 +44,14 @@ class ConnectionReader:
 
     Attributes:
         turns: how often it has read; between two turns other tasks run.
+        lingers: whether it waits a moment for the next requests before other tasks run.
         arrived_after: by the clock; all that is read in this round arrived later, as the round before read the rest.
             A socket that held more than one read takes is the exception.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.turns = 0
+        self.lingers = False
         self.arrived_after = 0.0
         self._worker = worker
         self._rounds: Final = itertools.count()
@@ -90,6 +98,19 @@ class ConnectionReader:
         if not ready:
             self._round_s = now - self._round_began
 
+    def _linger(self) -> None:
+        clock = self._worker.clock
+        ends = clock() + _LINGERS_S
+        while clock() < ends and not self._others_wait() and self._poll.poll(_LINGER_S, 1):
+            self.read_ready()
+
+    def _others_wait(self) -> bool:
+        """Whether another task can run, waits for the disk, or for a peer to read."""
+        statistics = trio.lowlevel.current_statistics()
+        io_statistics = statistics.io_statistics
+        assert io_statistics.backend == "epoll"
+        return bool(statistics.tasks_runnable or io_statistics.tasks_waiting_write or self._worker.waiting)
+
     def _begin_round(self, now: float) -> None:
         self.arrived_after = now - self._round_s
         self._round_began = now
@@ -104,7 +125,10 @@ class ConnectionReader:
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._poll.fileno())
+                before = self._round_began
                 self.read_ready()
+                if self.lingers and self._round_began - before < _LINGER_S:
+                    self._linger()
         finally:
             for connection in list(connections):
                 connection.close("broker stopped")

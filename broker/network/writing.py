@@ -134,7 +134,7 @@ class Writer(ABC, Generic[_Context]):
             except OSError as exc:
                 self._stop_writing(exc)
                 return
-            if not self._writes:
+            if not self._writes.pending_bytes:
                 return
             self._drain_wanted = trio.Event()
             self._context.worker.nursery.start_soon(self._drain)

@@ -23,7 +23,7 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.processors.send import SendProcessor, response_fields
 from triomq.broker.transactions.undecided import Decision
 from triomq.protocol.bodies.route import TopicFilterType
-from triomq.protocol.codes import TRANSACTION_MASK, CommandFlag, MessageSysFlag, RequestCode, SerializeType
+from triomq.protocol.codes import TRANSACTION_MASK, CommandFlag, MessageSysFlag, RequestCode
 from triomq.protocol.errors import MessageIllegalError, StoreError, TriomqError
 from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, RETRY_PREFIX
 from triomq.protocol.record.layout import CRC_MASK
@@ -35,7 +35,6 @@ from triomq.protocol.wire.frame import MAX_HEADER_BYTES, PREFIX, Frame
 from triomq.storage.append import Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
-_JSON: Final = int(SerializeType.JSON)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _END_TRANSACTION: Final = int(RequestCode.END_TRANSACTION)
@@ -103,9 +102,10 @@ class PlainRequests:
         decisions: dict[int, tuple[Decision, dict[str, Any]]] = {}  # by the last half message
         try:
             for frame in frames:
-                body_at = _HEADER_AT + int.from_bytes(frame[1:_HEADER_AT])
-                is_plain = frame[0] == _JSON and body_at <= len(frame) and body_at <= MAX_HEADER_BYTES
-                if not is_plain or isinstance(frame, memoryview):  # a long one
+                body_at = _HEADER_AT + int.from_bytes(
+                    frame[:_HEADER_AT]
+                )  # beyond the limit for other formats than JSON
+                if body_at > len(frame) or body_at > MAX_HEADER_BYTES or isinstance(frame, memoryview):  # a long one
                     return RemotingCommand.decode(frame)
                 try:
                     fields = _loads(frame[_HEADER_AT:body_at])
@@ -182,7 +182,7 @@ class PlainRequests:
                 self._born_text = born_text
             if (
                 queue is None
-                or fields.get("flag", 0) != 0
+                or fields["flag"] != 0
                 or opaque.__class__ is not int
                 or not 0 <= opaque <= _MAX_OPAQUE
                 or ext_fields.get("m", "false") != "false"

@@ -102,8 +102,13 @@ class BrokerStatistics(Events):
 
     def put_run(self, sizes_bytes: Mapping[str, list[int]]) -> None:
         """Count stored messages of several topics at once, by the sizes of their bodies."""
-        for topic, sizes in sizes_bytes.items():
-            self.put(topic, len(sizes), sum(sizes))
+        by_topic, bytes_by_topic = self.put_by_topic, self.put_bytes_by_topic
+        for topic, sizes in sizes_bytes.items():  # calls would cost more than the counting
+            messages, size_bytes = len(sizes), sum(sizes)
+            self.put_messages += messages
+            self.put_bytes += size_bytes
+            by_topic[topic] = by_topic.get(topic, 0) + messages
+            bytes_by_topic[topic] = bytes_by_topic.get(topic, 0) + size_bytes
 
     def pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
         """Record how far a group has pulled a queue, unless too many pairs of a topic and a group are counted."""

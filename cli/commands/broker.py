@@ -49,7 +49,7 @@ def run(options: BrokerOptions) -> int:
     if options.print_config:
         print_settings(given, as_json=options.json)
         return ExitCode.OK
-    serve_until_signal(open_broker(config), _describe, options, ends_with_stdin=options.end_with_stdin)
+    serve_until_signal(open_broker(config, is_alone=True), _describe, options, ends_with_stdin=options.end_with_stdin)
     LOGGER.info("stopped store=%s", config.store.root)
     return ExitCode.OK
 

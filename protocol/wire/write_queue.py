@@ -40,7 +40,7 @@ class WriteQueue:
         if chunk:
             self._chunks.append(chunk)
             self.pending_bytes += len(chunk)
-            if _is_held(chunk):
+            if isinstance(chunk, bytes) or _is_held(chunk):
                 self.held_bytes += len(chunk) + _OVERHEAD_BYTES
 
     def chunks(self) -> list[bytes | memoryview]:

@@ -175,3 +175,35 @@ async def test_who_cannot_be_read_is_closed(reader: ConnectionReader, peers: lis
     reader.add(peers[2])
     await wait_all_tasks_blocked()
     assert peers[2].received == [b"a"]
+
+
+class _IoWaits(trio.abc.Instrument):
+    """Counts how often the run loop waits for I/O."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize(("lingers", "waiting", "fewer"), [(True, 0, True), (False, 0, False), (True, 1, False)])
+async def test_reader_lingers_if_no_request_waits(
+    broker: Broker, peers: list[Peer], nursery: trio.Nursery, lingers: bool, waiting: int, fewer: bool
+) -> None:
+    reader, peer, waits, done = broker.context.reader, peers[0], _IoWaits(), trio.Event()
+    reader.lingers, broker.worker.waiting = lingers, waiting
+
+    def send_again() -> None:
+        if len(peer.received) < 10:
+            peer.remote.send(b"a")
+        else:
+            done.set()
+
+    peer.on_read = send_again
+    reader.add(peer)
+    peer.remote.send(b"a")
+    trio.lowlevel.add_instrument(waits)
+    nursery.start_soon(reader.run, peers)
+    await done.wait()
+    trio.lowlevel.remove_instrument(waits)
+    assert (waits.count < 10) == fewer
