@@ -26,7 +26,7 @@ from triomq.broker.network.sockets import listen
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.pipeline import Pipeline, methods_of
 from triomq.broker.processors.namesrv import NameServerProcessors
-from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, tell_exposure
+from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, log_exposure
 from triomq.broker.services.monitor import Monitor, put_server
 from triomq.broker.services.saving import TableSaving
 from triomq.broker.signals import Signal
@@ -127,7 +127,7 @@ class NameServer:
         async with trio.open_nursery() as services:
             services.start_soon(self.saving.run, _SAVE_INTERVAL_S)
             services.start_soon(self._scan)
-            services.start_soon(tell_exposure, self.config.exposure)
+            services.start_soon(log_exposure, self.config.exposure)
             if self.audit is not None:
                 services.start_soon(self.audit.run)
             if self.monitor is not None:

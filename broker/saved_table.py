@@ -95,7 +95,7 @@ class ConfigTable(SavedTable, Generic[Config]):
         return {"dataVersion": self.data_version.to_json(), self._FIELD: configs}
 
     def copy(self) -> dict[str, Any]:
-        """Return what ``to_json`` returns, with configurations as bodies."""
+        """Return the table as :meth:`to_json` does, with configurations as bodies."""
         return {"dataVersion": self.data_version, self._FIELD: dict(self._configs)}
 
     def pieces(self) -> Iterator[bytes]:

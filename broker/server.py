@@ -60,7 +60,7 @@ from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.pulls.pull_hold import PullHold
 from triomq.broker.services.clock_watch import ClockWatch, elapsed_ms, steady_ms
 from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
-from triomq.broker.services.housekeeping import Housekeeping, Indexing, tell_exposure
+from triomq.broker.services.housekeeping import Housekeeping, Indexing, log_exposure
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService
@@ -372,7 +372,7 @@ class Broker:
                 services.start_soon(file.run)
             if self.audit is not None:
                 services.start_soon(self.audit.run)
-            services.start_soon(tell_exposure, config.exposure)
+            services.start_soon(log_exposure, config.exposure)
             if self.group_commit is None:
                 services.start_soon(flush_commit_log, store, self.worker, self.statistics.flushes)
             else:

@@ -241,7 +241,7 @@ class Worker:
             return result
 
     def _advance(self, work: Work[Result], ends: float, error: StoreError | None = None) -> Needed:
-        """Continue work until a step ``ends``; return what it needs from the disk, or ``PAUSE`` if the step is over.
+        """Continue work until a step ``ends``; return its ``Needed`` from the disk, or ``PAUSE`` if the step is over.
 
         Raises:
             StopIteration: the work has ended, with this value.

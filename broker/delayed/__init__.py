@@ -1,4 +1,4 @@
-"""Messages that wait for a time: delay levels, times of their own, and their delivery.
+"""Delayed messages: delay levels, timed messages, and their delivery.
 
 How a send asks for a delay is in ``processors/send.py``.
 """

@@ -1,7 +1,7 @@
 """Messages with a delay level: each level has a queue in which they wait until they are stored again.
 
 Rules: all messages of a level wait equally long, so only the first one of each level is checked, and nothing is kept
-for the others.  Delivery is bounded per call, so that a backlog delays nobody else.  A delivered record keeps its
+for the others.  Delivery is bounded per call, so that a backlog delays no request.  A delivered record keeps its
 properties, DELAY included: only sends and returned messages are delayed because of it.
 
 Source: behaviour.md A.5, store.md 8; ScheduleMessageService.java.

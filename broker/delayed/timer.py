@@ -1,12 +1,23 @@
-"""Messages with a time of their own: they wait in one queue, and are stored again when they are due.
+"""Timed messages: they wait in one queue, and are stored again at a time of any distance.
 
-Rules: on disk there is only the consume queue of the timer topic; its units hold the time instead of the hash of tags,
-and ``TimerIndex`` is built from them when the broker starts.  Messages are delivered in the order of time and queue
-offset, so that one such pair is the whole progress.  Therefore no message may be added before it: after a small step
-back of the wall clock, a message is due no earlier than the one delivered last; after a larger one, which the store
-remembers as one of its ``ClockSteps``, a part of the queue with a progress of its own begins.
+The problem
+    A million messages may wait, each for a time that its producer chooses.  They must be delivered on time,
+    and not be lost by a restart.  RocketMQ 5.x must be able to read the queue.
 
-RocketMQ 5.x stores the messages in the same way, but delivers up to a second late; 4.9 leaves them in this queue.
+What was rejected
+    - RocketMQ 5.x's timer wheel and its log: two more files with a recovery, and delivery up to a second late.
+      RocketMQ 4.9 does not deliver from this queue at all.
+    - A flag for each delivered message: a write for each, and a file that grows.
+
+What it is
+    Only the consume queue of the timer topic is on the disk; its units hold the time instead of the hash of tags.
+    ``TimerIndex`` is built from them at the start.  Messages are delivered in the order of (time, queue offset), so one
+    such pair, ``TimerProgress``, says for each message whether it was delivered.
+
+The invariant
+    No message may be added before the pair.  After a small step back of the wall clock, a new message is due no earlier
+    than the one delivered last.  After a larger step, which the store remembers in its ``ClockSteps``, a new part of
+    the queue begins, with a pair for that part alone.
 
 Source: RocketMQ 5.5.0 HookUtils.java, TimerMessageStore.java.
 """
@@ -52,7 +63,7 @@ def _wake_time_of(due_ms: int) -> DueTime:
 
 
 class Timer:
-    """Stores messages with a time of their own and delivers those that are due.
+    """Stores timed messages and delivers those that are due.
 
     Attributes:
         progress: which message was delivered last.
@@ -270,7 +281,7 @@ class Timer:
         return units[: len(sizes)]
 
     def _changed(self, copies: list[Entry | None], stored_ms: list[int], now_ms: int) -> list[Entry | None]:
-        """Return entries that deliver the first messages of the batch, or that let one wait longer in this queue."""
+        """Return entries that deliver the first messages of the batch, or that keep one in this queue for longer."""
         changed: list[Entry | None] = []
         added, added_for = b"", -1
         for (time_ms, queue_offset), copy, store_timestamp in zip(self._batch, copies, stored_ms, strict=False):
@@ -297,7 +308,7 @@ class Timer:
         return changed
 
     def _rolled(self, copy: Entry, now_ms: int) -> Entry | None:
-        """Return an entry that lets a message wait longer in this queue; ``None`` if it is due."""
+        """Return an entry that keeps a message in this queue for longer; ``None`` if it is due."""
         properties = copy.properties
         due_ms = stored_time(properties)
         if due_ms <= max(now_ms, self._least_ms(now_ms)):

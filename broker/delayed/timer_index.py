@@ -2,7 +2,7 @@
 
 Messages come with increasing queue offsets and any times.  The newest ones are a heap.  When there are enough of them
 they become a run: one sorted array, consumed from its front, whose memory is released when half of it is consumed.  The
-first messages of all runs are a heap of their own.  So adding and taking cost as much as with a heap of a few thousand,
+first messages of all runs are in a second heap.  So adding and taking cost as much as with a heap of a few thousand,
 however many messages wait.
 """
 
@@ -163,8 +163,8 @@ class TimerIndex:
 class TimerProgress(SavedTable):
     """The message that was delivered last: all that were due before it are delivered, too.
 
-    That holds only for messages that were added before the clock was set back, or after it: so each such time begins
-    a part of the queue with a last message of its own.
+    This does not hold across a step back of the clock, so each such step begins a part of the queue that has its last
+    delivered message.
 
     Attributes:
         done: its time, ms, and queue offset, in the newest part.

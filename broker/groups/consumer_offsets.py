@@ -105,7 +105,7 @@ class ConsumerOffsetTable(SavedTable):
         """Return when the offset last changed, ms; 0 if it has not since the start."""
         return self._changed_ms.get(f"{topic}{_SEPARATOR}{group}", {}).get(queue_id, 0)
 
-    # --- the whole table: there may be very many offsets, so these yield between parts of the work ------------
+    # --- the whole table: there may be very many offsets, so this is long work -------------------------------
 
     def of_group(self, group: str) -> Work[dict[str, dict[int, int]]]:
         """Return a group's offsets: topic to queue id to offset."""
@@ -132,7 +132,7 @@ class ConsumerOffsetTable(SavedTable):
         return found
 
     def copy(self) -> Work[dict[str, object]]:
-        """Return what ``to_json`` returns."""
+        """Return the table as :meth:`to_json` does."""
         return {self._FIELD: (yield from self._copy(lambda _: True))}
 
     def delete_group(self, group: str) -> Work[None]:

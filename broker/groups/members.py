@@ -36,7 +36,7 @@ class Member:
 
 
 class Subscription:
-    """What a group subscribes to in a topic."""
+    """The subscription of a group to a topic."""
 
     __slots__ = ("_filter", "_parse", "data")
 
@@ -92,7 +92,7 @@ class ConsumerGroups:
     """All consumer groups with live members.
 
     Attributes:
-        parse_filter: parses the filter of a subscription, and remembers some: there are clients that send theirs in
+        parse_filter: parses the filter of a subscription, and caches some: there are clients that send theirs in
             each pull.
 
     Args:
@@ -100,7 +100,7 @@ class ConsumerGroups:
         notify: takes a group that has changed, to notify its members.
         notifies: whether the settings of a group allow such notices.
         max_sql_characters: of an expression.
-        charge: takes how many seconds the work of this step took although it could not pause.
+        charge: called with the seconds that work took which could not pause, as ``Worker.charge``.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class ConsumerGroups:
         return self._groups.get(group)
 
     def of(self, connection: Connection) -> dict[str, list[SubscriptionData]]:
-        """Return the groups that a connection is a member of, and what it subscribes to in each."""
+        """Return the groups that a connection is a member of, with its subscriptions in each."""
         names = self._groups_of.get(connection, ())
         return {name: self._groups[name].members[connection].subscriptions for name in names}
 

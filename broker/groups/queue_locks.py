@@ -1,11 +1,11 @@
 """Queue locks: which member of a group may consume a queue in order.
 
 A lock belongs to a client id and ends 60 s after its last renewal, as in RocketMQ.  It outlives the connection: Java
-members trust a lock for 30 s and continue with what they have cached when their connection is lost.  Then it ends 45 s
+members trust a lock for 30 s, and continue with cached messages when their connection is lost.  Then it ends 45 s
 after its last renewal.  A lock ends at once if the member unlocks the queue or unregisters.
 
 Beyond RocketMQ, a member may declare that it stops with its connection.  If that connection is closed by the peer (a
-plain FIN, as when its process dies) and the client does not come back within :data:`CLOSE_GRACE_S`, its locks are freed
+plain FIN, as when its process dies) and the client does not reconnect within :data:`CLOSE_GRACE_S`, its locks are freed
 and the members that were refused them are notified.  A reset or a timeout proves nothing: the member may live.
 
 Locks are in memory only, as in RocketMQ: after a restart of the broker the first member that asks gets the queue.
@@ -78,7 +78,7 @@ class QueueLocks:
         return sum(map(len, self._locks.values()))
 
     def owner(self, group: str, queue: MessageQueue) -> str | None:
-        """Return the client id of a queue's owner; ``None`` if nobody holds a valid lock."""
+        """Return the client id of a queue's owner; ``None`` if no client holds a valid lock."""
         lock = self._locks.get(group, {}).get(queue)
         return None if lock is None or self._is_over(lock) else lock.client_id
 
@@ -135,8 +135,6 @@ class QueueLocks:
     ) -> Work[float]:
         """Free the locks of a connection that ended :data:`CLOSE_GRACE_S` ago, as far as its members have stopped.
 
-        Yields after each lock.
-
         Args:
             connection: the closed connection.
             successor: returns a live connection of a client id in a group, which takes over the locks.
@@ -165,7 +163,7 @@ class QueueLocks:
         return max(ends_ms + 1 - self._clock_ms(), 1) / 1000 if ends_ms else 0.0
 
     def free_ended(self) -> Work[None]:
-        """Free the locks of lost members that have ended, and tell members that were refused them; yields likewise."""
+        """Free the ended locks of lost members, and notify the members that were refused them."""
         for group, locks in list(self._locks.items()):
             ended = []
             for queue, lock in list(locks.items()):

@@ -32,7 +32,7 @@ class KvTable(SavedTable):
         return {self._FIELD: self._spaces}
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return a value, ``None`` if there is none."""
+        """Return a value; ``None`` if the table has no such key."""
         return self._spaces.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
@@ -53,6 +53,6 @@ class KvTable(SavedTable):
         self._changed()
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove a value, if there is one; its namespace stays: brokers learn that it is empty."""
+        """Remove a value, if the table has it; its namespace stays: brokers learn that it is empty."""
         if self._spaces.get(namespace, {}).pop(key, None) is not None:
             self._changed()

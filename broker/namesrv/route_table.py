@@ -3,11 +3,11 @@
 Rules: a broker is here as long as one of its addresses has a lease; a lease ends without a registration for 120 s, or
 with the connection that carried the last one; topics that a registration does not name stay until the broker leaves.
 
-A broker that left without unregistering is remembered for some hours, so that tools can name it.  Two brokers that
-register the same name and id by turns are noticed when the first one is back.
+A broker that left without unregistering is listed as missing for some hours.  Two brokers that register the same name
+and id in turn are noticed when the first one registers again.
 
-The broker that this name server is a part of is here too: it needs no lease, its topics are its own table, and its
-address depends on who asks.
+The broker that this name server is a part of is here too: it needs no lease, its topics are those of its topic table,
+and its address depends on the listener that the client uses.
 
 Source: behaviour.md A.17; RouteInfoManager.java.
 """
@@ -45,7 +45,7 @@ MAX_NAME: Final = 512  # characters of a broker, a cluster, an address or a topi
 MAX_TOPICS: Final = 1_000_000  # of all brokers together
 _MAX_TURNS: Final = 8
 _MASTER_ID: Final = 0
-_OWN_ADDRESS: Final = ""  # stands for the address that works for who asks
+_OWN_ADDRESS: Final = ""  # replaced by the address of this broker that the client can reach
 _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 
 
@@ -224,7 +224,7 @@ class RouteTable:
         return next(((i, lease) for i, lease in leases if lease.address == header.broker_addr != _OWN_ADDRESS), None)
 
     def owner_of(self, header: BrokerRequestHeader) -> Owner | None:
-        """Return who registered an address."""
+        """Return the connection that registered an address."""
         found = self._find(header)
         return None if found is None else found[1].owner
 
@@ -286,7 +286,7 @@ class RouteTable:
             if topic in broker.topics and cluster in (None, "", broker.cluster) and name != self._own_name:
                 broker.topics = {other: config for other, config in broker.topics.items() if other != topic}
 
-    # --- questions --------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------
 
     def route(self, topic: str, own_address: str) -> TopicRouteData | None:
         """Return queues and brokers of a topic, ``None`` if no broker has it."""

@@ -16,12 +16,12 @@ LOGGER: Final = logging.getLogger("triomq.broker.namesrv.settings")
 
 _ORDER_MESSAGES: Final = "orderMessageEnable"
 _FLAGS: Final = {"true": True, "false": False}
-_LONGEST_TOLD: Final = 80
+_MAX_SHOWN: Final = 80
 
 
 @dataclass(slots=True)
 class NameServerSettings:
-    """What tools may ask, and the one setting that they may change.
+    """The settings that tools may read, and the one that they may change.
 
     Attributes:
         order_messages: routes contain the queues of topics that are in order across brokers.
@@ -45,9 +45,9 @@ class NameServerSettings:
         changes = {name: text for name, text in wanted.items() if texts.get(name) != text}
         for name, text in changes.items():
             if name != _ORDER_MESSAGES:
-                raise FixedSettingError(f"setting {name[:_LONGEST_TOLD]!r} of the name server cannot be changed")
+                raise FixedSettingError(f"setting {name[:_MAX_SHOWN]!r} of the name server cannot be changed")
             if text not in _FLAGS:
-                raise ConfigError(f"setting {name}: {text[:_LONGEST_TOLD]!r} is not true or false")
+                raise ConfigError(f"setting {name}: {text[:_MAX_SHOWN]!r} is not true or false")
         for name, text in changes.items():
             self.order_messages = _FLAGS[text]
             LOGGER.warning("setting changed name=%s from=%s to=%s peer=%s", name, texts[name], text, peer)

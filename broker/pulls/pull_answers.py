@@ -53,7 +53,7 @@ FOUND_IN_JSON: Final = json_template(_fields("%d", "%d", "%d"), remark="FOUND")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PullAnswers:
-    """Answers pulls that were checked."""
+    """Answers pulls that have passed the checks."""
 
     store: MessageStore
     statistics: BrokerStatistics
@@ -84,7 +84,7 @@ class PullAnswers:
             self._serve_held(pull, is_expired=False)
 
     async def run(self, worker: Worker) -> None:
-        """Answer held pulls at their deadline until cancelled, and those that are too many for one step."""
+        """Answer held pulls at their deadline, and ready pulls that are too many for one step, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._serve_rest, worker)
             while True:
@@ -110,7 +110,7 @@ class PullAnswers:
     def _serve_held(self, pull: Pull, *, is_expired: bool) -> None:
         """Answer a held pull, or keep it if its filter rejects the new messages.
 
-        A failure concerns this pull only: the step in which it is served belongs to another connection.
+        A failure ends this pull only: the step that serves it belongs to another connection.
         """
         try:
             self._answer_held(pull, is_expired=is_expired)
@@ -134,13 +134,13 @@ class PullAnswers:
                 return
         code = _code(found, pull.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.header.queue_offset:
-            code = ResponseCode.PULL_RETRY_IMMEDIATELY  # it passed messages, and none matched
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY  # none of the messages it passed matched
         self._send(pull, found, code)
 
     def put_off(self, pull: Pull) -> bool:
-        """Ask a peer to pull again that does not read its answers, or is above a quota; return whether this is one.
+        """Ask a peer to pull again that does not read its answers, or is above a quota; return whether it was asked.
 
-        A pull that waited was not stopped by these limits, and a peer may have any number of them.
+        Held pulls were accepted below these limits, and one peer may have any number of them.
         """
         connection = pull.connection
         may_read = connection.usage is None or connection.usage.may_read()
@@ -160,7 +160,7 @@ class PullAnswers:
         self._send(pull, moved, ResponseCode.PULL_OFFSET_MOVED)
 
     def end_waiting(self, queue: ConsumeQueue) -> None:
-        """Answer the held pulls of a queue as at their deadline: consumers then tell their progress with the next."""
+        """Answer the held pulls of a queue as at their deadline: consumers commit their offsets with the next pull."""
         for pull in self.hold.forget_queue(queue):
             self._serve_held(pull, is_expired=True)
 

@@ -12,7 +12,7 @@ _TRUSTED_AFTER_MS: Final = 3_600_000
 
 
 def elapsed_ms() -> int:
-    """Return a clock, in ms, that is never set, and also counts while the machine is suspended, where that is known."""
+    """Return a clock, in ms, that is never set; it also counts while the machine is suspended, if the system can."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
@@ -47,7 +47,7 @@ class ClockWatch:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the clock was not set forward within the last hour: what is deleted by age waits so long."""
+        """Whether the clock was not set forward within the last hour; deletion by age waits that long."""
         return self.jump_ms <= 0 or self.jump_age_ms >= _TRUSTED_AFTER_MS
 
     def begin(self, newest_ms: int) -> None:

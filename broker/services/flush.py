@@ -1,8 +1,8 @@
 """Flushes the store to disk: at intervals (``async``), or for every group of waiting senders (``sync``).
 
-Rules: fdatasync runs in a worker thread, the event loop never waits for a disk; a failed flush ends the service and
-with it the broker, because no later acknowledgement could be trusted.  Where files could not even be opened, for lack
-of permission or of file descriptors, nothing is lost: the flush is retried.
+Rules: fdatasync runs in a worker thread, so the event loop never waits for a disk; a failed flush ends the broker,
+because no later acknowledgement could be trusted.  If only a file cannot be opened, for lack of permission or of file
+descriptors, nothing is lost, and the flush is retried.
 
 Source: store.md 5.9.
 """
@@ -72,7 +72,7 @@ class FlushRuns:
         return True
 
     async def flush_log(self) -> bool:
-        """Flush what was stored so far; return ``False`` as :meth:`run` does.
+        """Flush all stored messages; return ``False`` as :meth:`run` does.
 
         Raises:
             StoreError: the disk has failed.
@@ -113,7 +113,7 @@ async def flush_commit_log(store: MessageStore, worker: Worker, flushes: Flushes
 
 
 async def flush_consume_queues(store: MessageStore, worker: Worker, flushes: Flushes) -> None:
-    """Flush the consume queues until cancelled; they can be rebuilt, so nobody waits for it."""
+    """Flush the consume queues until cancelled; they can be rebuilt, so no sender waits for it."""
     config = store.config
     await _flush_periodically(
         FlushRuns(store, trio.to_thread.run_sync, flushes),
@@ -174,7 +174,7 @@ class FlushThread:
         os.close(self._done)
 
     async def run(self, action: Callable[[], None]) -> None:
-        """Call ``action`` in the thread and wait for its end, even if cancelled; raises what it raises."""
+        """Call ``action`` in the thread and wait for its end, even if cancelled.  Its exception is raised here."""
         self._action = action
         os.eventfd_write(self._wanted, _GO)
         with trio.CancelScope(shield=True):
@@ -243,7 +243,7 @@ class GroupCommit:
         while True:
             await self._wanted.wait()
             await self._gather()
-            self._wanted.clear()  # before the flush: senders that come during it wait for the next one
+            self._wanted.clear()  # before the flush: senders that arrive during it wait for the next one
             plan = self._store.flush_plan()
             if plan is not None:
                 begin = trio.current_time()

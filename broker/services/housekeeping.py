@@ -26,7 +26,7 @@ _INDEX_INTERVAL_S: Final = 0.1
 _BUSY_MESSAGES: Final = 1_000  # sent and pulled in an interval
 _MAX_LAG_BYTES: Final = 256 * 1024**2  # of the log: less than a second's work, and still in memory
 _SCAN_INTERVAL_S: Final = 10.0
-_TELL_INTERVAL_S: Final = 3600.0
+_EXPOSURE_INTERVAL_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,11 +69,11 @@ class Housekeeping:
         self.groups.producers.drop_silent(timeout_s)
 
 
-async def tell_exposure(exposure: str) -> None:
-    """Log at once and every hour what everybody who reaches the server may do, until cancelled; nothing for ""."""
+async def log_exposure(exposure: str) -> None:
+    """Log now and every hour which requests the server accepts from any address, until cancelled; nothing for ""."""
     while exposure:
         LOGGER.warning("open to everybody who reaches it, without an account (--insecure): %s", exposure)
-        await trio.sleep(_TELL_INTERVAL_S)
+        await trio.sleep(_EXPOSURE_INTERVAL_S)
 
 
 def close_idle(context: ConnectionContext, passed_s: float) -> None:

@@ -62,7 +62,7 @@ async def connect(address: Address, tls: ssl.SSLContext | None) -> tuple[Stream,
 
 
 async def ask_once(address: Address, tls: ssl.SSLContext | None, code: int) -> RemotingCommand | None:
-    """Return the answer to a request without fields; ``None`` if there is none within 3 s."""
+    """Return the answer to a request without fields; ``None`` if none comes within 3 s."""
     with trio.move_on_after(CONNECT_S), suppress(OSError, trio.BrokenResourceError, ProtocolError):
         stream, _ = await connect(address, tls)
         async with stream:
@@ -152,7 +152,7 @@ class Session:
         return response
 
     async def read(self) -> None:
-        """Take responses until the connection ends; drop requests, which mean nothing to this broker."""
+        """Take responses until the connection ends; drop requests, as this broker serves none."""
         splitter = FrameSplitter()
         try:
             while data := await self._stream.receive_some(_RECEIVE_BYTES):
@@ -168,6 +168,6 @@ class Session:
 
 
 def _ha_address(address: str) -> str:
-    """Return where slaves would ask for the log, which is nowhere yet; RocketMQ uses the port after the broker's."""
+    """Return the address where slaves would ask for the log, the port after the broker's; nothing listens there yet."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + 1}"

@@ -189,12 +189,12 @@ class _Link:
         self.tried: Final = trio.Event()
         self._owner = owner
         self._address = address
-        self._scope = trio.CancelScope()  # ends what waits for nothing that matters when the broker leaves
+        self._scope = trio.CancelScope()  # cancelled when the broker leaves and has nothing to unregister
         self._is_registered = False
         self.session: Session | None = None
 
     def leave(self) -> None:
-        """Unregister and end; end at once what is not registered."""
+        """Unregister and end; a link that is not registered ends at once."""
         if not self._is_registered:
             self._scope.cancel()
         self.changed.set()

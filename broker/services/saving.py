@@ -56,7 +56,7 @@ class TableSaving:
             await trio.sleep(await self._save_all())
 
     async def _save_all(self) -> float:
-        """Return how long to pause, s."""
+        """Return the length of the pause that must follow, s."""
         encoding_s = [await self._save(table) for table in self._tables if table.is_dirty]
         if None in encoding_s:
             self._changed.set()
@@ -65,7 +65,7 @@ class TableSaving:
         return max(_PAUSE_S, sum(filter(None, encoding_s)) * _PAUSE_TO_WORK)
 
     async def _save(self, table: SavedTable) -> float | None:
-        """Return how long the table took to encode, s; ``None`` if the disk refuses it."""
+        """Save a table; return the seconds that its encoding took, ``None`` if the disk refuses it."""
         table.is_dirty, is_saved = False, False  # before it is encoded, as above
         try:
             pieces, encoding_s = await self._worker.run(_encode(table))

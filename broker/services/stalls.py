@@ -68,7 +68,7 @@ class StallWatch:
         return waiting.since_ms if waiting is not None and waiting.is_stalled else 0
 
     def count(self) -> int:
-        """Return how many queues of all groups are stalled."""
+        """Return the number of stalled queues of all groups."""
         return sum(count for _, count in self.by_group())
 
     def by_group(self) -> Iterator[tuple[str, int]]:

@@ -1,6 +1,6 @@
-"""Asks producers about transactions that nobody has decided (CHECK_TRANSACTION_STATE, 39).
+"""Asks producers about undecided transactions (CHECK_TRANSACTION_STATE, 39).
 
-Rules: one task, which sleeps until the first half message is due, so its work is in proportion to what is due; a check
+Rules: one task sleeps until the first half message is due, so its work is in proportion to the due messages; a check
 that no live producer gets is not counted; the time to the next check begins with the check.  A check does not wait
 until its copy of the half message is on the disk: decisions may name that copy at once.
 
@@ -73,7 +73,7 @@ class TransactionChecks:
         )
 
     async def run(self) -> None:
-        """Check what is due until cancelled."""
+        """Check due transactions until cancelled."""
         while True:
             self.clock_moved.clear()
             is_behind = await self._turn()
@@ -119,7 +119,7 @@ class TransactionChecks:
         return retry_ms == now_ms and len(due) + len(old) >= _MAX_MESSAGES
 
     def _serve(self, queue_offset: int, now_ms: int) -> int:
-        """Check one transaction, give it up or let it wait; return the bytes stored."""
+        """Check one transaction, give it up or postpone it; return the bytes stored."""
         undecided = self.undecided
         if not undecided.is_undecided(queue_offset):  # decided while records were read
             return 0

@@ -69,7 +69,7 @@ _MAX_REMEMBERED: Final = 65_536  # decisions, for answers to repeated requests
 
 
 class Decision(NamedTuple):
-    """What settles a transaction.
+    """A decision on a transaction.
 
     Attributes:
         half: the half message that the producer names.
@@ -102,8 +102,8 @@ class Undecided:
 
     Args:
         store, offsets: hold the half messages, and the offsets of ``CID_RMQ_SYS_TRANS``.
-        statistics: counts what is stored.
-        config, now_ms: say when a half message is due; a clock that is not set meanwhile.
+        statistics: counts stored messages.
+        config, now_ms: determine when a half message is due; the clock is never set.
 
     Attributes:
         halves: the queue of the half messages.
@@ -218,7 +218,7 @@ class Undecided:
         return self._copies.get(transaction_key(half)) if self._copies else None
 
     def decision(self, half: MessageExt) -> int | None:
-        """Return how a transaction was decided recently, as transaction bits; ``None`` if that is not known."""
+        """Return the recent decision on a transaction, as transaction bits; ``None`` if it is not known."""
         return self._decisions.get(half.queue_offset)
 
     def decide(self, decision: Decision) -> None:
@@ -231,7 +231,7 @@ class Undecided:
         self.decided(decision)
 
     def entries(self, decision: Decision) -> list[Entry]:
-        """Return what settles a transaction once one append has stored it: the committed message, the operation."""
+        """Return the entries that settle a transaction, in one append: the committed message, the operation message."""
         half, live, bits, queue = decision
         if queue is None:
             return [self._operation(half, live, OP_PROPERTIES)]
@@ -249,7 +249,7 @@ class Undecided:
             self._statistics.put(queue.topic, 1, len(half.stored_body))
         self._forget(half, live)
         if len(self._decisions) >= _MAX_REMEMBERED:
-            self._decisions.popitem(last=False)  # a plain dict walks over what was deleted before
+            self._decisions.popitem(last=False)  # a plain dict would walk over deleted entries
         self._decisions[half.queue_offset] = bits
 
     def _forget(self, half: MessageExt, live: int) -> None:

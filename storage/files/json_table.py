@@ -48,7 +48,7 @@ class JsonTable:
     def load(self) -> Any:
         """Return the table, or its backup if it is missing, empty or damaged; ``None`` if there is neither.
 
-        Maps with integer keys, which RocketMQ writes without quotes, come back with the keys ``fastjson.loads`` gives.
+        Maps with integer keys, which RocketMQ writes without quotes, have the keys that ``fastjson.loads`` gives.
 
         Raises:
             StoreLayoutError: neither the file nor its backup can be read.
@@ -69,7 +69,7 @@ class JsonTable:
         return None
 
     def load_as(self, read: Callable[[Any], Content]) -> Content | None:
-        """Return what ``read`` makes of the table; ``None`` if it was never saved.
+        """Read the table with ``read`` and return its result; ``None`` if it was never saved.
 
         Raises:
             StoreLayoutError: neither the file nor its backup can be read, or ``read`` finds something else in them.
@@ -91,7 +91,7 @@ class JsonTable:
         self.write(encode(table))
 
     def write(self, content: bytes) -> None:
-        """Replace the table by what ``encode`` returned.  May run in a worker thread, one call at a time.
+        """Replace the table by the result of ``encode``.  May run in a worker thread, one call at a time.
 
         Raises:
             StoreFullError, StoreError: the disk reports an error; the table is unchanged.
@@ -114,7 +114,7 @@ class JsonTable:
             self._directory_is_synced = True
 
     def _read(self, path: Path) -> tuple[Any, str]:
-        """Return the content, or ``None`` and what is wrong with it, "" if it is missing or empty."""
+        """Return the content, or ``None`` and the reason, which is "" for a missing or empty file."""
         try:
             content = self._file_system.read_file(path)
         except FileNotFoundError:

@@ -7,7 +7,7 @@ from trio.testing import MockClock
 from tests.unit.broker.processors.test_client import heartbeat
 from tests.unit.broker.recording import Clock, Peer
 from triomq.broker.server import Broker
-from triomq.broker.services.housekeeping import tell_exposure
+from triomq.broker.services.housekeeping import log_exposure
 
 
 def test_silent_producers_are_removed(broker: Broker, peer: Peer, another_peer: Peer, clock: Clock) -> None:
@@ -22,8 +22,8 @@ def test_silent_producers_are_removed(broker: Broker, peer: Peer, another_peer: 
 
 
 async def test_what_is_open_is_said_every_hour(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    await tell_exposure("")
+    await log_exposure("")
     with trio.move_on_after(2 * 3600 + 1):
-        await tell_exposure("routes at 0.0.0.0:9876")
+        await log_exposure("routes at 0.0.0.0:9876")
     lines = [record.getMessage() for record in caplog.records]
     assert lines == ["open to everybody who reaches it, without an account (--insecure): routes at 0.0.0.0:9876"] * 3
