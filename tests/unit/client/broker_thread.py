@@ -11,7 +11,7 @@ from tests.unit.client.fake_broker import FakeBroker
 
 
 class BrokerThread:
-    """A fake broker in a trio loop of its own, as a blocked caller cannot run one."""
+    """A fake broker in the trio loop of another thread, for callers that block."""
 
     def __init__(self) -> None:
         self.broker: FakeBroker

@@ -15,7 +15,7 @@ from triomq.client import portal
 def cancelled_at_every_await() -> CancelledAtEveryAwait:
     """Returns a generator that runs a function repeatedly, cancelled before it starts, at its 1st pause, its 2nd, ...
 
-    It yields after each run, for looking at what is left behind, and ends when a run was not stopped any more.
+    It yields after each run, so that a test can look for leftovers, and ends when a run completes uncancelled.
     """
     return run_cancelled_at_every_await
 

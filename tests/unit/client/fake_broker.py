@@ -116,7 +116,7 @@ class FakeBroker:
         return [command for command in self.requests if command.code == code]
 
     def heartbeats(self) -> list[HeartbeatData]:
-        """Return what the recorded heartbeats said."""
+        """Return the bodies of the recorded heartbeats."""
         return [HeartbeatData.decode(bytes(command.body)) for command in self.of(RequestCode.HEART_BEAT)]
 
     async def wait_for(self, code: int, count: int = 1) -> list[RemotingCommand]:

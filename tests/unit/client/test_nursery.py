@@ -18,7 +18,7 @@ async def test_a_lone_error_of_the_block_leaves_bare(fake_broker: FakeBroker) ->
     assert caught.value.__context__ is None
 
 
-async def test_a_lone_error_of_a_task_leaves_bare_and_ends_the_block(fake_broker: FakeBroker) -> None:
+async def test_task_error_leaves_bare_and_ends_the_block(fake_broker: FakeBroker) -> None:
     async def fail() -> None:
         await trio.lowlevel.checkpoint()
         raise KeyError("theirs")

@@ -15,7 +15,6 @@ from triomq.protocol.bodies.route import (
     ClusterInfo,
     QueueData,
     SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigSerializeWrapper,
     TopicFilterType,
@@ -85,27 +84,6 @@ async def admin(brokers: tuple[FakeBroker, FakeBroker]) -> AsyncGenerator[Admin,
         yield made
 
 
-async def test_topics_are_listed_in_order(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
-    brokers[0].add_topic("Another")
-    assert await admin.topics() == ["Another", "New", "Topic"]
-
-
-async def test_a_topic_is_created_on_every_master(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
-    await admin.create_topic("New", queues=3, perm=4, order=True)
-    for broker in brokers:
-        (request,) = broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)
-        assert request.ext_fields == {
-            "topic": "New",
-            "defaultTopic": "TBW102",
-            "readQueueNums": "3",
-            "writeQueueNums": "3",
-            "perm": "4",
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "true",
-        }
-
-
 async def test_creating_leaves_existing_topics_alone(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     brokers[0].on(RequestCode.GET_TOPIC_CONFIG, answering(TopicConfig("New", 8, 8, 4).encode()))
     brokers[0].add_topic("New", 8, 4, brokers[1])
@@ -137,7 +115,7 @@ async def test_fewer_read_queues_that_hide_messages_need_force(
     assert all(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
 
 
-async def test_a_new_topic_is_awaited_at_each_name_server_that_answers(
+async def test_new_topic_is_awaited_at_each_name_server(
     brokers: tuple[FakeBroker, FakeBroker], admin: Admin, autojump_clock: MockClock
 ) -> None:
     late = brokers[0].routes.pop("New")
@@ -150,7 +128,7 @@ async def test_a_new_topic_is_awaited_at_each_name_server_that_answers(
         await admin.create_topic("New", queues=8)
 
 
-async def test_a_topic_may_be_created_in_one_cluster_only(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+async def test_topic_may_be_created_in_one_cluster(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     await admin.create_topic("New", queues=3, cluster="two")
     assert not brokers[0].of(RequestCode.UPDATE_AND_CREATE_TOPIC)
     assert brokers[1].of(RequestCode.UPDATE_AND_CREATE_TOPIC)
@@ -175,7 +153,7 @@ async def test_a_brokers_refusal_is_raised(brokers: tuple[FakeBroker, FakeBroker
         await admin.create_topic("TBW102")
 
 
-async def test_a_topic_is_deleted_on_masters_and_name_servers(brokers: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_topic_is_deleted_on_masters_and_name_servers(brokers: tuple[FakeBroker, FakeBroker]) -> None:
     async with Admin(namesrv=[broker.address for broker in brokers]) as admin:
         await admin.delete_topic("Topic")
         for broker in brokers:
@@ -209,9 +187,7 @@ async def test_broker_topic_view_uses_the_5x_request(brokers: tuple[FakeBroker, 
         await admin.topic_config("Topic", "broker-x")
 
 
-async def test_a_broker_of_4x_is_asked_for_all_topics_instead(
-    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
-) -> None:
+async def test_broker_of_4x_is_asked_for_all_topics(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     brokers[0].fail(RequestCode.GET_TOPIC_CONFIG, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     table = TopicConfigSerializeWrapper({"Topic": TopicConfig("Topic", 7, 7)})
     brokers[0].on(RequestCode.GET_ALL_TOPIC_CONFIG, answering(table.encode()))
@@ -221,9 +197,7 @@ async def test_a_broker_of_4x_is_asked_for_all_topics_instead(
         await admin.topic_config("Topic")
 
 
-async def test_update_changes_what_is_named_and_keeps_the_rest_of_each_broker(
-    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
-) -> None:
+async def test_update_changes_named_settings_only(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     configs = [TopicConfig("Topic", 3, 5, 4, TopicFilterType.MULTI_TAG, 1, order=True), TopicConfig("Topic", 7, 7)]
     for broker, config in zip(brokers, configs, strict=True):
         broker.on(RequestCode.GET_TOPIC_CONFIG, answering(config.encode()))
@@ -253,9 +227,7 @@ async def test_update_changes_what_is_named_and_keeps_the_rest_of_each_broker(
         TopicSettings(read_queues=0)
 
 
-async def test_nothing_is_updated_if_one_broker_does_not_answer(
-    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
-) -> None:
+async def test_no_update_if_one_broker_is_silent(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     brokers[0].on(RequestCode.GET_TOPIC_CONFIG, answering(TopicConfig("Topic").encode()))
     brokers[1].fail(RequestCode.GET_TOPIC_CONFIG, ResponseCode.SYSTEM_ERROR)
     with pytest.raises(BrokerSystemError):
@@ -263,9 +235,7 @@ async def test_nothing_is_updated_if_one_broker_does_not_answer(
     assert not any(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
 
 
-async def test_statistics_of_a_topic_come_from_all_its_brokers(
-    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
-) -> None:
+async def test_topic_statistics_come_from_all_its_brokers(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     for broker, queue in zip(brokers, (QUEUE, OTHER), strict=True):
         body = TopicStatsTable({queue: TopicOffset(1, 9, 1795214586595)}).encode()
         broker.on(RequestCode.GET_TOPIC_STATS_INFO, answering(body))
@@ -282,12 +252,6 @@ async def test_offsets_of_a_queue_come_from_its_broker(brokers: tuple[FakeBroker
         await admin.max_offset(MessageQueue("Topic", "broker-x", 0))
 
 
-async def test_the_cluster_is_told_as_it_is(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
-    info = await admin.cluster()
-    assert info.broker_addr_table["broker-a"].broker_addrs == {0: brokers[0].address, 1: "10.0.0.1:1"}
-    assert info.cluster_addr_table["one"] == ["broker-a"]
-
-
 async def test_without_a_master_there_is_nothing_to_administer(
     brokers: tuple[FakeBroker, FakeBroker], admin: Admin
 ) -> None:
@@ -296,15 +260,7 @@ async def test_without_a_master_there_is_nothing_to_administer(
         await admin.groups()
 
 
-async def test_groups_of_all_brokers_are_listed(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
-    for broker, name in zip(brokers, ("b", "a"), strict=True):
-        table = {"both": SubscriptionGroupConfig("both"), name: SubscriptionGroupConfig(name, retry_max_times=3)}
-        broker.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, answering(SubscriptionGroupWrapper(table).encode()))
-    assert await admin.groups() == ["a", "b", "both"]
-    assert (await admin.group_configs())["a"].retry_max_times == 3
-
-
-async def test_a_group_is_created_and_deleted_on_every_master(
+async def test_group_is_created_and_deleted_on_every_master(
     brokers: tuple[FakeBroker, FakeBroker], admin: Admin
 ) -> None:
     config = SubscriptionGroupConfig("group", retry_max_times=3)
@@ -320,7 +276,7 @@ async def test_a_group_is_created_and_deleted_on_every_master(
         ]
 
 
-async def test_the_lag_of_a_group_is_told_by_queue(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+async def test_group_lag_is_listed_by_queue(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     retry = MessageQueue("%RETRY%group", "broker-a", 0)
     stats = ConsumeStats({retry: OffsetWrapper(1, 3, 0), QUEUE: OffsetWrapper(9, 5, 1795214586595)})
     brokers[0].on(RequestCode.GET_CONSUME_STATS, answering(stats.encode()))
@@ -346,9 +302,7 @@ async def test_members_are_collected_from_all_brokers(brokers: tuple[FakeBroker,
     assert await admin.group_member_ids("group") == ["a", "b", "c"]
 
 
-async def test_offline_group_is_an_error_except_for_ids_only(
-    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
-) -> None:
+async def test_offline_group_is_an_error_except_for_ids(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     for broker in brokers:
         broker.fail(RequestCode.GET_CONSUMER_CONNECTION_LIST, ResponseCode.CONSUMER_NOT_ONLINE)
         broker.fail(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ResponseCode.SYSTEM_ERROR, "no consumer for this group")

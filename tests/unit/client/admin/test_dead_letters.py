@@ -53,5 +53,5 @@ def test_tag_that_our_producers_refuse_is_kept() -> None:
         ({"REAL_TOPIC": "%RETRY%G"}, None),
     ],
 )
-def test_the_original_topic_is_the_one_that_was_noted_first(properties: dict[str, str], topic: str | None) -> None:
+def test_first_noted_original_topic_counts(properties: dict[str, str], topic: str | None) -> None:
     assert original_topic(letter(properties)) == topic

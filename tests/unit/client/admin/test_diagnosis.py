@@ -142,11 +142,11 @@ def test_every_stall_has_advice() -> None:
         assert "{" not in finding.advice
 
 
-def test_the_lag_of_a_pull_consumer_that_gets_on_is_no_fault() -> None:
+def test_lag_of_an_active_consumer_is_no_fault() -> None:
     assert judge(group(3, StallCause.NO_MEMBER, NOW_MS - 29_000, members=None)) == []
 
 
-def test_members_that_subscribe_differently_are_searched_for_missing_topics() -> None:
+def test_differing_subscriptions_are_searched_for_missing_topics() -> None:
     """The broker's table has the subscriptions of the last member only."""
     found = judge(group(subscription_differences=(SubscriptionDifference("gone", (("*", ("c1",)), (None, ("c2",)))),)))
     assert [(finding.kind.value, finding.topic) for finding in found] == [
@@ -164,7 +164,7 @@ def test_members_that_subscribe_differently_are_searched_for_missing_topics() ->
         ({}, None, None),
     ],
 )
-def test_the_clock_of_a_broker_follows_from_start_and_uptime(
+def test_broker_clock_follows_from_start_and_uptime(
     runtime: dict[str, str], uptime_s: int | None, clock_ms: int | None
 ) -> None:
     assert uptime_of(runtime) == uptime_s

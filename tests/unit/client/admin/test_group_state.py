@@ -1,4 +1,4 @@
-"""How a group is doing, as brokers that know little and members that answer or do not tell it."""
+"""The state of a group, from the answers of brokers and members, which may be incomplete or missing."""
 
 import time
 
@@ -104,7 +104,7 @@ async def test_owners_locks_and_progress_come_from_the_members(group: Group) -> 
     assert (second.owners, second.lock_owner, second.progress_ms, second.stall) == ((), None, None, None)
 
 
-async def test_a_broker_of_ours_knows_locks_and_progress_better(group: Group) -> None:
+async def test_our_broker_knows_locks_and_progress_better(group: Group) -> None:
     group.offsets[QUEUE] = OffsetWrapper(10, 7, 0, "c9", 1234, 0)
     first = await group.first()
     assert (first.lock_owner, first.progress_ms, first.stall) == ("c9", 1234, None)
@@ -124,7 +124,7 @@ async def test_recently_finished_handler_is_no_stall_unless_orderly(group: Group
     assert await group.cause() is StallCause.HANDLER_BLOCKED
     info.mq_table = group.held(QUEUE, consumed_s_ago=1, locked=True)
     info.status_table = {"Topic": ConsumeStatus(consume_failed_tps=1.0)}
-    assert await group.cause() is None  # sent back: the others go on
+    assert await group.cause() is None  # sent back: the others continue
     info.properties = {"PROP_CONSUMEORDERLY": "true"}
     assert await group.cause() is StallCause.HANDLER_FAILING
 
@@ -136,7 +136,7 @@ async def test_a_group_without_members_consumes_nothing(group: Group) -> None:
     assert [queue.stall is not None and queue.stall.cause for queue in state.queues] == [StallCause.NO_MEMBER, False]
 
 
-async def test_a_group_that_may_not_consume_is_told_so(group: Group) -> None:
+async def test_group_without_permission_to_consume(group: Group) -> None:
     configs = SubscriptionGroupWrapper({"G": SubscriptionGroupConfig("G", consume_enable=False)})
     group.broker.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda command: command.reply(body=configs.encode()))
     assert await group.cause() is StallCause.DISABLED

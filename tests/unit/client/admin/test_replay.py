@@ -36,7 +36,7 @@ async def test_a_late_replay_keeps_to_its_schedule(autojump_clock: MockClock) ->
     assert trio.current_time() - began == pytest.approx(4)
 
 
-def test_messages_of_one_queue_go_to_one_queue_of_their_broker() -> None:
+def test_messages_of_one_queue_go_to_one_queue() -> None:
     queues = [MessageQueue(RETRY, broker, queue_id) for broker in ("a", "b") for queue_id in range(2)]
     chosen = []
     for broker, queue_id in (("b", 0), ("b", 1), ("b", 2), ("a", 5), ("gone", 6)):
@@ -46,7 +46,7 @@ def test_messages_of_one_queue_go_to_one_queue_of_their_broker() -> None:
     assert chosen == [2, 3, 2, 1, 2]
 
 
-def test_a_copy_keeps_what_handlers_read_and_nothing_that_brokers_act_on() -> None:
+def test_copy_keeps_user_properties_only() -> None:
     properties = {str(value): "1" for name, value in vars(PropertyName).items() if name.isupper()}
     message = decode_record(make_record("T", 0, 0, b"", {**properties, "color": "red"}))
     assert decode_properties(copy_properties(message, "NS%T").encode()) == {

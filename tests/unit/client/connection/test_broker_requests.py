@@ -83,7 +83,7 @@ async def test_the_offsets_in_memory_are_told(fake_broker: FakeBroker, registere
 
 
 @pytest.mark.parametrize(("group", "code", "body"), [("group", 0, b"info"), ("another", 1, b"")])
-async def test_running_info_is_told_for_the_groups_that_are_here(
+async def test_running_info_of_registered_groups(
     fake_broker: FakeBroker, registered: FakeConsumer, group: str, code: int, body: bytes
 ) -> None:
     header = GetConsumerRunningInfoRequestHeader(group, "client")
@@ -124,9 +124,7 @@ class FullConnection:
         raise AssertionError(frame)
 
 
-async def test_a_peer_that_does_not_read_gets_no_more_answers(
-    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_peer_that_does_not_read_gets_no_answers(nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
     consumer = FakeConsumer("Topic")
     server = RequestServer({"group": consumer}, {}, Replies(), nursery, Namespace(None))
     connection: Any = FullConnection()
@@ -140,7 +138,7 @@ async def test_a_peer_that_does_not_read_gets_no_more_answers(
     assert caplog.text.count("does not read") == 1
 
 
-async def test_a_request_that_cannot_be_read_is_refused_and_logged(
+async def test_unreadable_request_is_refused_and_logged(
     fake_broker: FakeBroker, registered: FakeConsumer, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = await asked(fake_broker, direct_request(body=b"no record"))

@@ -46,7 +46,7 @@ async def test_as_dialled_reaches_broker_at_name_server_host(fake_broker: FakeBr
             await instance.requests.invoke("172.17.0.3:1", instance.requests.command(RequestCode.HEART_BEAT))
 
 
-async def test_a_nonsense_address_in_a_route_is_a_connect_error(fake_broker: FakeBroker) -> None:
+async def test_nonsense_address_of_a_route_cannot_be_dialled(fake_broker: FakeBroker) -> None:
     fake_broker.routes["Topic"].broker_datas[0].broker_addrs[0] = "null"
     async with ClientInstance(fake_broker.address, ClientConfig(advertise="as-dialled")) as instance:
         await instance.routes.topic_route("Topic")
@@ -54,25 +54,7 @@ async def test_a_nonsense_address_in_a_route_is_a_connect_error(fake_broker: Fak
             await instance.requests.invoke("null", instance.requests.command(RequestCode.HEART_BEAT))
 
 
-async def test_request_times_out_while_connecting(
-    fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
-) -> None:
-    async def hang(*_arguments: object) -> None:
-        await trio.sleep_forever()
-
-    monkeypatch.setattr(trio, "open_tcp_stream", hang)
-    async with ClientInstance(fake_broker.address, ClientConfig(connect=False)) as instance:
-        with pytest.raises(ConnectError, match="no connection in time; it was given as name server"):
-            await instance.requests.invoke(fake_broker.address, instance.requests.command(RequestCode.HEART_BEAT), 1.0)
-
-
-async def test_an_unknown_address_is_questioned_first(fake_broker: FakeBroker) -> None:
-    async with ClientInstance(fake_broker.address) as instance:
-        with pytest.raises(ConnectError, match="refused; is a broker running there"):
-            await instance.requests.invoke("127.0.0.1:1", instance.requests.command(RequestCode.HEART_BEAT))
-
-
-async def test_a_closed_connection_is_replaced_before_it_is_gone(fake_broker: FakeBroker) -> None:
+async def test_closed_connection_is_replaced_at_once(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address) as instance:
         command = instance.requests.command(RequestCode.HEART_BEAT)
         await instance.requests.invoke(fake_broker.address, command)
@@ -83,7 +65,7 @@ async def test_a_closed_connection_is_replaced_before_it_is_gone(fake_broker: Fa
         assert instance.requests.connections.addresses() == {fake_broker.address}
 
 
-async def test_a_producer_of_a_left_instance_is_told_so(fake_broker: FakeBroker) -> None:
+async def test_producer_of_a_left_instance_fails_clearly(fake_broker: FakeBroker) -> None:
     async with ClientInstance(fake_broker.address) as instance:
         await instance.routes.topic_route("Topic")
         table = instance.requests.connections
@@ -91,36 +73,6 @@ async def test_a_producer_of_a_left_instance_is_told_so(fake_broker: FakeBroker)
         assert await table.connect(fake_broker.address, trio.current_time() + 3) is connection
     with pytest.raises(ClientClosedError):
         await table.connect(fake_broker.address, trio.current_time() + 3)
-
-
-async def test_dial_gives_a_connected_socket_without_delay() -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener:
-        port = listener.socket.getsockname()[1]
-        sock = await dial(f"127.0.0.1:{port}", 3)
-        assert isinstance(sock, socket.socket)
-        with sock:
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert not sock.getblocking()
-            async with await listener.accept() as stream:
-                sock.send(b"x")
-                assert await stream.receive_some() == b"x"
-
-
-async def test_refused_dial_error_names_address_reason_and_hint() -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-        with pytest.raises(
-            ConnectError, match=f"cannot connect to 127.0.0.1:{port}: Connection refused; look at the setting"
-        ):
-            await dial(f"127.0.0.1:{port}", 3, "look at the setting")
-
-
-@pytest.mark.parametrize(("address", "reason"), [("nowhere", "must be host:port"), ("h:70000", "must be host:port")])
-async def test_an_impossible_address_is_a_connect_error(address: str, reason: str) -> None:
-    with pytest.raises(ConnectError, match=reason):
-        await dial(address, 3)
 
 
 async def test_an_unknown_host_is_a_connect_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +86,7 @@ async def test_an_unknown_host_is_a_connect_error(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "ho\u2488st", "\udcff"], ids=["empty", "long", "dot", "surrogate"])
-async def test_a_name_that_no_host_can_have_cannot_be_dialled(host: str) -> None:
+async def test_impossible_host_name_cannot_be_dialled(host: str) -> None:
     with pytest.raises(ConnectError, match=f"cannot connect to {host}:1: "):
         await dial(f"{host}:1", 3)
 

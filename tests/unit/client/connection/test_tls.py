@@ -1,5 +1,4 @@
 import ssl
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,8 +7,7 @@ import trio
 
 from tests.certificates import Authority, Identity, server_context
 from tests.unit.client.fake_broker import FakeBroker
-from triomq.client import ClientConfig, ClientInstance, ConfigError, Message, Producer, TlsConfig
-from triomq.common.tls import TlsSession
+from triomq.client import ClientConfig, ClientInstance, ConfigError, TlsConfig
 from triomq.protocol.errors import ClientError
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -36,37 +34,7 @@ async def ask(broker: FakeBroker, tls: TlsConfig | bool, body: bytes = b"", addr
         return bytes((await instance.requests.invoke(address or broker.address, command)).body)
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
-async def test_requests_of_any_size_pass_side_by_side(
-    fake_broker: FakeBroker, authority: Authority, identity: Identity, version: ssl.TLSVersion
-) -> None:
-    fake_broker.tls = server_context(identity)
-    fake_broker.tls.maximum_version = version
-    fake_broker.handlers[CODE] = lambda command: command.reply(body=bytes(command.body)[::-1])
-    bodies = [bytes([number]) * size for number, size in enumerate((0, 1, 16_384, 70_000, 300_000, 3_000_000))]
-
-    async def exchange(instance: ClientInstance, body: bytes) -> None:
-        command = RemotingCommand(CODE, body=b"<" + body)
-        answer = await instance.requests.invoke(fake_broker.address, command, timeout_s=20)
-        assert answer.body == body[::-1] + b"<"
-
-    async with ClientInstance(fake_broker.address, config(TlsConfig(ca=authority.ca))) as instance:
-        async with trio.open_nursery() as nursery:
-            for body in bodies * 3:
-                nursery.start_soon(exchange, instance, body)
-    assert fake_broker.connected == 1
-
-
-async def test_a_producer_uses_tls_to_name_server_and_broker(
-    fake_broker: FakeBroker, authority: Authority, identity: Identity
-) -> None:
-    fake_broker.tls = server_context(identity)
-    settings = config(TlsConfig(ca=str(authority.ca)))
-    async with Producer("g", namesrv=fake_broker.address, config=settings) as producer:
-        assert (await producer.send(Message("Topic", b"body"))).message_id
-
-
-async def test_own_certificate_is_shown_to_a_server_that_wants_one(
+async def test_own_certificate_is_shown_on_request(
     fake_broker: FakeBroker, authority: Authority, identity: Identity
 ) -> None:
     fake_broker.tls = server_context(identity)
@@ -77,40 +45,13 @@ async def test_own_certificate_is_shown_to_a_server_that_wants_one(
     assert await ask(fake_broker, TlsConfig(ca=authority.ca, cert=mine.cert, key=mine.key)) == b"yes"
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
-async def test_a_client_without_certificate_learns_that_the_server_wants_one(
-    authority: Authority, identity: Identity, nursery: trio.Nursery, version: ssl.TLSVersion
-) -> None:
-    context = server_context(identity)
-    context.load_verify_locations(authority.ca)
-    context.verify_mode, context.maximum_version = ssl.CERT_REQUIRED, version
-
-    async def serve(stream: trio.SocketStream) -> None:
-        session = TlsSession(context, is_server=True)
-        with suppress(trio.BrokenResourceError):
-            while data := await stream.receive_some():
-                session.receive(data)
-                with suppress(ssl.SSLError):
-                    session.shake_hands()
-                await stream.send_all(session.seal())
-                session.sent(len(session.seal()))
-
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    nursery.start_soon(trio.serve_listeners, serve, [listener])
-    address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
-    with pytest.raises(ClientError, match=r" give your certificate: TlsConfig\(cert=, key=\)"):
-        async with ClientInstance(address, config(TlsConfig(ca=authority.ca))):
-            pass
-    nursery.cancel_scope.cancel()
-
-
 async def refusal(broker: FakeBroker, tls: TlsConfig | bool) -> str:
     with trio.fail_after(5), pytest.raises(ClientError) as caught:
         await ask(broker, tls)
     return str(caught.value)
 
 
-async def test_a_server_is_trusted_by_its_signature_and_its_name(
+async def test_server_is_trusted_by_signature_and_name(
     fake_broker: FakeBroker, authority: Authority, tmp_path: Path
 ) -> None:
     fake_broker.handlers[CODE] = lambda command: command.reply(body=b"yes")
@@ -144,12 +85,6 @@ async def test_a_peer_without_tls_is_told(answer: bytes, nursery: trio.Nursery) 
             pass
     assert "--tls-cert" in str(caught.value)
     nursery.cancel_scope.cancel()
-
-
-async def test_a_plain_client_at_a_tls_port_learns_what_to_change(fake_broker: FakeBroker, identity: Identity) -> None:
-    fake_broker.tls = server_context(identity)
-    text = await refusal(fake_broker, False)
-    assert "Or does it want TLS?" in text or "the peer looks like a TLS server (connect with TLS)" in text
 
 
 async def test_a_silent_peer_costs_the_time_to_connect(fake_broker: FakeBroker, nursery: trio.Nursery) -> None:

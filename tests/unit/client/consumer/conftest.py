@@ -2,10 +2,8 @@
 
 import pytest
 
-from tests.unit.client.consumer.broadcast_bench import files_take_no_time
+from tests.unit.client.consumer.benches import QUEUE, Bench, files_take_no_time
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
-from tests.unit.client.consumer.pull_bench import Bench
-from tests.unit.client.consumer.push_bench import QUEUE
 from triomq.client.cluster.instance import ClientInstance
 from triomq.protocol.message_queue import MessageQueue
 

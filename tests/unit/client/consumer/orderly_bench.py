@@ -1,4 +1,4 @@
-"""An orderly service with one process queue, a handler that does as told, and a sender that takes notes."""
+"""An orderly service with one process queue, a scripted handler, and a sender that records its messages."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ SUSPEND = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
 
 class DeadLetters:
-    """Keeps offsets of dead letters, and refuses some while told to."""
+    """Records offsets of dead letters, and refuses some on request."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []

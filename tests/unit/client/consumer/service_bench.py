@@ -18,7 +18,7 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 
 
 class Sender:
-    """Notes what is sent back, and refuses while told to."""
+    """Records messages that are sent back, and refuses on request."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int]] = []

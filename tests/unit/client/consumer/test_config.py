@@ -67,7 +67,7 @@ def test_an_offset_is_kept() -> None:
 
 def test_a_time_without_a_zone_is_refused() -> None:
     with pytest.raises(ConfigError, match="time zone"):
-        StartPolicy.parse(datetime(2026, 1, 2))  # noqa: DTZ001  # that is what is refused
+        StartPolicy.parse(datetime(2026, 1, 2))  # noqa: DTZ001  # the refused value
 
 
 @pytest.mark.parametrize("start", ["first", "", "LATEST", -1, True])

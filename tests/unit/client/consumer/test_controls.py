@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.unit.client.consumer.benches import Inbox, consumer
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
-from tests.unit.client.consumer.push_bench import Inbox, consumer
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.push import PushConsumer
 from triomq.protocol.bodies.client import ConsumerRunningInfo
@@ -23,41 +23,6 @@ def subscribed(cluster: FakeCluster) -> dict[str, str]:
     """What the newest heartbeat says."""
     (data,) = cluster.heartbeats[-1].consumer_data_set
     return {one.topic: one.sub_string for one in data.subscription_data_set if one.topic != "%RETRY%G"}
-
-
-async def test_a_topic_that_is_added_is_consumed_at_once(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    (second,) = cluster.add_topic("U")
-    cluster.send(second, b"old")
-    inbox = Inbox()
-    async with consumer(inbox, instance) as push:
-        await push.wait_assigned()
-        began = trio.current_time()
-        await push.subscribe("U", "*")
-        assert (topics(push), trio.current_time() - began) == (["T", "U"], 0)
-        assert subscribed(cluster) == {"T": "*", "U": "*"}
-        cluster.send(second, b"new")
-        await wait_all_tasks_blocked()
-        assert inbox.ended == [0, 1]
-        info = ConsumerRunningInfo.decode(cluster.instances[0].consumers["G"].running_info())
-        assert info.status_table["U"].consume_ok_tps <= 2_000  # not 2 messages in no time
-    assert cluster.committed["G", second] == 2
-
-
-async def test_start_policy_applies_to_added_but_not_later_topics(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    (there,) = cluster.add_topic("There")
-    cluster.send(there, b"x", b"y")
-    async with consumer(Inbox(), instance, start="latest") as push:
-        await push.subscribe("There")
-        await push.subscribe("Later")
-        (later,) = cluster.add_topic("Later")
-        cluster.send(later, b"x", b"y")
-        await trio.sleep(6)
-        assert push.statistics().queues[there].committed_offset == 2
-        assert push.statistics().succeeded == 2
 
 
 async def test_changed_expression_applies_even_to_a_held_pull(
@@ -81,27 +46,6 @@ async def test_changed_expression_applies_even_to_a_held_pull(
         assert trio.current_time() == 0
 
 
-async def test_pulls_never_name_a_version_that_brokers_were_not_told(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    behind: list[int] = []
-
-    def look(command: RemotingCommand) -> None:
-        (data,) = cluster.heartbeats[-1].consumer_data_set
-        told = {one.topic: one.sub_version for one in data.subscription_data_set}
-        behind.append(told[command.ext_fields["topic"]] - int(command.ext_fields["subVersion"]))
-
-    cluster.handlers[RequestCode.PULL_MESSAGE] = look
-    async with consumer(Inbox(), instance) as push:
-        await push.wait_assigned()
-        for expression in ("A", "B", "*"):
-            cluster.send(topic, b"x")
-            await push.subscribe("T", expression)
-            await wait_all_tasks_blocked()
-    assert len(behind) >= 5
-    assert min(behind) >= 0
-
-
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_unsubscribed_topic_is_released_with_offsets_stored(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, orderly: bool
@@ -122,20 +66,6 @@ async def test_unsubscribed_topic_is_released_with_offsets_stored(
         cluster.send(topic, b"x")
         await trio.sleep(60)
         assert inbox.ended == [0, 1, 0]
-
-
-async def test_a_topic_comes_back_where_it_was(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    inbox = Inbox()
-    cluster.send(topic, b"0", b"1")
-    async with consumer(inbox, instance, start="latest") as push:
-        await push.wait_assigned()
-        await push.unsubscribe("T")
-        cluster.send(topic, b"2", b"3")
-        await push.subscribe("T")
-        await wait_all_tasks_blocked()
-        assert inbox.ended == [2, 3]
 
 
 async def test_topic_can_be_unsubscribed_during_assignment(
@@ -230,27 +160,6 @@ async def test_suspended_consumer_keeps_offset_of_new_member(
     assert cluster.committed["G", topic] == 7
 
 
-async def test_suspended_consumer_stores_last_progress_on_exit(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    inbox = Inbox(busy_s=2)
-    cluster.send(topic, b"0", b"1")
-    async with consumer(inbox, instance) as push:
-        await trio.sleep(1)
-        push.suspend()
-    assert cluster.committed["G", topic] == 2
-
-
-async def test_unsubscribing_works_while_suspended(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    async with consumer(Inbox(), instance) as push:
-        await push.wait_assigned()
-        push.suspend()
-        await push.unsubscribe("T")
-        assert topics(push) == []
-
-
 async def test_more_handlers_run_at_once_after_resizing(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
@@ -267,7 +176,7 @@ async def test_more_handlers_run_at_once_after_resizing(
                 push.resize(number)
 
 
-async def test_a_consumer_that_is_not_open_cannot_be_changed(
+async def test_closed_consumer_cannot_be_changed(
     autojump_clock: MockClock, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     push = consumer(Inbox(), instance)

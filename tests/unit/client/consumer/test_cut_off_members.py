@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.unit.client.consumer.benches import Inbox, consumer
 from tests.unit.client.consumer.fake_cluster import ADDRESS, FakeCluster, FakeInstance, as_instance
-from tests.unit.client.consumer.push_bench import Inbox, consumer
 from triomq.client.consumer.config import LitePullConfig
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.protocol.codes import RequestCode
@@ -79,7 +79,7 @@ async def test_progress_that_the_other_member_stores_late_counts(
     assert min(progress_stored(cluster, topic)[-5:]) >= 90
 
 
-async def test_cut_off_member_that_ends_sets_no_progress_back(
+async def test_cut_off_member_sets_no_progress_back(
     cluster: FakeCluster, topic: MessageQueue, instances: tuple[FakeInstance, FakeInstance], autojump_clock: MockClock
 ) -> None:
     cut = instances[0]

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.unit.client.consumer.benches import G, assigned
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, make_message, offsets_of
-from tests.unit.client.consumer.lite_pull_bench import G, assigned
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.config import ClientConfig
@@ -61,7 +61,7 @@ def fake(cluster: FakeCluster) -> FakeInstance:
     return FakeInstance(cluster)
 
 
-async def test_running_info_tells_an_active_consumer_and_its_queues(
+async def test_running_info_of_an_active_consumer(
     fake: FakeInstance, cluster: FakeCluster, topic: MessageQueue
 ) -> None:
     cluster.send(topic, b"x", b"y")
@@ -74,7 +74,7 @@ async def test_running_info_tells_an_active_consumer_and_its_queues(
     assert [subscription.topic for subscription in info.subscription_set] == ["T"]
 
 
-async def test_an_offset_reset_moves_the_position_and_is_stored(
+async def test_offset_reset_moves_position_and_is_stored(
     autojump_clock: MockClock, fake: FakeInstance, cluster: FakeCluster, topic: MessageQueue
 ) -> None:
     cluster.send(topic, *(b"%d" % number for number in range(9)))
@@ -107,20 +107,6 @@ async def test_commit_stores_healthy_queues_and_raises_for_others(fake: FakeInst
     assert cluster.committed["G", two] == 4
 
 
-async def test_a_new_member_takes_its_share_at_once(
-    autojump_clock: MockClock, fake: FakeInstance, cluster: FakeCluster
-) -> None:
-    queues = cluster.add_topic("T", 4)
-    async with running(fake, queues[0]) as first:
-        async with running(FakeInstance(cluster, "127.0.0.1@2"), queues[0]) as second:
-            await wait_all_tasks_blocked()
-            assert (first.queues, second.queues) == (queues[:2], queues[2:])
-        cluster.add_topic("T", 6)
-        await wait_all_tasks_blocked()
-        assert len(first.queues) == 6
-        assert trio.current_time() == 0
-
-
 @pytest.mark.parametrize(
     ("model", "given", "name"),
     [
@@ -140,23 +126,6 @@ async def test_broadcasting_consumer_instance_is_named_like_in_java(
         _offsets,
     ):
         assert instance.config.instance_name == name
-
-
-async def test_offsets_are_stored_soon_after_change_and_periodically(
-    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    def stored() -> int:
-        return len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET))
-
-    async with assigned(instance, auto_commit=False) as consumer:
-        await trio.sleep(0.1)
-        consumer.commit_nowait({topic: 0})
-        await trio.sleep(0.5)
-        assert stored() == 1
-        await trio.sleep(4)
-        assert stored() == 1
-        await trio.sleep(0.9)
-        assert stored() == 2
 
 
 async def test_leave_from_unresponsive_broker_takes_bounded_time(

@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.unit.client.consumer.benches import QUEUE, Inbox, consumer
 from tests.unit.client.consumer.fake_cluster import FakeCluster, make_message, offsets_of
-from tests.unit.client.consumer.push_bench import QUEUE, Inbox, consumer
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer import hooks
 from triomq.client.consumer.config import ConsumeStatus
@@ -16,7 +16,7 @@ from triomq.protocol.record.message import MessageExt
 
 
 class Notes(ConsumeHook):
-    """Writes down what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.before_calls: list[tuple[str, list[int]]] = []
@@ -88,7 +88,7 @@ async def test_handler_error_reaches_consumer_after_hooks() -> None:
     assert notes.last.error is error
 
 
-def test_a_slow_success_is_told_as_such_but_stays_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_success_is_reported_but_stays_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     notes = Notes()
     times = iter([100.0, 1_000.0])
     monkeypatch.setattr(hooks, "perf_counter", lambda: next(times))
@@ -140,7 +140,7 @@ async def test_a_hook_that_raises_changes_no_outcome(
     assert caplog.text.count("consume hook failed") == 4
 
 
-def test_filters_run_in_sequence_and_cannot_add_or_reorder() -> None:
+def test_filters_run_in_order_and_only_remove() -> None:
     messages = [make_message(queue_offset) for queue_offset in range(6)]
 
     def even(queue: MessageQueue, found: list[MessageExt]) -> list[MessageExt]:

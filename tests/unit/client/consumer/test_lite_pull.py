@@ -1,30 +1,38 @@
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, offsets_of
-from tests.unit.client.consumer.lite_pull_bench import G, assigned, fill, poll_all
+from tests.unit.client.consumer.benches import G, Machine, assigned, fill, poll_all
+from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, offsets_of, pull_answer
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import LitePullConfig
 from triomq.client.consumer.lite_pull import LitePullConsumer
-from triomq.protocol.bodies.client import ConsumeType
-from triomq.protocol.codes import RequestCode
+from triomq.client.consumer.offsets.local_offsets import OffsetsFile
+from triomq.protocol.bodies.client import ConsumeType, MessageModel
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
+    BrokerResponseError,
     ClientClosedError,
     ClientError,
     ConfigError,
+    ConnectError,
     IllegalNameError,
     NoRouteError,
     SubscriptionParseError,
+    SystemBusyError,
 )
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.wire.command import RemotingCommand
+
+pytestmark = pytest.mark.usefixtures("files_take_no_time")
 
 # --- subscribing and assigning ------------------------------------------------------------------------------
 
 
-async def test_assign_after_subscribe_fails_and_the_other_way_round(
+async def test_assign_and_subscribe_exclude_each_other(
     autojump_clock: MockClock, topic: MessageQueue, instance: ClientInstance, cluster: FakeCluster
 ) -> None:
     """C.2 scenario 68."""
@@ -39,7 +47,7 @@ async def test_assign_after_subscribe_fails_and_the_other_way_round(
             await consumer.unsubscribe("T")
 
 
-async def test_whoever_waits_is_told_when_the_consumer_is_left(
+async def test_waiters_wake_when_the_consumer_is_left(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     told: list[str] = []
@@ -66,49 +74,6 @@ async def test_whoever_waits_is_told_when_the_consumer_is_left(
     assert sorted(told) == ["assign", "poll", "wait_assigned"]
 
 
-async def test_members_share_topic_and_commit_delivered_messages(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    queues = cluster.add_topic("T", 4)
-    for queue in queues:
-        fill(cluster, 3, queue)
-    other = as_instance(FakeInstance(cluster, "127.0.0.1@2"))
-    async with LitePullConsumer(G, instance=instance, start="earliest", auto_commit=False) as first:
-        await first.subscribe("T")
-        await first.wait_assigned()
-        assert first.assignment() == queues
-        assert len(await poll_all(first)) == 12
-        await first.commit()
-        async with LitePullConsumer(G, instance=other, start="earliest") as second:
-            await second.subscribe("T")
-            await second.wait_assigned()
-            await wait_all_tasks_blocked()
-            assert (first.assignment(), second.assignment()) == (queues[:2], queues[2:])
-            assert await poll_all(second) == []
-        await wait_all_tasks_blocked()
-        assert first.assignment() == queues
-
-
-async def test_a_change_of_the_assignment_is_told(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    queues = cluster.add_topic("T", 4)
-    other = as_instance(FakeInstance(cluster, "127.0.0.1@2"))
-    seen: list[tuple[MessageQueue, ...]] = []
-
-    async def watch(consumer: LitePullConsumer) -> None:
-        while len(seen) < 3:
-            seen.append(await consumer.wait_assignment_changed(seen[-1] if seen else ()))
-
-    async with LitePullConsumer(G, instance=instance) as first, trio.open_nursery() as nursery:
-        await first.subscribe("T")
-        nursery.start_soon(watch, first)
-        async with LitePullConsumer(G, instance=other) as second:
-            await second.subscribe("T")
-            await wait_all_tasks_blocked()
-    assert seen == [queues, queues[:2], queues]
-
-
 async def test_leave_raises_for_callers_waiting_for_reassignment(topic: MessageQueue, instance: ClientInstance) -> None:
     errors: list[ClientError] = []
 
@@ -125,7 +90,7 @@ async def test_leave_raises_for_callers_waiting_for_reassignment(topic: MessageQ
     assert isinstance(errors[0], ClientClosedError)
 
 
-async def test_topic_can_be_added_removed_and_its_expression_changed(
+async def test_topic_is_added_removed_and_changed(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     (one,), (two,) = cluster.add_topic("One"), cluster.add_topic("Two")
@@ -154,35 +119,11 @@ async def test_topic_can_be_added_removed_and_its_expression_changed(
     assert data.consume_type is ConsumeType.CONSUME_ACTIVELY
 
 
-async def test_assigned_queues_are_exclusive_and_subscribe_nothing(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    queues = cluster.add_topic("T", 4)
-    other = as_instance(FakeInstance(cluster, "127.0.0.1@2"))
-    async with assigned(instance, *queues) as first, assigned(other, queues[1]) as second:
-        await first._engine._instance.groups.beat()  # type: ignore[union-attr]  # it is there
-        await trio.sleep(60)
-        assert (first.assignment(), second.assignment()) == (queues, (queues[1],))
-        assert not cluster.heartbeats[-1].consumer_data_set[0].subscription_data_set
-        await first.assign(queues[2:])
-        assert first.assignment() == queues[2:]
-
-
-async def test_lite_pull_requests_are_flagged_with_their_expression(
-    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    async with assigned(instance, expressions={"T": "A || B"}):
-        await wait_all_tasks_blocked()
-    (pull,) = cluster.of(RequestCode.PULL_MESSAGE)
-    assert (pull.ext_fields["sysFlag"], pull.ext_fields["subscription"]) == ("22", "A || B")
-    assert pull.ext_fields["suspendTimeoutMillis"] == "20000"
-
-
 @pytest.mark.parametrize("is_assigned", [False, True])
-async def test_pulls_in_flight_are_sent_again_only_if_their_filter_changes(
+async def test_changed_filter_repeats_pulls_in_flight(
     topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance, is_assigned: bool
 ) -> None:
-    """A broker of 5.x tells a reset once, perhaps in the answer to a pull that nobody waits for."""
+    """A broker of 5.x reports a reset once, perhaps in the answer to an abandoned pull."""
 
     async def consume(tags: str) -> int:
         await (consumer.assign([topic], {"T": tags}) if is_assigned else consumer.subscribe("T", tags))
@@ -216,35 +157,10 @@ async def test_what_cannot_be_consumed_is_refused(topic: MessageQueue, instance:
         await consumer.poll()
 
 
-async def test_later_topic_is_consumed_from_its_first_message(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    async with LitePullConsumer(G, instance=instance) as consumer:
-        await consumer.subscribe("T")
-        await consumer.wait_assigned()
-        cluster.add_topic("T")
-        fill(cluster, 2)
-        assert offsets_of(await consumer.poll(10)) == [0, 1]
-
-
 # --- polling ------------------------------------------------------------------------------------------------
 
 
-async def test_a_poll_returns_the_messages_of_one_pull_each_once(
-    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    fill(cluster, 70)
-    async with assigned(instance) as consumer:
-        await wait_all_tasks_blocked()
-        units = [offsets_of(await consumer.poll()) for _ in range(3)]
-        assert [len(unit) for unit in units] == [32, 32, 6]
-        assert [*units[0], *units[1], *units[2]] == list(range(70))
-        statistics = consumer.statistics()
-        assert (statistics.polled, statistics.cached_messages, statistics.cached_bytes) == (70, 0, 0)
-    assert consumer.statistics().queues[topic].next_pull_offset == 70
-
-
-async def test_a_poll_waits_as_long_as_it_is_told_to_and_no_longer(
+async def test_poll_waits_exactly_as_long_as_given(
     autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     async with assigned(instance) as consumer, trio.open_nursery() as nursery:
@@ -296,7 +212,7 @@ async def test_tasks_that_poll_at_once_share_the_messages(
     assert sorted(got) == list(range(200))
 
 
-async def test_pulling_pauses_on_full_cache_and_resumes_with_polling(
+async def test_full_cache_pauses_pulling_until_polled(
     topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     fill(cluster, 500)
@@ -307,18 +223,7 @@ async def test_pulling_pauses_on_full_cache_and_resumes_with_polling(
         assert await poll_all(consumer) == list(range(500))
 
 
-async def test_a_limit_for_all_queues_bounds_their_sum(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    queues = cluster.add_topic("T", 8)
-    for queue in queues:
-        fill(cluster, 500, queue)
-    async with assigned(instance, *queues, settings=LitePullConfig(max_cached_messages_in_all=256)) as consumer:
-        await wait_all_tasks_blocked()
-        assert consumer.statistics().cached_messages <= 256 + 8 * 32
-
-
-async def test_paused_queues_are_not_pulled_but_cache_can_be_polled(
+async def test_paused_queue_is_polled_from_its_cache(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
 ) -> None:
     one, two = queues = cluster.add_topic("T", 2)
@@ -342,43 +247,6 @@ async def test_paused_queues_are_not_pulled_but_cache_can_be_polled(
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-async def test_leave_stores_committed_offsets_and_leaves_group(
-    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    fill(cluster, 40)
-    async with assigned(instance, auto_commit=False) as consumer:
-        await consumer.poll()
-        consumer.commit_nowait()
-        await consumer.poll()
-        assert cluster.members(G) == ["127.0.0.1@1"]
-    assert cluster.committed[G, topic] == 32
-    assert cluster.members(G) == []
-
-
-async def test_leaving_by_a_cancellation_stores_it_too(
-    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    fill(cluster, 40)
-    with trio.CancelScope() as scope:
-        async with assigned(instance, auto_commit=False) as consumer:
-            await consumer.poll()
-            consumer.commit_nowait()
-            scope.cancel()
-            await trio.sleep_forever()
-    assert scope.cancelled_caught
-    assert cluster.committed[G, topic] == 32
-    assert cluster.members(G) == []
-
-
-async def test_a_consumer_that_never_subscribed_joins_no_group(cluster: FakeCluster, instance: ClientInstance) -> None:
-    cluster.add_topic("T", 2)
-    async with LitePullConsumer(G, instance=instance) as consumer:
-        queue, _ = await consumer.queues("T")
-        assert await consumer.committed(queue) is None
-    assert not cluster.of(RequestCode.HEART_BEAT)
-    assert cluster.members(G) == []
-
-
 async def test_backlog_uses_long_pulls_where_brokers_offer_them(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
@@ -387,3 +255,228 @@ async def test_backlog_uses_long_pulls_where_brokers_offer_them(
     async with assigned(instance) as consumer:
         sizes = [len(await consumer.poll()) for _ in range(3)]
     assert sizes == [32, 256, 212]
+
+
+class Station(Machine):
+    """Its members poll."""
+
+    def consumer(self, name: str = "one", **more: object) -> LitePullConsumer:
+        given: dict[str, object] = {"start": "earliest", "auto_commit": False}
+        return LitePullConsumer(
+            G,
+            instance=self.instance(name),
+            model=MessageModel.BROADCASTING,
+            settings=LitePullConfig(local_offset_dir=self.folder),
+            **(given | more),  # type: ignore[arg-type]
+        )
+
+
+@pytest.fixture
+def station(cluster: FakeCluster, tmp_path: Path) -> Station:
+    return Station(cluster, tmp_path)
+
+
+async def test_commit_writes_the_file_in_time(
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+) -> None:
+    file = station.folder / "one" / G / "offsets.json"
+    fill(cluster, 40)
+    async with station.consumer() as consumer:
+        await consumer.subscribe("T")
+        await consumer.poll()
+        await consumer.commit()
+        assert b":32" in file.read_bytes()
+        await consumer.poll()
+        consumer.commit_nowait()
+        await wait_all_tasks_blocked()
+        assert b":32" in file.read_bytes()
+        await trio.sleep(6)
+        assert b":40" in file.read_bytes()
+
+
+async def test_progress_is_known_before_anything_is_subscribed_to(
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+) -> None:
+    async with station.consumer() as consumer:
+        assert await consumer.committed(topic) is None
+        await consumer.assign([topic])
+        await consumer.commit({topic: 5})
+    async with station.consumer() as consumer:
+        assert await consumer.committed(topic) == 5
+
+
+async def test_commit_raises_on_unwritable_file_and_leave_retries(
+    autojump_clock: MockClock,
+    cluster: FakeCluster,
+    station: Station,
+    topic: MessageQueue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(cluster, 3)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with station.consumer() as consumer:
+        await consumer.assign([topic])
+        await poll_all(consumer)
+        with monkeypatch.context() as patch:
+            patch.setattr(OffsetsFile, "save", full)
+            with pytest.raises(ClientError, match=r"offsets.json not stored.*No space"):
+                await consumer.commit()
+    assert station.offsets() == {topic: 3}
+
+
+async def test_second_consumer_of_the_same_name_is_refused(
+    cluster: FakeCluster, station: Station, topic: MessageQueue
+) -> None:
+    async with station.consumer():
+        with pytest.raises(ClientError, match="another broadcasting consumer"):
+            async with station.consumer():
+                pass
+
+
+async def test_a_seek_outside_the_queue_fails(
+    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
+) -> None:
+    """C.2 scenario 68."""
+    fill(cluster, 5)
+    cluster.min_offsets[topic] = 100
+    async with assigned(instance) as consumer:
+        for wrong in (-1, 99, 106):
+            with pytest.raises(ConfigError, match="not within 100 and 105"):
+                await consumer.seek(topic, wrong)
+        with pytest.raises(ClientError, match="not assigned"):
+            await consumer.seek(MessageQueue("T", "broker-a", 7), 0)
+        for right in (100, 105):
+            await consumer.seek(topic, right)
+
+
+async def test_seek_discards_cached_messages_and_resumes_there(
+    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
+) -> None:
+    for number in range(100):
+        cluster.send(topic, b"x", store_timestamp=1000 + number // 10)
+    async with assigned(instance, auto_commit=False) as consumer:
+        await wait_all_tasks_blocked()
+        await consumer.seek(topic, 90)
+        assert consumer.position(topic) == 90
+        assert await poll_all(consumer) == list(range(90, 100))
+        await consumer.seek_to_begin(topic)
+        assert await poll_all(consumer) == list(range(100))
+        await consumer.seek_to_timestamp(topic, 1007)
+        assert await poll_all(consumer) == list(range(70, 100))
+        await consumer.seek_to_begin(topic)
+        await consumer.seek_to_end(topic)
+        assert await poll_all(consumer) == []
+        cluster.send(topic, b"new")
+        assert offsets_of(await consumer.poll(1)) == [100]
+    assert not cluster.committed
+
+
+async def test_unpolled_message_is_never_committed(
+    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
+) -> None:
+    """C.2 scenario 68."""
+    fill(cluster, 70)
+    async with assigned(instance) as consumer:
+        await trio.sleep(60)
+        assert cluster.committed.get((G, topic), 0) == 0
+        await consumer.poll()  # commits what earlier polls returned: nothing
+        await trio.sleep(4)
+        await consumer.poll()  # too early for another commit
+        await trio.sleep(0.6)
+        assert cluster.committed[G, topic] == 0
+        await trio.sleep(1)
+        await consumer.poll()
+        await trio.sleep(0.6)
+        assert cluster.committed[G, topic] == 64
+        await trio.sleep(60)
+    assert cluster.committed[G, topic] == 64
+    async with assigned(instance) as consumer:
+        assert offsets_of(await consumer.poll()) == list(range(64, 70))
+
+
+async def test_without_auto_commit_only_a_commit_commits(
+    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
+) -> None:
+    fill(cluster, 40)
+    async with assigned(instance, auto_commit=False) as consumer:
+        await consumer.poll()
+        await trio.sleep(60)
+        assert await consumer.committed(topic) is None
+        await consumer.commit()
+        assert cluster.committed[G, topic] == 32 == await consumer.committed(topic)
+        await consumer.poll()
+        await trio.sleep(60)
+        await consumer.commit({topic: 35})
+        assert cluster.committed[G, topic] == 35
+        consumer.commit_nowait([topic])
+        assert await consumer.committed(topic) == 40
+        assert cluster.committed[G, topic] == 35
+        await trio.sleep(0.6)
+        assert cluster.committed[G, topic] == 40
+        with pytest.raises(ConfigError, match="negative"):
+            await consumer.commit({topic: -1})
+        with pytest.raises(ClientError, match="not assigned"):
+            await consumer.commit([MessageQueue("T", "broker-a", 9)])
+        consumer.commit_nowait({topic: 3})
+    assert cluster.committed[G, topic] == 3
+
+
+async def test_a_commit_that_a_broker_refuses_raises(
+    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
+) -> None:
+    async with assigned(instance) as consumer:
+        cluster.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda command: command.reply(ResponseCode.SYSTEM_BUSY)
+        with pytest.raises(SystemBusyError):
+            await consumer.commit()
+        cluster.down = True
+        with pytest.raises(ConnectError):
+            await consumer.commit()
+
+
+async def test_other_tags_do_not_hold_the_position(
+    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
+) -> None:
+    fill(cluster, 50)
+    async with assigned(instance, expressions={"T": "A"}) as consumer:
+        await trio.sleep(1)
+        assert await consumer.poll(0) == []
+        assert consumer.position(topic) == 50
+        await trio.sleep(6)
+        await consumer.poll(0)
+        await trio.sleep(1)
+    assert cluster.committed[G, topic] == 50
+
+
+@pytest.mark.parametrize("target", [2, 40])
+async def test_broker_reset_clears_cache_and_is_committed(
+    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance, target: int
+) -> None:
+    """Brokers of 5.x answer the next pull with the new offset."""
+    fill(cluster, 40)
+    answers = [target]
+
+    def reset_once(command: RemotingCommand) -> RemotingCommand | None:
+        if command.ext_fields["queueOffset"] != "32" or not answers:
+            return None
+        return pull_answer(command, ResponseCode.PULL_OFFSET_MOVED, answers.pop(), min_offset=0, max_offset=40)
+
+    cluster.handlers[RequestCode.PULL_MESSAGE] = reset_once
+    async with assigned(instance, auto_commit=False) as consumer:
+        await wait_all_tasks_blocked()
+        assert consumer.position(topic) == await consumer.committed(topic) == target
+        assert await poll_all(consumer) == list(range(target, 40))
+        await trio.sleep(6)
+    assert cluster.committed[G, topic] == target
+
+
+async def test_offset_out_of_range_may_end_the_consumer(
+    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
+) -> None:
+    fill(cluster, 10)
+    cluster.committed[G, topic] = 99
+    with pytest.raises(BrokerResponseError, match="not within 0 and 10"):
+        async with assigned(instance, settings=LitePullConfig(out_of_range="raise")) as consumer:
+            await consumer.poll()

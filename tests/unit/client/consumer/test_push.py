@@ -1,124 +1,30 @@
+import signal
+import threading
+from collections.abc import Callable
 from datetime import datetime
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.unit.client.consumer.benches import QUEUE, Inbox, consumer
 from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, FakeInstance, as_instance, make_message
-from tests.unit.client.consumer.push_bench import Inbox, consumer
+from tests.unit.client.fake_broker import FakeBroker
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
+from triomq.client.config import ClientConfig
+from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.push import PushConsumer
-from triomq.protocol.bodies.client import ConsumerRunningInfo, ConsumeType, MessageModel
+from triomq.protocol.bodies.client import ConsumerRunningInfo
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     BrokerResponseError,
+    ClientClosedError,
     ClientError,
     ConfigError,
     IllegalNameError,
-    NameServerError,
 )
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
-
-
-async def test_messages_reach_the_handler_and_progress_the_broker(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    inbox = Inbox()
-    cluster.send(topic, *[b"x"] * 50)
-    async with consumer(inbox, instance) as push:
-        await push.wait_assigned()
-        await wait_all_tasks_blocked()
-        assert inbox.ended == list(range(50))
-        assert trio.current_time() == 0
-    assert cluster.committed["G", topic] == 50
-
-
-async def test_brokers_are_told_of_the_consumer(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    async with consumer(Inbox(), instance, subscriptions={"T": "A||B"}) as push:
-        await push.wait_assigned()
-        (data,) = cluster.heartbeats[0].consumer_data_set
-    assert (data.group_name, data.consume_type, data.message_model) == (
-        "G",
-        ConsumeType.CONSUME_PASSIVELY,
-        MessageModel.CLUSTERING,
-    )
-    assert data.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
-    assert {(one.topic, one.sub_string) for one in data.subscription_data_set} == {("T", "A||B"), ("%RETRY%G", "*")}
-    assert not cluster.members("G")
-
-
-async def test_heartbeats_come_before_pulls(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    beats_before_the_first_pull = []
-    cluster.handlers[RequestCode.PULL_MESSAGE] = lambda _command: beats_before_the_first_pull.append(
-        len(cluster.heartbeats)
-    )
-    async with consumer(Inbox(), instance) as push:
-        await push.wait_assigned()
-        await wait_all_tasks_blocked()
-    assert beats_before_the_first_pull[0] >= 1
-
-
-async def test_progress_is_stored_soon_and_again_in_each_interval(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    cluster.send(topic, b"x")
-    async with consumer(Inbox(), instance):
-        await trio.sleep(0.6)
-        assert cluster.committed["G", topic] == 1
-        before = len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET))
-        await trio.sleep(4)
-        assert len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == before
-        await trio.sleep(1)
-        assert len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == before + 2  # the retry topic's too
-
-
-async def test_a_failed_message_goes_back_to_the_broker(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    async def refuse(_message: MessageExt) -> ConsumeStatus:
-        return ConsumeStatus.RECONSUME_LATER
-
-    cluster.send(topic, b"x")
-    async with consumer(Inbox(), instance, on_message=refuse) as push:
-        await trio.sleep(1)
-        figures = push.statistics()
-    assert (figures.failed, figures.sent_back, figures.succeeded) == (1, 1, 0)
-    assert len(cluster.of(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
-    assert cluster.committed["G", topic] == 1
-
-
-async def test_statistics_are_a_picture_of_the_queues(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    inbox = Inbox(busy_s=10)
-    cluster.send(topic, *[b"x"] * 5)
-    async with consumer(inbox, instance, max_concurrency=2) as push:
-        await trio.sleep(1)
-        figures = push.statistics()
-        assert (figures.in_flight, figures.cached_messages, figures.succeeded) == (2, 5, 0)
-        assert figures.queues[topic].in_flight == 2
-        assert figures.queues[topic].lag == 5
-        await trio.sleep(30)
-        assert figures.succeeded == 0  # a picture does not change
-        assert push.statistics().succeeded == 5
-    assert push.statistics().succeeded == 5
-
-
-async def test_members_move_queues_between_each_other(autojump_clock: MockClock, cluster: FakeCluster) -> None:
-    """C.2 scenario 32."""
-    cluster.add_topic("T", 4)
-    first, second = (as_instance(FakeInstance(cluster, name)) for name in "ab")
-    async with consumer(Inbox(), first) as one, consumer(Inbox(), second) as two:
-        await two.wait_assigned()
-        await wait_all_tasks_blocked()
-        held = [sorted(q.queue_id for q in push.statistics().queues if q.topic == "T") for push in (one, two)]
-    assert held == [[0, 1], [2, 3]]
 
 
 async def test_brokers_questions_are_answered(
@@ -147,18 +53,6 @@ async def test_brokers_questions_are_answered(
         assert push.statistics().succeeded == 5
 
 
-async def test_running_info_tells_what_is_cached(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    cluster.send(topic, *[b"x"] * 3)
-    async with consumer(Inbox(busy_s=5), instance, max_concurrency=1):
-        await trio.sleep(6)
-        info = ConsumerRunningInfo.decode(cluster.instances[0].consumers["G"].running_info())
-        row = info.mq_table[topic]
-        assert (row.cached_msg_min_offset, row.cached_msg_max_offset, row.cached_msg_count) == (1, 2, 2)
-        assert row.last_consume_timestamp > 1_600_000_000_000
-
-
 async def test_rates_forget_what_is_older_than_a_minute(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
@@ -180,48 +74,6 @@ async def test_uncorrectable_offset_stops_the_consumer(
     assert not cluster.members("G")
 
 
-async def test_a_name_server_that_is_down_fails_the_start(cluster: FakeCluster) -> None:
-    fake = FakeInstance(cluster)
-
-    async def find_route(_topic: str, refresh: bool = False) -> None:
-        raise NameServerError("down")
-
-    fake.find = find_route  # type: ignore[assignment]
-    with pytest.raises(NameServerError, match="down"):
-        async with consumer(Inbox(), as_instance(fake)):
-            raise AssertionError("entered")
-
-
-async def test_the_start_can_be_cancelled(autojump_clock: MockClock, cluster: FakeCluster) -> None:
-    fake = FakeInstance(cluster)
-
-    async def find_route(_topic: str, refresh: bool = False) -> None:
-        await trio.sleep_forever()
-
-    fake.find = find_route  # type: ignore[assignment]
-    with trio.move_on_after(2):
-        async with consumer(Inbox(), as_instance(fake)):
-            raise AssertionError("entered")
-    assert trio.current_time() == pytest.approx(2)
-
-
-async def test_a_broker_that_is_down_at_the_start_is_waited_for(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    inbox = Inbox()
-    cluster.send(topic, b"x")
-    cluster.down = True
-    async with consumer(inbox, instance) as push:
-        with trio.move_on_after(30) as scope:
-            await push.wait_assigned()
-        assert scope.cancelled_caught
-        cluster.down = False
-        await push.wait_assigned()
-        await wait_all_tasks_blocked()
-        assert inbox.ended == [0]
-        assert trio.current_time() <= 32
-
-
 def test_impossible_settings_fail_before_anything_happens() -> None:
     inbox = Inbox()
     with pytest.raises(IllegalNameError):
@@ -233,15 +85,9 @@ def test_impossible_settings_fail_before_anything_happens() -> None:
     with pytest.raises(ConfigError, match="start"):
         consumer(inbox, None, start="middle")
     with pytest.raises(ConfigError, match="time zone"):
-        consumer(inbox, None, start=datetime(2026, 1, 1))  # noqa: DTZ001  # that is what is refused
+        consumer(inbox, None, start=datetime(2026, 1, 1))  # noqa: DTZ001  # the refused value
     with pytest.raises(ConfigError, match="either"):
         consumer(inbox, None, on_message=None)
-
-
-def test_keywords_override_the_settings_object() -> None:
-    push = consumer(Inbox(), None, settings=ConsumerConfig(grace_s=1, max_span=7), grace_s=5, batch_max_size=9)
-    config = push._settings
-    assert (config.grace_s, config.max_span, config.batch_max_size, config.workers) == (5, 7, 9, 20)
 
 
 async def test_two_consumers_of_a_group_need_two_instances() -> None:
@@ -273,3 +119,402 @@ async def test_subscription_lost_by_broker_is_sent_again(
         assert beats >= 2
         await trio.sleep(1.1)
         assert inbox.ended == [0]
+
+
+class Gate:
+    """A handler that ends at once, but for chosen messages: these end when the gate is opened."""
+
+    def __init__(self, *closed_for: int) -> None:
+        self.begun: list[int] = []
+        self.opened = trio.Event()
+        self._closed_for = closed_for
+
+    async def take(self, message: MessageExt) -> None:
+        self.begun.append(message.queue_offset)
+        if not self._closed_for or message.queue_offset in self._closed_for:
+            await self.opened.wait()
+
+
+async def test_equal_hash_is_filtered_and_offset_advances(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    """C.2 scenario 27."""
+    inbox = Inbox()
+    for tag in ("Aa", "BB", "Aa", "BB"):
+        cluster.send(topic, b"x", properties={"TAGS": tag})
+    async with consumer(inbox, instance, subscriptions={"T": "Aa"}) as push:
+        await trio.sleep(16)  # the pull after the last one is held for 15 s
+        assert push.statistics().filtered == 2
+    assert inbox.ended == [0, 2]
+    assert cluster.committed["G", topic] == 4
+
+
+async def test_crash_redelivers_messages_after_an_unfinished_one(
+    autojump_clock: MockClock, cluster: FakeCluster, topic: MessageQueue
+) -> None:
+    """C.2 scenario 44."""
+    first, second = (as_instance(FakeInstance(cluster, name)) for name in "ab")
+    cluster.committed["G", topic] = cluster.min_offsets[topic] = 10
+    cluster.send(topic, *[b"x"] * 3)
+    gate, inbox = Gate(10), Inbox()
+    async with trio.open_nursery() as nursery:
+
+        async def live_until_killed() -> None:
+            async with consumer(Inbox(), first, on_message=gate.take):
+                await trio.sleep_forever()
+
+        nursery.start_soon(live_until_killed)
+        await trio.sleep(30)
+        assert (gate.begun, cluster.committed["G", topic]) == ([10, 11, 12], 10)
+        cluster.instances[0].consumers.clear()  # a killed process says nothing
+        async with consumer(inbox, second):
+            await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert inbox.ended == [10, 11, 12]
+
+
+async def test_blocked_handler_pauses_pulling_at_a_thousand_messages(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    """C.2 scenario 45."""
+    gate = Gate()
+    cluster.send(topic, *[b"x"] * 3_000)
+    async with consumer(Inbox(), instance, on_message=gate.take) as push:
+        await trio.sleep(60)
+        figures = push.statistics().queues[topic]
+        assert 1_001 <= figures.cached_messages <= 1_032
+        assert figures.waiting_for == "too many messages are cached"
+        gate.opened.set()
+        await trio.sleep(1)
+        assert len(gate.begun) == 3_000
+
+
+async def test_blocked_message_lets_only_two_thousand_others_pass(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    """C.2 scenario 46."""
+    gate = Gate(0)
+    cluster.send(topic, *[b"x"] * 3_000)
+    async with consumer(Inbox(), instance, on_message=gate.take) as push:
+        await trio.sleep(60)
+        assert 2_000 <= max(gate.begun) <= 2_032
+        assert push.statistics().queues[topic].waiting_for == "one message holds back too many after it"
+        assert cluster.committed["G", topic] == 0
+        gate.opened.set()
+        await trio.sleep(1)
+        assert cluster.committed["G", topic] == 3_000
+
+
+async def test_large_messages_stop_pulling_by_their_size(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    """C.2 scenario 47, at a hundredth."""
+    limit = ConsumerConfig().max_cached_bytes // 100
+    cluster.send(topic, *[bytes(10 * 1024)] * 300)
+    gate = Gate()
+    settings = ConsumerConfig(max_cached_bytes=limit)
+    async with consumer(Inbox(), instance, on_message=gate.take, settings=settings) as push:
+        await trio.sleep(60)
+        figures = push.statistics().queues[topic]
+        assert limit < figures.cached_bytes <= limit + 33 * 11 * 1024
+        assert figures.waiting_for == "too many bytes are cached"
+        gate.opened.set()
+        await trio.sleep(1)
+        assert len(gate.begun) == 300
+
+
+@pytest.mark.parametrize("stored", [50, 2])
+async def test_stored_offset_out_of_range_is_corrected(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, stored: int
+) -> None:
+    """C.2 scenario 60, and the same below the minimum."""
+    cluster.min_offsets[topic] = 4
+    cluster.send(topic, *[b"x"] * 6)
+    cluster.committed["G", topic] = stored
+    inbox = Inbox()
+    async with consumer(inbox, instance) as push:
+        await trio.sleep(15)
+        cluster.send(topic, b"new")
+        await trio.sleep(15)
+        assert push.statistics().offset_corrections == 1
+    assert inbox.ended == ([10] if stored == 50 else [4, 5, 6, 7, 8, 9, 10])
+    assert cluster.committed["G", topic] == 11
+
+
+async def test_leave_finishes_running_handlers_and_drops_the_rest(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    inbox = Inbox(busy_s=3)
+    cluster.send(topic, *[b"x"] * 30)
+    async with consumer(inbox, instance, max_concurrency=4):
+        await trio.sleep(1)
+    assert sorted(inbox.begun) == sorted(inbox.ended) == [0, 1, 2, 3]
+    assert trio.current_time() == pytest.approx(3, abs=0.2)
+    assert cluster.committed["G", topic] == 4
+    told = [command.code for command in cluster.requests if command.code != RequestCode.QUERY_CONSUMER_OFFSET]
+    assert told[-1] == RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+async def test_handlers_that_exceed_the_grace_time_are_cancelled(
+    autojump_clock: MockClock,
+    cluster: FakeCluster,
+    instance: ClientInstance,
+    topic: MessageQueue,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inbox = Inbox(busy_s=100)
+    cluster.send(topic, b"x", b"y")
+    async with consumer(inbox, instance):
+        await trio.sleep(1)
+    assert sorted(inbox.cancelled) == [0, 1]
+    assert trio.current_time() == pytest.approx(11)
+    assert cluster.committed["G", topic] == 0
+    assert "handlers cancelled" in caplog.text
+
+
+async def test_leaving_by_cancellation_is_as_orderly(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    inbox = Inbox(busy_s=3)
+    cluster.send(topic, b"x", b"y")
+    with trio.move_on_after(1) as scope:
+        async with consumer(inbox, instance):
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert sorted(inbox.ended) == [0, 1]
+    assert cluster.committed["G", topic] == 2
+    assert not cluster.members("G")
+
+
+async def test_a_cancellation_while_leaving_cancels_the_handlers(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    inbox = Inbox(busy_s=100)
+    cluster.send(topic, b"x", b"y")
+    with trio.move_on_after(3):
+        async with consumer(inbox, instance):
+            await trio.sleep(1)
+    assert trio.current_time() == pytest.approx(3)
+    assert sorted(inbox.cancelled) == [0, 1]
+    assert cluster.committed["G", topic] == 0
+
+
+async def test_leaving_on_error_reraises_the_bare_error(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    inbox = Inbox(busy_s=3)
+    cluster.send(topic, b"x")
+    with pytest.raises(KeyError, match="mine"):  # noqa: PT012  # the test is about the block
+        async with consumer(inbox, instance):
+            await trio.sleep(1)
+            raise KeyError("mine")
+    assert inbox.ended == [0]
+    assert cluster.committed["G", topic] == 1
+
+
+def test_ctrl_c_twice_cancels_the_handlers() -> None:
+    cluster = FakeCluster()
+    cluster.add_topic("T")
+    cluster.send(QUEUE, b"x")
+    inbox = Inbox(busy_s=100)
+
+    async def main() -> None:
+        async with consumer(inbox, as_instance(FakeInstance(cluster))):
+            await wait_all_tasks_blocked()
+            trio.lowlevel.spawn_system_task(press_again)
+            raise KeyboardInterrupt  # the first one, as it reaches the block
+
+    async def press_again() -> None:
+        await wait_all_tasks_blocked()
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert inbox.cancelled == [0]
+    assert cluster.committed["G", QUEUE] == 0
+
+
+async def test_a_dead_broker_does_not_hold_up_leaving(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    cluster.send(topic, b"x")
+    async with consumer(Inbox(), instance):
+        await trio.sleep(1)
+
+        async def never(_command: object) -> None:
+            await trio.sleep_forever()
+
+        cluster.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = never  # type: ignore[assignment]
+    assert trio.current_time() <= 5
+
+
+async def test_a_consumer_is_used_inside_its_block_only(
+    autojump_clock: MockClock, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    push = consumer(Inbox(), instance)
+    with pytest.raises(ClientClosedError):
+        await push.wait_assigned()
+    with pytest.raises(ClientClosedError):
+        push.statistics()
+    async with push:
+        pass
+    with pytest.raises(ClientClosedError):
+        await push.wait_assigned()
+    with pytest.raises(ClientError, match="once"):
+        async with push:
+            pass
+
+
+async def test_start_cancelled_anywhere_leaves_nothing_behind(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+) -> None:
+    entered = 0
+    for pauses in range(60):
+        scope = trio.CancelScope()
+
+        async def cancel_after(pauses: int = pauses, scope: trio.CancelScope = scope) -> None:
+            for _ in range(pauses):
+                await trio.lowlevel.checkpoint()
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cancel_after)
+            with scope:
+                async with consumer(Inbox(), instance):
+                    entered += 1
+                    await trio.sleep_forever()
+        assert scope.cancelled_caught
+        assert not cluster.members("G")
+    assert 0 < entered < 60
+    assert trio.current_time() == 0
+
+
+async def test_leave_raises_for_callers_waiting_for_assignment(
+    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+) -> None:
+    cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(1, remark="busy")
+
+    async def wait(waiting: PushConsumer) -> None:
+        with pytest.raises(ClientClosedError):
+            await waiting.wait_assigned()
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery, consumer(Inbox(), instance) as waiting:
+            nursery.start_soon(wait, waiting)
+            await trio.sleep(5)
+
+
+LIMIT_S = 50.0  # for all of a test on the real clock, and the only time that decides: a machine may be busy
+CLIENT = ClientConfig(
+    client_ip="127.0.0.1",
+    instance_name="1",
+    heartbeat_interval_s=0.05,
+    persist_offset_interval_s=0.05,
+    poll_namesrv_interval_s=0.05,
+    api_timeout_s=LIMIT_S,
+)
+ANSWERED_BY_THE_CLUSTER = (
+    RequestCode.PULL_MESSAGE,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_three_minutes_of_sleep_stop_nothing_else(
+    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, orderly: bool
+) -> None:
+    """The thread waits in earnest while the clock jumps."""
+    blocked, free = cluster.add_topic("T", 2)
+    wake, ended = threading.Event(), threading.Event()
+
+    def handle(message: MessageExt) -> None:
+        if message.queue_id == blocked.queue_id:
+            wake.wait(20)
+            ended.set()
+
+    cluster.send(blocked, b"x")
+    async with consumer(Inbox(), instance, on_message=handle, orderly=orderly) as push:
+        await push.wait_assigned()
+        for minute in (1, 2, 3):
+            cluster.send(free, b"y")
+            await trio.sleep(60)
+            await _until(lambda: cluster.committed.get(("G", free)) == minute)  # noqa: B023  # called at once
+        locks, pulls = (len(cluster.of(code)) for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.PULL_MESSAGE))
+        assert not ended.is_set()
+        assert pulls >= 2 * 180 / 15
+        assert (locks >= 180 / 20) is orderly
+        assert cluster.committed.get(("G", blocked)) == 0
+        wake.set()
+        await trio.to_thread.run_sync(ended.wait, 20)
+        await _until(lambda: cluster.committed.get(("G", blocked)) == 1)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    """Wait for a thread's work; the clock jumps meanwhile."""
+    for _ in range(2_000):
+        if condition():
+            return
+        await trio.to_thread.run_sync(threading.Event().wait, 0.005)
+        await trio.sleep(1)
+    raise AssertionError("it did not become so")
+
+
+def answer_by_cluster(fake_broker: FakeBroker, cluster: FakeCluster) -> None:
+    for code in ANSWERED_BY_THE_CLUSTER:
+        fake_broker.on(code, cluster.answer)
+
+
+@pytest.mark.parametrize("kind", ["asleep", "at work"])
+async def test_blocking_handlers_do_not_stall_the_event_loop(
+    fake_broker: FakeBroker, cluster: FakeCluster, kind: str
+) -> None:
+    """On the real clock and sockets: the handlers end only when the broker has heard enough."""
+    begun, heard_enough = threading.Semaphore(0), threading.Event()
+
+    def handle(message: MessageExt) -> None:
+        if message.queue_id == 3:  # one queue moves on
+            return
+        begun.release()
+        if kind == "asleep" or message.queue_id:
+            heard_enough.wait(LIMIT_S)
+        while not heard_enough.is_set():
+            sum(range(1_000))
+
+    queues = [MessageQueue("T", BROKER, queue_id) for queue_id in range(4)]
+    fake_broker.add_topic("T", 4)
+    fake_broker.consumer_ids["G"] = ["127.0.0.1@1"]
+    answer_by_cluster(fake_broker, cluster)
+    for queue in queues[:3]:
+        cluster.send(queue, b"x")
+    settings = ConsumerConfig(lock_interval_s=0.05, lock_timeout_s=LIMIT_S)
+    with trio.fail_after(LIMIT_S):
+        async with consumer(
+            Inbox(),
+            None,
+            namesrv=fake_broker.address,
+            config=CLIENT,
+            on_message=handle,
+            orderly=True,
+            settings=settings,
+        ) as push:
+            try:
+                for _ in queues[:3]:
+                    await trio.to_thread.run_sync(begun.acquire, abandon_on_cancel=True)
+                told = (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ)
+                before = {code: len(fake_broker.of(code)) for code in told}
+                for number in range(3):
+                    cluster.send(queues[3], b"y")
+                    while cluster.committed.get(("G", queues[3])) != number + 1:
+                        count = len(fake_broker.of(RequestCode.UPDATE_CONSUMER_OFFSET))
+                        await fake_broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET, count + 1)
+                for code, count in before.items():
+                    await fake_broker.wait_for(code, count + 3)
+                assert push.statistics().in_flight == 3
+            finally:
+                heard_enough.set()
+    assert [cluster.committed["G", queue] for queue in queues] == [1, 1, 1, 3]

@@ -6,10 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.broadcast_bench import COMMITTING, Machine
+from tests.unit.client.consumer.benches import Inbox, Machine, consumer
 from tests.unit.client.consumer.fake_cluster import FakeCluster
-from tests.unit.client.consumer.push_bench import Inbox, consumer
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
 from triomq.client.consumer.push import PushConsumer
 from triomq.protocol.bodies.client import MessageModel
@@ -33,71 +31,6 @@ class Station(Machine):
 @pytest.fixture
 def station(cluster: FakeCluster, tmp_path: Path) -> Station:
     return Station(cluster, tmp_path)
-
-
-async def test_every_member_gets_every_message(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station
-) -> None:
-    """C.2 scenario 38, first half."""
-    queues = cluster.add_topic("T", 4)
-    one, two = Inbox(), Inbox()
-    async with station.consumer(one, "one") as first, station.consumer(two, "two") as second:
-        await first.wait_assigned()
-        await second.wait_assigned()
-        for queue in queues:
-            cluster.send(queue, b"a", b"b")
-        await trio.sleep(1)
-        assert (len(one.ended), len(two.ended)) == (8, 8)
-        assert set(first.statistics().queues) == set(second.statistics().queues) == set(queues)
-    assert not any(cluster.of(code) for code in COMMITTING)
-    assert all(not int(pull.ext_fields["sysFlag"]) & 1 for pull in cluster.of(RequestCode.PULL_MESSAGE))
-
-
-async def test_progress_is_in_file_within_10_s_and_restart_resumes(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
-) -> None:
-    """C.2 scenario 38, second half."""
-    cluster.send(topic, *[b"x"] * 5)
-    before, after = Inbox(), Inbox()
-    async with station.consumer(before):
-        await trio.sleep(10)
-        copy = (station.folder / "one" / "G" / "offsets.json").read_bytes()
-    assert b'"topic":"T"}:5' in copy
-    cluster.send(topic, *[b"x"] * 2)
-    async with station.consumer(after):
-        await trio.sleep(1)
-    assert (before.ended, after.ended) == ([0, 1, 2, 3, 4], [5, 6])
-    assert station.offsets() == {topic: 7}
-
-
-async def test_start_offset_is_in_file_before_first_message(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
-) -> None:
-    cluster.send(topic, b"old")
-    inbox = Inbox()
-    async with station.consumer(inbox, start="latest") as push:
-        await push.wait_assigned()
-        copy = (station.folder / "one" / "G" / "offsets.json").read_bytes()
-        assert b'"topic":"T"}:1' in copy
-        cluster.send(topic, b"new")
-        await trio.sleep(1)
-    assert inbox.ended == [1]
-
-
-@pytest.mark.parametrize("orderly", [False, True])
-async def test_a_broadcasting_group_has_no_retry_topic_and_no_locks(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue, orderly: bool
-) -> None:
-    inbox = Inbox()
-    cluster.send(topic, b"x", b"y")
-    async with station.consumer(inbox, orderly=orderly) as push:
-        await push.wait_assigned()
-        await trio.sleep(70)
-        assert inbox.ended == [0, 1]
-    (data,) = cluster.heartbeats[0].consumer_data_set
-    assert data.message_model is MessageModel.BROADCASTING
-    assert [one.topic for one in data.subscription_data_set] == ["T"]
-    assert not any(cluster.of(code) for code in COMMITTING)
 
 
 async def test_failed_message_is_logged_and_not_redelivered(
@@ -173,23 +106,10 @@ async def test_later_queue_is_read_from_its_first_message(
     assert inbox.ended == [0]
 
 
-async def test_a_second_member_with_the_same_client_id_is_refused(
+async def test_second_member_of_one_client_id_is_refused(
     autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
 ) -> None:
     async with station.consumer(Inbox()):
         with pytest.raises(ClientError, match="instance_name"):
             async with station.consumer(Inbox()):
                 raise AssertionError("entered")
-
-
-async def test_a_client_id_that_is_new_each_time_is_warned_of(
-    cluster: FakeCluster,
-    instance: ClientInstance,
-    topic: MessageQueue,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    settings = ConsumerConfig(local_offset_dir=tmp_path)
-    async with consumer(Inbox(), instance, model=MessageModel.BROADCASTING, settings=settings):
-        pass
-    assert "a restart does not go on where it was group=G" in caplog.text

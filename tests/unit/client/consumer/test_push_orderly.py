@@ -6,11 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.unit.client.consumer.fake_cluster import ADDRESS, BROKER, FakeCluster, FakeInstance, as_instance
-from tests.unit.client.consumer.push_bench import QUEUE, Inbox, consumer
+from tests.unit.client.consumer.benches import Inbox, consumer
+from tests.unit.client.consumer.fake_cluster import ADDRESS, FakeCluster, FakeInstance, as_instance
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
-from triomq.protocol.bodies.client import ConsumerRunningInfo
+from triomq.client.consumer.config import ConsumerConfig
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
@@ -45,23 +44,6 @@ async def test_queue_is_locked_before_offset_query_and_pull(
     assert first == sorted(first)
 
 
-async def test_leaving_stores_offsets_then_unlocks(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    """C.2 scenarios 55 and 65."""
-    cluster.send(topic, b"0", b"1")
-    inbox = Inbox(busy_s=2)
-    async with consumer(inbox, instance, orderly=True):
-        await until(lambda: inbox.begun == [0])
-        assert cluster.locks["G", topic] == "127.0.0.1@1"
-    assert inbox.ended == [0]
-    assert cluster.committed["G", topic] == 1
-    assert not cluster.locks
-    codes = [command.code for command in cluster.requests]
-    unlocked = codes.index(RequestCode.UNLOCK_BATCH_MQ)
-    assert max(i for i, code in enumerate(codes) if code == RequestCode.UPDATE_CONSUMER_OFFSET) < unlocked
-
-
 async def test_disconnect_while_handlers_finish_does_no_harm(
     cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
@@ -81,19 +63,19 @@ async def test_disconnect_while_handlers_finish_does_no_harm(
     assert not cluster.locks
 
 
-async def test_a_lock_that_is_lost_while_handlers_end_spoils_nothing(
+async def test_lock_lost_while_handlers_end(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     cluster.send(topic, b"0", b"1")
     inbox = Inbox(busy_s=25)
     async with consumer(inbox, instance, orderly=True, grace_s=60):
         await until(lambda: inbox.begun == [0])
-        cluster.locks["G", topic] = "another"  # which the renewal after 20 s tells
+        cluster.locks["G", topic] = "another"  # which the renewal after 20 s shows
     assert inbox.begun == inbox.ended == [0]
     assert cluster.locks == {("G", topic): "another"}
 
 
-async def test_leave_stores_no_offset_of_queue_with_lost_lock(
+async def test_leaving_stores_no_offset_without_lock(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     cluster.send(topic, b"0", b"1")
@@ -153,35 +135,6 @@ async def test_queue_is_handed_over_only_after_handler_ends(cluster: FakeCluster
     assert {name for name, queue_id, offset in seen if queue_id == 1 and offset} == {"b"}
 
 
-async def test_queue_locked_by_another_member_is_retried_until_free(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    cluster.send(topic, b"0")
-    cluster.locks["G", topic] = "another"
-    inbox = Inbox()
-    async with consumer(inbox, instance, orderly=True):
-        await trio.sleep(5)
-        assert not inbox.begun
-        del cluster.locks["G", topic]
-        await trio.sleep(1.1)
-        assert inbox.ended == [0]
-
-
-async def test_regained_lock_resumes_where_other_member_stopped(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    cluster.send(topic, *(b"%d" % n for n in range(10)))
-    inbox = Inbox(busy_s=15)
-    async with consumer(inbox, instance, orderly=True):
-        await until(lambda: inbox.begun == [0])
-        cluster.locks["G", topic] = "another"
-        await trio.sleep(60)  # the renewal after 20 s fails
-        assert inbox.begun == [0, 1]
-        cluster.committed["G", topic] = 7
-        del cluster.locks["G", topic]
-        await until(lambda: inbox.begun[2:] == [7])
-
-
 async def test_disconnect_stops_queues_until_locked_again(
     cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
@@ -211,7 +164,7 @@ async def test_untouched_queue_resumes_in_place_after_disconnect(
     stored_meanwhile: int | None,
     goes_on_at: int,
 ) -> None:
-    """What another member stored counts, even if it is less: order is kept, so what comes again comes in order."""
+    """The progress stored by another member counts, even if it is lower: redelivered messages keep their order."""
     fake = FakeInstance(cluster)
     cluster.send(topic, *(b"%d" % number for number in range(40)))
     inbox = Inbox(busy_s=0.05)
@@ -221,7 +174,7 @@ async def test_untouched_queue_resumes_in_place_after_disconnect(
         fake.consumers["G"].connection_lost(ADDRESS)
         await trio.sleep(5)
         assert inbox.ended == list(range(14))
-        assert cluster.committed["G", topic] == 10  # what was consumed since is known here only
+        assert cluster.committed["G", topic] == 10  # later progress is known here only
         if stored_meanwhile is not None:
             cluster.committed["G", topic] = stored_meanwhile
         cluster.down = False
@@ -272,44 +225,7 @@ async def test_queue_with_unknown_first_offset_is_unlocked_again(
         await until(lambda: inbox.ended == [0])
 
 
-async def test_an_offset_reset_keeps_the_lock(
-    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    """C.2 scenario 61."""
-    fake = FakeInstance(cluster)
-    cluster.send(topic, b"0", b"1")
-    inbox = Inbox()
-    async with consumer(inbox, as_instance(fake), orderly=True):
-        await until(lambda: inbox.ended == [0, 1])
-        fake.consumers["G"].reset_offsets("T", {topic: 0})
-        await until(lambda: inbox.ended == [0, 1, 0, 1])
-        await trio.sleep(100)
-        cluster.send(topic, b"2")
-        await until(lambda: inbox.ended[-1] == 2)
-    assert len(cluster.of(RequestCode.UNLOCK_BATCH_MQ)) == 1
-
-
-async def test_running_info_and_direct_consumption_tell_of_order(
-    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    fake = FakeInstance(cluster)
-    cluster.send(topic, b"0", b"1")
-    await trio.sleep(1)
-
-    async def on_message(_message: MessageExt) -> ConsumeStatus:
-        return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
-
-    async with consumer(Inbox(), as_instance(fake), orderly=True, on_message=on_message):
-        await until(lambda: bool(cluster.of(RequestCode.PULL_MESSAGE)))
-        await trio.sleep(1.5)
-        info = ConsumerRunningInfo.decode(fake.consumers["G"].running_info())
-        assert info.properties["PROP_CONSUMEORDERLY"] == "true"
-        assert info.mq_table[QUEUE].locked
-        assert info.mq_table[QUEUE].last_lock_timestamp > 0
-        assert info.mq_table[MessageQueue("%RETRY%G", BROKER, 0)].locked
-
-
-async def test_a_message_that_fails_too_often_is_sent_as_dead_letter(
+async def test_message_failing_too_often_becomes_dead_letter(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     """C.2 scenario 58."""
@@ -333,13 +249,3 @@ async def test_a_message_that_fails_too_often_is_sent_as_dead_letter(
     assert (fields["b"], fields["j"], fields["l"]) == ("%RETRY%G", "2", "2")
     assert "DELAY\x010" in fields["i"]
     assert "RETRY_TOPIC\x01T" in fields["i"]
-
-
-@pytest.mark.parametrize("orderly", [True, False])
-async def test_only_orderly_consumers_lock(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, orderly: bool, autojump_clock: MockClock
-) -> None:
-    async with consumer(Inbox(), instance, orderly=orderly) as push:
-        await push.wait_assigned()
-        await trio.sleep(25)
-    assert bool(cluster.of(RequestCode.LOCK_BATCH_MQ)) == orderly

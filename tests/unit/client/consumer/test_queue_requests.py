@@ -20,7 +20,6 @@ from triomq.protocol.errors import (
     ProtocolError,
     SubscriptionNotLatestError,
 )
-from triomq.protocol.filters.filter_types import Sql, filter_of
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset, Timestamp
 
@@ -62,18 +61,6 @@ async def test_messages_have_the_limit_of_their_client(cluster: FakeCluster) -> 
     instance = as_instance(FakeInstance(cluster, config=ClientConfig(max_body_bytes=5000)))
     result = await QueueRequests(instance, "G").pull(QUEUE, PullRequest(ZERO, 32))
     assert [message.max_body_bytes for message in result.messages] == [5000]
-
-
-async def test_a_pull_with_an_expression_carries_it(cluster: FakeCluster, requests: QueueRequests) -> None:
-    await requests.pull(QUEUE, PullRequest(ZERO, 8, message_filter=filter_of("TagA")))
-    fields = cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields
-    assert (fields["sysFlag"], fields["subscription"], fields["commitOffset"]) == ("4", "TagA", "0")
-
-
-async def test_a_pull_with_an_sql_filter_names_its_type(cluster: FakeCluster, requests: QueueRequests) -> None:
-    await requests.pull(QUEUE, PullRequest(ZERO, 8, message_filter=filter_of(Sql("a > 5"))))
-    fields = cluster.of(RequestCode.PULL_MESSAGE)[0].ext_fields
-    assert (fields["sysFlag"], fields["subscription"], fields["expressionType"]) == ("4", "a > 5", "SQL92")
 
 
 async def test_only_who_takes_more_says_so(cluster: FakeCluster, requests: QueueRequests) -> None:
@@ -143,15 +130,13 @@ async def test_another_code_is_an_error(cluster: FakeCluster, requests: QueueReq
     assert caught.value.address == ADDRESS
 
 
-async def test_a_pull_answer_without_offsets_is_not_taken_for_zero(
-    cluster: FakeCluster, requests: QueueRequests
-) -> None:
+async def test_pull_answer_without_offsets_is_an_error(cluster: FakeCluster, requests: QueueRequests) -> None:
     cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply()
     with pytest.raises(ProtocolError, match="PullMessageResponseHeader"):
         await requests.pull(QUEUE, PullRequest(ZERO, 8))
 
 
-async def test_a_damaged_record_is_an_error_not_an_end(cluster: FakeCluster, requests: QueueRequests) -> None:
+async def test_damaged_record_is_an_error(cluster: FakeCluster, requests: QueueRequests) -> None:
     cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: pull_answer(
         command, 0, 9, min_offset=3, max_offset=20, body=b"\0" * 100
     )
@@ -186,7 +171,7 @@ async def test_only_code_22_means_that_nothing_is_committed(cluster: FakeCluster
         await requests.committed(QUEUE)
 
 
-async def test_a_5x_broker_is_asked_not_to_say_zero_for_nothing(cluster: FakeCluster, requests: QueueRequests) -> None:
+async def test_zero_is_exact_at_5x_brokers(cluster: FakeCluster, requests: QueueRequests) -> None:
     await requests.committed(QUEUE)
     assert cluster.of(RequestCode.QUERY_CONSUMER_OFFSET)[0].ext_fields["setZeroIfNotFound"] == "false"
     assert not requests.is_exact(QUEUE)
@@ -199,7 +184,7 @@ async def test_a_oneway_commit_reaches_the_broker(cluster: FakeCluster, requests
     assert cluster.committed == {("G", QUEUE): 7}
 
 
-async def test_stored_queue_ids_are_those_of_the_group_and_topic(cluster: FakeCluster, requests: QueueRequests) -> None:
+async def test_stored_queue_ids_of_group_and_topic(cluster: FakeCluster, requests: QueueRequests) -> None:
     cluster.committed = {
         ("G", QUEUE): 0,
         ("G", QUEUE._replace(queue_id=3)): 8,
@@ -235,9 +220,7 @@ def test_offset_entries_find_nothing_where_nothing_is(body: bytes) -> None:
     assert offset_entries(body, "T", "G") == frozenset()
 
 
-async def test_members_of_a_group_without_members_are_an_error(
-    instance: ClientInstance, requests: QueueRequests
-) -> None:
+async def test_no_members_is_an_error(instance: ClientInstance, requests: QueueRequests) -> None:
     await instance.routes.find("T")
     with pytest.raises(BrokerResponseError, match="no consumer for this group"):
         await requests.members("T")
@@ -248,12 +231,6 @@ async def test_members_of_an_unknown_topic_are_an_error(requests: QueueRequests)
         await requests.members("unknown")
 
 
-async def test_a_queue_whose_broker_is_unknown_is_an_error(requests: QueueRequests) -> None:
+async def test_unknown_broker_of_a_queue_is_an_error(requests: QueueRequests) -> None:
     with pytest.raises(NoRouteError, match="gone"):
         await requests.min_offset(MessageQueue("T", "gone", 0))
-
-
-async def test_a_broker_that_is_down_is_an_error(cluster: FakeCluster, requests: QueueRequests) -> None:
-    cluster.down = True
-    with pytest.raises(ConnectError):
-        await requests.min_offset(QUEUE)

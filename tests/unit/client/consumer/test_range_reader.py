@@ -1,12 +1,10 @@
 from collections.abc import Awaitable
-from functools import partial
-from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.unit.client.consumer.fake_cluster import FakeCluster, pull_answer
+from tests.unit.client.consumer.fake_cluster import FakeCluster
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import PullStatus, RawPull
 from triomq.client.consumer.range_reader import RangeReader, ReadLimits
@@ -37,7 +35,7 @@ async def read_all(reader: RangeReader) -> list[int]:
 
 
 async def read_into(found: list[int], reader: RangeReader) -> None:
-    """As :func:`read_all`, but what came before an error stays."""
+    """As :func:`read_all`, but keeps answers before an error."""
     while answers := await reader.read(1):
         found += offsets(answers)
 
@@ -55,7 +53,7 @@ def at_most(cluster: FakeCluster, count: int) -> None:
     cluster.handlers[RequestCode.PULL_MESSAGE] = limited
 
 
-async def test_a_range_is_read_in_order_and_not_beyond(
+async def test_range_is_read_in_order_and_ends(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     fill(cluster, topic, 500)
@@ -66,17 +64,6 @@ async def test_a_range_is_read_in_order_and_not_beyond(
     assert len(pulls) == 11
     assert {(pull.ext_fields["sysFlag"], pull.ext_fields["suspendTimeoutMillis"]) for pull in pulls} == {("4", "0")}
     assert not cluster.committed
-
-
-async def test_each_pull_says_how_many_bytes_are_taken(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    fill(cluster, topic, 100)
-    cases: tuple[tuple[dict[str, Any], str], ...] = (({}, "1048576"), ({"max_bytes": 70_000}, "70000"))
-    for settings, told in cases:
-        async with RangeReader(topic, 0, 100, group="G", instance=instance, limits=ReadLimits(**settings)) as reader:
-            await read_all(reader)
-        assert cluster.of(RequestCode.PULL_MESSAGE)[-1].ext_fields["triomqMaxTransferBytes"] == told
 
 
 @pytest.mark.parametrize("given", [1, 5, 8, 31])
@@ -92,19 +79,7 @@ async def test_gaps_of_short_answers_are_filled(
     assert len(cluster.of(RequestCode.PULL_MESSAGE)) < 2 * 200 / given + 8
 
 
-async def test_it_asks_for_more_again_after_short_answers(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    fill(cluster, topic, 3000)
-    at_most(cluster, 8)
-    async with RangeReader(topic, 0, 3000, group="G", instance=instance) as reader:
-        await reader.read(1000)
-        del cluster.handlers[RequestCode.PULL_MESSAGE]
-        await read_all(reader)
-    assert cluster.of(RequestCode.PULL_MESSAGE)[-2].ext_fields["maxMsgNums"] == "32"
-
-
-async def test_reader_backs_off_large_pulls_a_broker_never_grants(
+async def test_reader_backs_off_large_pulls(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     """An Apache broker gives 32; each try for more leaves gaps, which cost a pull each."""
@@ -154,19 +129,7 @@ async def test_only_so_many_pulls_are_under_way(
     assert most == 1
 
 
-async def test_a_filter_reads_with_one_pull_under_way(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    fill(cluster, topic, 100)
-    async with RangeReader(topic, 0, 100, group="G", instance=instance, expression="A || B") as reader:
-        assert await read_all(reader) == list(range(100))
-    pulls = cluster.of(RequestCode.PULL_MESSAGE)
-    assert [(pull.ext_fields["queueOffset"], pull.ext_fields["subscription"]) for pull in pulls] == [
-        (str(begin), "A || B") for begin in range(0, 100, 32)
-    ]
-
-
-async def test_a_correction_is_the_last_answer_and_seek_goes_on(
+async def test_correction_is_last_and_seek_continues(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     cluster.min_offsets[topic] = 50
@@ -178,17 +141,7 @@ async def test_a_correction_is_the_last_answer_and_seek_goes_on(
         assert await read_all(reader) == list(range(50, 150))
 
 
-async def test_queue_ending_before_range_end_is_reported(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    fill(cluster, topic, 40)
-    async with RangeReader(topic, 0, 100, group="G", instance=instance) as reader:
-        answers = await reader.read(_EVERYTHING)
-    assert offsets(answers) == list(range(40))
-    assert answers[-1].status in (PullStatus.NO_NEW_MESSAGE, PullStatus.OFFSET_ILLEGAL)
-
-
-async def test_after_an_error_it_goes_on_where_it_stood(
+async def test_read_continues_after_an_error(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     fill(cluster, topic, 300)
@@ -219,17 +172,6 @@ async def test_what_came_before_an_error_is_not_lost(
             await reader.read(_EVERYTHING)
 
 
-async def test_a_broker_that_stands_still_does_not_keep_the_reader(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    fill(cluster, topic, 10)
-    still = partial(pull_answer, code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_offset=3, min_offset=0, max_offset=10)
-    cluster.handlers[RequestCode.PULL_MESSAGE] = still
-    async with RangeReader(topic, 3, 10, group="G", instance=instance) as reader:
-        (answer,) = await reader.read(1)
-        assert (answer.status, reader.position) == (PullStatus.NO_MATCHED_MESSAGE, 3)
-
-
 async def test_a_cancelled_read_leaves_no_pull_behind(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
@@ -251,7 +193,7 @@ async def test_a_cancelled_read_leaves_no_pull_behind(
 async def test_a_cancelled_read_loses_no_answer(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
-    """What it had read already was given to nobody."""
+    """Its answers so far were not returned to any caller."""
     fill(cluster, topic, 100)
 
     def stuck(command: RemotingCommand) -> Awaitable[RemotingCommand] | None:
@@ -270,7 +212,7 @@ async def _for_ever(never: trio.Event) -> RemotingCommand:
     raise AssertionError
 
 
-async def test_who_waits_is_told_when_another_task_leaves_the_reader(
+async def test_waiter_ends_when_another_task_leaves(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     fill(cluster, topic, 100)

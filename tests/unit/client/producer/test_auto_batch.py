@@ -72,7 +72,7 @@ async def send_all(producer: Producer, gate: Gate, *bodies: bytes) -> dict[bytes
     async with trio.open_nursery() as nursery:
         for number, body in enumerate(bodies):
             nursery.start_soon(send, body)
-            if number < 2:  # each in a request of its own; the others come while these are in flight
+            if number < 2:  # each in a separate request; the others arrive while these are in flight
                 await wait_all_tasks_blocked(0.02)
         await wait_all_tasks_blocked(0.02)
         gate.open.set()
@@ -88,14 +88,6 @@ async def test_waiting_messages_are_batched_with_separate_results(fake_broker: F
     assert sorted(result.queue_offset for result in found) == list(range(50))
     assert all(int(result.offset_message_id, 16) == result.queue_offset for result in found)
     assert len({result.message_id for result in found}) == 50
-
-
-async def test_a_lone_sender_sends_plain_messages(fake_broker: FakeBroker, producer: Producer) -> None:
-    gate = Gate(fake_broker)
-    gate.open.set()
-    for number in range(3):
-        assert (await producer.send(Message("Topic", b"%d" % number))).queue_offset == number
-    assert (len(fake_broker.of(SINGLE)), len(fake_broker.of(BATCH))) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +113,7 @@ async def test_a_refused_message_fails_alone(fake_broker: FakeBroker, producer: 
     assert [body for body in bodies if isinstance(results[body], BrokerResponseError)] == [b"bad"]
 
 
-async def test_an_error_of_the_request_is_that_of_all_its_messages(fake_broker: FakeBroker, producer: Producer) -> None:
+async def test_request_error_fails_all_its_messages(fake_broker: FakeBroker, producer: Producer) -> None:
     gate = Gate(fake_broker)
     for code in (SINGLE, BATCH):
         fake_broker.fail(code, ResponseCode.SYSTEM_ERROR)
@@ -148,7 +140,7 @@ async def test_invalid_message_is_rejected_before_it_is_queued(producer: Produce
         await producer.send(Message("Topic", b""))
 
 
-async def test_messages_under_way_fail_when_the_producer_is_left(fake_broker: FakeBroker) -> None:
+async def test_leaving_fails_messages_in_flight(fake_broker: FakeBroker) -> None:
     Gate(fake_broker)
     errors: list[Exception] = []
 

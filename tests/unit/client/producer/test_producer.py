@@ -1,6 +1,5 @@
 import zlib
 from collections.abc import AsyncGenerator, Sequence
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -23,11 +22,8 @@ from triomq.protocol.errors import (
     BrokerResponseError,
     ClientClosedError,
     ConfigError,
-    ConnectError,
-    ConnectionLostError,
     IllegalNameError,
     MessageIllegalError,
-    MessageRefusedError,
     NameServerError,
     NoRouteError,
     ProtocolError,
@@ -113,11 +109,6 @@ async def test_each_header_format_carries_the_same_message(
     assert [request.serialize_type for request in broker.of(RequestCode.SEND_BATCH_MESSAGE)] == [header_format]
 
 
-async def test_a_named_queue_gets_the_message(producer: Producer) -> None:
-    queue = MessageQueue("Topic", "broker-a", 3)
-    assert (await producer.send(Message("Topic", b"x"), queue=queue)).queue == queue
-
-
 @pytest.mark.parametrize(
     ("queue", "reason"),
     [
@@ -126,22 +117,9 @@ async def test_a_named_queue_gets_the_message(producer: Producer) -> None:
         (MessageQueue("Topic", "broker-b", 0), "cannot be sent to"),
     ],
 )
-async def test_a_queue_that_cannot_be_sent_to_is_refused(producer: Producer, queue: MessageQueue, reason: str) -> None:
+async def test_unwritable_queue_is_refused(producer: Producer, queue: MessageQueue, reason: str) -> None:
     with pytest.raises(MessageIllegalError, match=reason):
         await producer.send(Message("Topic", b"x"), queue=queue)
-
-
-async def test_queue_newer_than_route_is_sent_to(fake_broker: FakeBroker, make_broker: BrokerFactory) -> None:
-    """It may be on a broker that the route did not have, too."""
-    other = await make_broker("broker-b")
-    async with Producer("group", namesrv=fake_broker.address) as producer:
-        await producer.send(Message("Topic", b"x"))
-        fake_broker.add_topic("Topic", 5)
-        new = MessageQueue("Topic", "broker-a", 4)
-        assert (await producer.send(Message("Topic", b"x"), queue=new)).queue == new
-        fake_broker.add_topic("Topic", 6, 6, other)
-        await producer.send_oneway(Message("Topic", b"x"), queue=MessageQueue("Topic", "broker-b", 5))
-        await other.wait_for(SEND)
 
 
 async def test_a_selector_chooses_among_all_queues(producer: Producer) -> None:
@@ -156,14 +134,6 @@ async def test_a_selector_chooses_among_all_queues(producer: Producer) -> None:
     assert seen == [(tuple(MessageQueue("Topic", "broker-a", number) for number in range(4)), "k")]
     with pytest.raises(MessageIllegalError, match="not both"):
         await producer.send(Message("Topic", b"x"), selector=select, queue=result.queue)
-
-
-async def test_equal_keys_go_to_one_queue(producer: Producer) -> None:
-    """C.2 scenario 12."""
-    queues = {
-        (await producer.send(Message("Topic", b"x"), selector=select_by_hash, key="order-17")).queue for _ in "abc"
-    }
-    assert len(queues) == 1
 
 
 async def test_only_large_compressible_bodies_are_compressed(fake_broker: FakeBroker, producer: Producer) -> None:
@@ -197,7 +167,7 @@ async def test_properties_unstorable_by_broker_are_rejected(producer: Producer) 
 
 
 @pytest.mark.parametrize("topic", ["", "white space", "x" * 128, "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"])
-async def test_topics_that_must_not_be_sent_to_are_refused(producer: Producer, topic: str) -> None:
+async def test_forbidden_topics_are_refused(producer: Producer, topic: str) -> None:
     with pytest.raises(IllegalNameError):
         await producer.send(Message(topic, b"x"))
 
@@ -215,7 +185,7 @@ def test_impossible_settings_are_refused() -> None:
             ProducerConfig(**settings)  # type: ignore[arg-type]  # any one of them
 
 
-async def test_a_new_topic_is_created_by_the_first_send(fake_broker: FakeBroker, producer: Producer) -> None:
+async def test_first_send_creates_a_new_topic(fake_broker: FakeBroker, producer: Producer) -> None:
     fake_broker.add_topic("TBW102", 8, 7)
     assert [(await producer.send(Message("New", b"x"))).queue.queue_id for _ in range(8)].count(0) == 2
     assert len(fake_broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 2
@@ -226,172 +196,18 @@ async def test_a_new_topic_is_created_by_the_first_send(fake_broker: FakeBroker,
     assert await producer.publish_queues("New") == (MessageQueue("New", "broker-a", 0),)
 
 
-async def test_a_new_topic_is_created_where_the_broker_is_now(
-    fake_broker: FakeBroker, make_broker: BrokerFactory
-) -> None:
-    name_server = await make_broker("name-server")
-    fake_broker.add_topic("TBW102", 8, 7)
-    name_server.routes = fake_broker.routes
-    async with Producer("group", namesrv=name_server.address) as producer:
-        await producer.send(Message("New", b"body"))
-        await fake_broker.stop()
-        moved = await make_broker(fake_broker.name)
-        moved.add_topic("TBW102", 8, 7)
-        name_server.routes = moved.routes
-        await producer.send(Message("Newer", b"body"))
-        await producer.send(Message("New", b"body"))
-        assert len(moved.of(RequestCode.SEND_MESSAGE_V2)) == 2
-
-
-async def test_first_sends_of_topic_wait_briefly_for_broker_restart(
-    fake_broker: FakeBroker, producer: Producer, nursery: trio.Nursery
-) -> None:
-    """It is its own name server, so nobody could tell the template meanwhile."""
-
-    async def restart_soon() -> None:
-        await trio.sleep(0.2)
-        await fake_broker.restart()
-
-    fake_broker.add_topic("TBW102", 8, 7)
-    await producer.send(Message("New", b"body"))
-    await fake_broker.stop()
-    await wait_all_tasks_blocked(0.01)
-    nursery.start_soon(restart_soon)
-    await producer.send(Message("New", b"body"))
-    assert len(fake_broker.of(RequestCode.SEND_MESSAGE_V2)) == 2
-
-
-async def test_topic_created_during_template_lookup_is_used_as_is(fake_broker: FakeBroker) -> None:
-    fake_broker.add_topic("TBW102", 8, 7)
-    async with ClientInstance(fake_broker.address) as instance, Producer("group", instance=instance) as producer:
-
-        async def make_topic_meanwhile(command: RemotingCommand) -> RemotingCommand:
-            if command.ext_fields["topic"] == "TBW102":
-                fake_broker.add_topic("New", 1)
-                await instance.routes.topic_route("New")
-            return fake_broker.answer_route(command)
-
-        fake_broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, make_topic_meanwhile)
-        await producer.send(Message("New", b"body"))
-        assert {(await producer.send(Message("New", b"body"))).queue.queue_id for _ in range(8)} == {0}
-
-
-async def test_without_route_and_automatic_creation_the_error_helps(producer: Producer) -> None:
-    with pytest.raises(NoRouteError, match="similar topics: Topic; automatic creation seems off"):
-        await producer.send(Message("Topik", b"x"))
-
-
 async def test_a_topic_without_a_writable_queue_says_so(fake_broker: FakeBroker, producer: Producer) -> None:
     fake_broker.add_topic("ReadOnly", 4, 4)
     with pytest.raises(NoRouteError, match="no writable queue"):
         await producer.send(Message("ReadOnly", b"x"))
 
 
-@pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
-async def test_transient_errors_are_retried_with_the_same_message(
-    fake_broker: FakeBroker, producer: Producer, code: int
-) -> None:
-    """C.2 scenario 10."""
-    fake_broker.fail(SEND, code, times=2)
-    result = await producer.send(Message("Topic", b"x"))
-    requests = fake_broker.of(SEND)
-    assert len(requests) == 3
-    assert {properties_of(request)["UNIQ_KEY"] for request in requests} == {result.message_id}
-    assert len({request.opaque for request in requests}) == 3
-
-
-async def test_after_the_last_try_the_error_tells_the_tries(fake_broker: FakeBroker, producer: Producer) -> None:
+async def test_last_error_lists_the_attempts(fake_broker: FakeBroker, producer: Producer) -> None:
     fake_broker.fail(SEND, ResponseCode.SYSTEM_ERROR, "disk on fire")
     with pytest.raises(BrokerResponseError, match="disk on fire") as caught:
         await producer.send(Message("Topic", b"x"))
     assert caught.value.__notes__ == ["tried 3 times: broker-a, broker-a, broker-a"]
     assert len(fake_broker.of(SEND)) == 3
-
-
-@pytest.mark.parametrize(("code", "error"), [(13, MessageRefusedError)])
-async def test_other_errors_are_raised_at_once(
-    fake_broker: FakeBroker, producer: Producer, code: int, error: type[BrokerResponseError]
-) -> None:
-    """C.2 scenario 10."""
-    fake_broker.fail(SEND, code)
-    with pytest.raises(error):
-        await producer.send(Message("Topic", b"x"))
-    assert len(fake_broker.of(SEND)) == 1
-
-
-async def test_with_a_chosen_queue_nothing_is_tried_again(fake_broker: FakeBroker, producer: Producer) -> None:
-    """C.2 scenario 12."""
-    fake_broker.fail(SEND, ResponseCode.SYSTEM_ERROR)
-    for choice in ({"queue": MessageQueue("Topic", "broker-a", 0)}, {"selector": select_by_hash, "key": "k"}):
-        with pytest.raises(BrokerResponseError):
-            await producer.send(Message("Topic", b"x"), **choice)
-    assert len(fake_broker.of(SEND)) == 2
-
-
-async def test_the_next_try_goes_to_another_broker(fake_broker: FakeBroker, make_broker: BrokerFactory) -> None:
-    """C.2 scenario 10."""
-    other = await make_broker("broker-b")
-    fake_broker.add_topic("Topic", 4, 6, other)
-    async with Producer("group", namesrv=fake_broker.address) as producer:
-        other.fail(SEND, ResponseCode.SERVICE_NOT_AVAILABLE)
-        results = [await producer.send(Message("Topic", b"x")) for _ in range(8)]
-        assert {result.queue.broker_name for result in results} == {"broker-a"}
-        assert 1 <= len(other.of(SEND)) <= 4
-
-        await other.stop()
-        results = [await producer.send(Message("Topic", b"x")) for _ in range(8)]
-        assert {result.queue.broker_name for result in results} == {"broker-a"}
-
-
-@pytest.mark.parametrize("queue", [None, MessageQueue("Topic", "broker-b", 1)], ids=["any", "queue"])
-async def test_sends_wait_for_only_broker(
-    fake_broker: FakeBroker, make_broker: BrokerFactory, autojump_clock: MockClock, queue: MessageQueue | None
-) -> None:
-    broker = await make_broker("broker-b")
-    broker.add_topic("Topic")
-    fake_broker.routes["Topic"] = broker.routes["Topic"]
-    message = Message("Topic", b"x")
-    async with (
-        Producer("group", namesrv=fake_broker.address) as producer,
-        Producer("group", namesrv=fake_broker.address, settings=ProducerConfig(retries=0)) as once,
-    ):
-        for each in (producer, once):
-            await each.send(message)
-        await broker.stop()
-        await wait_all_tasks_blocked()
-        start = trio.current_time()
-        with pytest.raises(ConnectError, match="Connection refused"):
-            await once.send(message, queue=queue)
-        assert trio.current_time() == start
-        with pytest.raises(ConnectError, match="Connection refused"):
-            await producer.send(message, queue=queue)
-        assert trio.current_time() - start == pytest.approx(2.8, abs=0.05)  # of 3.0
-
-        before = len(broker.of(SEND))
-        async with trio.open_nursery() as nursery:
-            for _ in range(10):
-                nursery.start_soon(partial(producer.send, message, queue=queue))
-            await trio.sleep(2.0)
-            await broker.restart()
-        assert len(broker.of(SEND)) == before + 10
-
-
-async def test_all_tries_together_take_no_longer_than_the_timeout(
-    fake_broker: FakeBroker, autojump_clock: MockClock
-) -> None:
-    async def slow_failure(command: RemotingCommand) -> RemotingCommand:
-        await trio.sleep(0.8)
-        return command.reply(ResponseCode.SYSTEM_ERROR)
-
-    fake_broker.on(SEND, slow_failure)
-    async with Producer(
-        "group", namesrv=fake_broker.address, settings=ProducerConfig(send_timeout_s=1.0, retries=9)
-    ) as producer:
-        start = trio.current_time()
-        with pytest.raises(RequestTimeoutError):
-            await producer.send(Message("Topic", b"x"))
-        assert trio.current_time() - start == pytest.approx(1.0, abs=0.05)
-    assert len(fake_broker.of(SEND)) == 2
 
 
 async def test_name_servers_that_hang_count_against_the_timeout(
@@ -415,9 +231,7 @@ async def test_without_a_name_server_the_error_names_them() -> None:
     ("code", "status"),
     [(10, SendStatus.FLUSH_DISK_TIMEOUT), (11, SendStatus.SLAVE_NOT_AVAILABLE), (12, SendStatus.FLUSH_SLAVE_TIMEOUT)],
 )
-async def test_a_message_that_is_stored_less_safely_is_stored(
-    fake_broker: FakeBroker, code: int, status: SendStatus
-) -> None:
+async def test_message_stored_less_safely_is_stored(fake_broker: FakeBroker, code: int, status: SendStatus) -> None:
     def less_safely(command: RemotingCommand) -> RemotingCommand:
         response = fake_broker.answer_send(command)
         response.code = code
@@ -434,7 +248,7 @@ async def test_a_message_that_is_stored_less_safely_is_stored(
         assert len(fake_broker.of(SEND)) == 4
 
 
-async def test_an_answer_that_cannot_be_read_is_a_protocol_error(fake_broker: FakeBroker, producer: Producer) -> None:
+async def test_unreadable_answer_is_a_protocol_error(fake_broker: FakeBroker, producer: Producer) -> None:
     fake_broker.on(SEND, lambda command: command.reply(ext_fields={"queueId": "x"}))
     with pytest.raises(ProtocolError, match="answer to a send"):
         await producer.send(Message("Topic", b"x"))
@@ -452,32 +266,6 @@ async def test_a_oneway_send_does_not_wait(fake_broker: FakeBroker, producer: Pr
     assert request.is_oneway
     assert request.ext_fields["e"] == "1"
     assert zlib.decompress(request.body) == b"x" * 100_000
-
-
-async def test_a_batch_is_one_request_with_an_id_for_each_message(fake_broker: FakeBroker, producer: Producer) -> None:
-    messages = [Message("Topic", b"%d" % number, tags="T", flag=number) for number in range(3)]
-    (result,) = await producer.send_batch(messages)
-    (request,) = fake_broker.of(RequestCode.SEND_BATCH_MESSAGE)
-    assert (request.ext_fields["m"], request.ext_fields["i"]) == ("true", "WAIT\x01true")
-    entries = decode_batch(request.body)
-    assert [(entry.flag, entry.body) for entry in entries] == [(0, b"0"), (1, b"1"), (2, b"2")]
-    ids = [decode_properties(entry.properties)["UNIQ_KEY"] for entry in entries]
-    assert result.message_id == ",".join(ids)
-    assert len(set(ids)) == 3
-
-
-async def test_a_large_batch_is_split_and_stays_in_order(fake_broker: FakeBroker) -> None:
-    async with Producer(
-        "group", namesrv=fake_broker.address, settings=ProducerConfig(max_message_size_bytes=10_000)
-    ) as producer:
-        messages = [Message("Topic", b"%04d" % number * 100) for number in range(100)]
-        queue = MessageQueue("Topic", "broker-a", 1)
-        results = await producer.send_batch(messages, queue=queue)
-    requests = fake_broker.of(RequestCode.SEND_BATCH_MESSAGE)
-    assert len(results) == len(requests) > 5
-    assert {result.queue for result in results} == {queue}
-    assert all(len(request.body) < 10_000 for request in requests)
-    assert [entry.body for request in requests for entry in decode_batch(request.body)] == [m.body for m in messages]
 
 
 async def test_a_failed_batch_tells_how_much_is_stored(fake_broker: FakeBroker) -> None:
@@ -516,7 +304,7 @@ async def test_messages_that_are_no_batch_are_refused(producer: Producer, messag
 
 
 @given(st.lists(st.integers(1, 2000), min_size=1, max_size=30), st.integers(1, 5000))
-def test_split_batch_holds_each_message_once_in_order_in_limit(sizes: list[int], limit: int) -> None:
+def test_split_batch_keeps_order_and_limits(sizes: list[int], limit: int) -> None:
     messages = [Message("T", b"x" * size) for size in sizes]
     ids = map(str, range(len(sizes)))
     batches = list(split_batch(messages, lambda: next(ids), limit))
@@ -546,26 +334,6 @@ def test_fast_property_encoding_matches_the_general_one(
         assert decode_properties(encode_message_properties(message, "id").encode()) == decode_properties(expected)
 
 
-async def test_brokers_hear_of_the_group_and_of_its_end(fake_broker: FakeBroker) -> None:
-    async with Producer("group", namesrv=fake_broker.address) as producer:
-        await producer.send(Message("Topic", b"x"))
-        await fake_broker.wait_for(RequestCode.HEART_BEAT)
-    (heartbeat, *_) = fake_broker.heartbeats()
-    assert [data.group_name for data in heartbeat.producer_data_set] == ["group"]
-    (goodbye,) = fake_broker.of(RequestCode.UNREGISTER_CLIENT)
-    assert goodbye.ext_fields == {"clientID": heartbeat.client_id, "producerGroup": "group"}
-
-
-async def test_producers_share_an_instance(fake_broker: FakeBroker) -> None:
-    async with ClientInstance(fake_broker.address) as instance:
-        async with Producer("one", instance=instance) as one, Producer("two", instance=instance) as two:
-            await one.send(Message("Topic", b"x"))
-            await two.send(Message("Topic", b"x"))
-        await instance.routes.topic_route("Topic")
-    assert fake_broker.connected == 1
-    assert {request.ext_fields["a"] for request in fake_broker.of(SEND)} == {"one", "two"}
-
-
 async def test_outside_its_block_a_producer_refuses(fake_broker: FakeBroker) -> None:
     producer = Producer("group", namesrv=fake_broker.address)
     with pytest.raises(ClientClosedError):
@@ -577,25 +345,6 @@ async def test_outside_its_block_a_producer_refuses(fake_broker: FakeBroker) -> 
             await attempt(Message("Topic", b"x"))
     with pytest.raises(ClientClosedError):
         await producer.send_batch([Message("Topic", b"x")])
-
-
-async def test_a_send_may_be_cancelled_at_every_await(
-    fake_broker: FakeBroker, cancelled_at_every_await: CancelledAtEveryAwait
-) -> None:
-    async with ClientInstance(fake_broker.address) as instance:
-
-        async def send_everything() -> None:
-            await fake_broker.drop()
-            async with Producer("group", instance=instance) as producer:
-                await producer.send(Message("Topic", b"x"))
-                await producer.send_oneway(Message("Topic", b"x"))
-                await producer.send_batch([Message("Topic", b"x")] * 3)
-
-        async for _ in cancelled_at_every_await(send_everything):
-            await wait_all_tasks_blocked()
-            connection = instance.requests.connections.get(fake_broker.address)
-            assert connection is None or not (connection._waiters or connection._queue)
-            assert not instance.groups._producers
 
 
 async def test_many_tasks_send_at_once(fake_broker: FakeBroker, producer: Producer) -> None:
@@ -611,31 +360,7 @@ async def test_many_tasks_send_at_once(fake_broker: FakeBroker, producer: Produc
     assert [request.opaque for request in fake_broker.of(SEND)] == sorted({r.opaque for r in fake_broker.of(SEND)})
 
 
-async def test_a_lost_connection_is_made_again_for_the_next_try(
-    fake_broker: FakeBroker, make_broker: BrokerFactory
-) -> None:
-    broker = await make_broker("broker-b")
-    broker.add_topic("Topic")
-    fake_broker.routes["Topic"] = broker.routes["Topic"]
-    answer = broker.handlers[SEND]
-
-    async def drop_first(command: RemotingCommand) -> RemotingCommand | None:
-        broker.on(SEND, answer)
-        await broker.drop()
-        return None
-
-    async with Producer("group", namesrv=fake_broker.address) as producer:
-        broker.on(SEND, drop_first)
-        assert (await producer.send(Message("Topic", b"x"))).status is SendStatus.SEND_OK
-        assert len(broker.of(SEND)) == 2
-    broker.on(SEND, drop_first)
-    settings = ProducerConfig(retries=0)
-    async with Producer("group", namesrv=fake_broker.address, settings=settings) as producer:
-        with pytest.raises(ConnectionLostError, match="peer"):
-            await producer.send(Message("Topic", b"x"))
-
-
-async def test_order_topic_keeps_its_queues_while_broker_is_away(fake_broker: FakeBroker, producer: Producer) -> None:
+async def test_order_topic_skips_queues_of_missing_brokers(fake_broker: FakeBroker, producer: Producer) -> None:
     fake_broker.routes["Order"] = TopicRouteData(
         order_topic_conf="gone:2;broker-a:1",
         queue_datas=[QueueData("broker-a", 1, 1, 6)],
@@ -651,7 +376,7 @@ async def test_order_topic_keeps_its_queues_while_broker_is_away(fake_broker: Fa
         await producer.send(Message("Order", b"x"), selector=select_by_hash, key=4)
 
 
-async def test_an_encoded_batch_is_sent_as_it_is_and_tried_again(fake_broker: FakeBroker, producer: Producer) -> None:
+async def test_encoded_batch_is_retried_unchanged(fake_broker: FakeBroker, producer: Producer) -> None:
     body = encode_batch([(0, b"one", b"UNIQ_KEY\x01id"), (0, b"two", b"")])
     fake_broker.fail(RequestCode.SEND_BATCH_MESSAGE, ResponseCode.SYSTEM_ERROR, times=1)
     result = await producer.send_encoded_batch("Topic", body)
@@ -700,3 +425,22 @@ def test_a_key_without_a_known_hash_is_refused(key: object) -> None:
 
 def test_random_choice_reaches_all_queues() -> None:
     assert {select_by_random(QUEUES, MESSAGE, None) for _ in range(500)} == set(QUEUES)
+
+
+async def test_a_send_may_be_cancelled_at_every_await(
+    fake_broker: FakeBroker, cancelled_at_every_await: CancelledAtEveryAwait
+) -> None:
+    async with ClientInstance(fake_broker.address) as instance:
+
+        async def send_everything() -> None:
+            await fake_broker.drop()
+            async with Producer("group", instance=instance) as producer:
+                await producer.send(Message("Topic", b"x"))
+                await producer.send_oneway(Message("Topic", b"x"))
+                await producer.send_batch([Message("Topic", b"x")] * 3)
+
+        async for _ in cancelled_at_every_await(send_everything):
+            await wait_all_tasks_blocked()
+            connection = instance.requests.connections.get(fake_broker.address)
+            assert connection is None or not (connection._waiters or connection._queue)
+            assert not instance.groups._producers

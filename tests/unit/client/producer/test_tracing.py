@@ -43,7 +43,7 @@ async def tracer(broker: FakeBroker) -> AsyncGenerator[Tracer, None]:
         yield Tracer(instance, "traces", TRACE_TOPIC)
 
 
-async def test_what_is_sent_is_recorded_until_the_producer_is_left(broker: FakeBroker) -> None:
+async def test_sends_are_recorded_until_the_producer_ends(broker: FakeBroker) -> None:
     async with Producer("G", namesrv=broker.address, trace=True) as producer:
         result = await producer.send(Message("Topic", b"body", tags="A", keys=["k1", "k2"]))
         await producer.send(Message("Topic", b"later", delay_level=3))
@@ -72,7 +72,7 @@ async def test_nothing_is_recorded_if_the_broker_says_so(broker: FakeBroker) -> 
     assert recorded(broker) == []
 
 
-async def test_a_broker_that_does_not_answer_holds_up_the_end_for_half_a_second(broker: FakeBroker) -> None:
+async def test_silent_broker_delays_the_end_half_a_second(broker: FakeBroker) -> None:
     broker.on(SEND, lambda command: None if command.ext_fields["b"] == TRACE_TOPIC else broker.answer_send(command))
     async with Producer("G", namesrv=broker.address, trace=True) as producer:
         await producer.send(Message("Topic", b"body"))
@@ -80,7 +80,7 @@ async def test_a_broker_that_does_not_answer_holds_up_the_end_for_half_a_second(
     assert 0.4 < trio.current_time() - left < 5
 
 
-async def test_records_that_cannot_be_stored_are_counted_and_logged_once(
+async def test_unstorable_records_are_counted_and_logged_once(
     broker: FakeBroker, tracer: Tracer, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.on(SEND, lambda command: command.reply(ResponseCode.NO_PERMISSION, remark="no"))
@@ -115,7 +115,7 @@ async def test_many_records_and_long_keys_are_split(broker: FakeBroker, tracer: 
     assert tracer.dropped == 0
 
 
-async def test_a_record_is_kept_when_its_sending_is_cancelled(broker: FakeBroker, tracer: Tracer) -> None:
+async def test_cancelled_send_keeps_its_record(broker: FakeBroker, tracer: Tracer) -> None:
     broker.on(SEND, lambda _command: None)
     tracer.put(record := ConsumeEnded("R", "ID", 1, True, ""))
     with trio.move_on_after(0.1):

@@ -14,7 +14,7 @@ def check(message: MessageExt) -> TransactionState:
     raise AssertionError(f"asked about {message}")
 
 
-async def test_producer_announces_itself_to_a_broker_that_starts_later(fake_broker: FakeBroker) -> None:
+async def test_producer_announces_itself_to_a_later_broker(fake_broker: FakeBroker) -> None:
     await fake_broker.stop()
     config = ClientConfig(connect=False)
     async with TransactionProducer("group", namesrv=fake_broker.address, check=check, topics=("Topic",), config=config):
@@ -24,7 +24,7 @@ async def test_producer_announces_itself_to_a_broker_that_starts_later(fake_brok
     assert group.group_name == "group"
 
 
-async def test_producer_announces_itself_to_a_broker_that_gets_its_topic_later(fake_broker: FakeBroker) -> None:
+async def test_producer_announces_itself_for_a_later_topic(fake_broker: FakeBroker) -> None:
     config = ClientConfig(poll_namesrv_interval_s=0.01)
     async with TransactionProducer("group", namesrv=fake_broker.address, check=check, topics=("New",), config=config):
         await fake_broker.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, 2)

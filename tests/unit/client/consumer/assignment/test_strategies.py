@@ -62,7 +62,7 @@ def test_machine_room_is_text_before_the_single_separator(broker: str) -> None:
     assert shares(allocate_by_machine_room(["room"]), 4, ["a"], broker) == [[]]
 
 
-def test_a_member_gets_the_queues_that_its_configuration_names() -> None:
+def test_member_gets_its_configured_queues() -> None:
     first, second, third = queues(3)
     strategy = allocate_by_config([second, third, MessageQueue("Other", "broker-a", 0)])
     assert allocate(strategy, [first, second], ["a", "b"], "a") == {second}
@@ -75,13 +75,13 @@ def test_the_retry_topic_needs_no_configuration() -> None:
 
 
 def nearby(within: AllocateStrategy = allocate_averagely) -> AllocateStrategy:
-    """Rooms are what comes before the first dot."""
+    """A room is the text before the first dot."""
     return allocate_nearby(
         lambda queue: queue.broker_name.partition(".")[0], lambda member: member.partition(".")[0], within
     )
 
 
-def test_room_members_share_its_queues_and_all_share_orphans() -> None:
+def test_room_members_share_its_queues_and_orphans() -> None:
     """C.2 scenario 35: the last row of the table in B.7."""
     of_x, of_y = queues(4, "X.broker"), queues(2, "Y.broker")
     members = ["X.one", "X.two"]
@@ -94,12 +94,12 @@ def test_room_members_share_its_queues_and_all_share_orphans() -> None:
 
 
 @pytest.mark.parametrize(("broker", "member"), [("", "X.one"), ("X.broker", "")])
-def test_a_room_that_is_not_known_shares_nothing_out(broker: str, member: str) -> None:
+def test_unknown_room_shares_nothing(broker: str, member: str) -> None:
     with pytest.raises(ValueError, match=r"machine room of .* is not known"):
         allocate(nearby(), queues(2, broker), ["X.one", member], "X.one")
 
 
-def test_a_strategy_cannot_give_queues_that_do_not_exist() -> None:
+def test_strategy_cannot_return_unknown_queues() -> None:
     with pytest.raises(ValueError, match="not one of the 2 queues given"):
         allocate(lambda _queues, _members, _client_id: queues(3), queues(2), ["a"], "a")
 
@@ -109,7 +109,7 @@ def test_member_ids_sort_as_text_not_as_addresses() -> None:
     assert [queue.queue_id for queue in allocate(allocate_averagely, queues(2), members, "10.0.0.10@1")] == [0]
 
 
-def test_member_ids_sort_by_utf16_units_as_in_java() -> None:
+def test_member_ids_sort_by_utf16_units() -> None:
     # U+1F600 is written D83D DE00 and comes before U+FF61, although its code point is higher
     members = ["\uff61", "\U0001f600"]
     assert [queue.queue_id for queue in allocate(allocate_averagely, queues(2), members, "\U0001f600")] == [0]
@@ -125,11 +125,11 @@ def test_a_client_that_is_no_member_gets_nothing() -> None:
     assert allocate(allocate_averagely, queues(4), [], "b") == frozenset()
 
 
-def test_a_member_listed_twice_leaves_no_queue_without_owner() -> None:
+def test_member_listed_twice_counts_once() -> None:
     assert len(allocate(allocate_averagely, queues(6), ["a", "a", "b"], "a")) == 3
 
 
-def test_plan_names_what_to_start_and_what_to_stop() -> None:
+def test_plan_lists_queues_to_start_and_stop() -> None:
     first, second, third = queues(3)
     assert plan(frozenset((first, second)), frozenset((second, third))) == Assignment(
         frozenset((first,)), frozenset((third,))
@@ -140,14 +140,14 @@ BOTH = ("a", "b")
 
 
 def known() -> Membership:
-    """Of one that was told of both, by either broker."""
+    """A membership that knows both members from either broker."""
     membership = Membership()
     for broker in ("one", "two"):
         assert not membership.missing("T", broker, BOTH, 0)
     return membership
 
 
-def test_a_broker_is_believed_as_long_as_its_connection_holds() -> None:
+def test_connected_broker_is_believed() -> None:
     membership = known()
     assert not membership.missing("T", "one", ["a"], 1)
     membership.broker_lost("one")

@@ -45,16 +45,8 @@ async def find(
     )
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest", ms(1_050)])
-async def test_a_stored_offset_always_wins(
-    cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...], start: str
-) -> None:
-    cluster.committed["G", queues[0]] = 8
-    assert await find(requests, start, queues[0]) == {queues[0]: 8}
-
-
 @pytest.mark.parametrize(("start", "expected"), [(0, 5), (9, 9), (15, 15), (99, 15)])
-async def test_group_starts_at_an_offset_or_the_nearest_one(
+async def test_group_starts_at_an_offset_or_the_nearest(
     requests: QueueRequests, queues: tuple[MessageQueue, ...], start: int, expected: int
 ) -> None:
     assert await find(requests, start, queues[0]) == {queues[0]: expected}
@@ -100,7 +92,7 @@ async def test_a_group_without_offsets_starts_where_it_wants(
     assert await find(requests, start, queues[0]) == {queues[0]: expected - shift}
 
 
-async def test_first_of_many_messages_in_a_millisecond_is_found(cluster: FakeCluster, requests: QueueRequests) -> None:
+async def test_first_of_many_messages_in_a_millisecond(cluster: FakeCluster, requests: QueueRequests) -> None:
     (queue,) = cluster.add_topic("T")
     for timestamp in (1, *[2] * 50, *[3] * 50):
         cluster.send(queue, b"x", store_timestamp=timestamp)
@@ -108,13 +100,6 @@ async def test_first_of_many_messages_in_a_millisecond_is_found(cluster: FakeClu
         ext_fields={"offset": "7" if command.ext_fields["timestamp"] == "2" else "70"}
     )  # a binary search may hit any of them
     assert await find(requests, ms(3), queue) == {queue: 51}
-
-
-async def test_what_the_policy_decided_is_stored_at_once(
-    cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...]
-) -> None:
-    await find(requests, "latest", *queues)
-    assert cluster.committed == {("G", queues[0]): 15, ("G", queues[1]): 0}
 
 
 async def test_a_stored_zero_is_told_from_none(cluster: FakeCluster, requests: QueueRequests) -> None:
@@ -127,15 +112,13 @@ async def test_a_stored_zero_is_told_from_none(cluster: FakeCluster, requests: Q
     assert len(cluster.of(RequestCode.GET_ALL_CONSUMER_OFFSET)) == 1  # one for all queues of a broker
 
 
-async def test_full_offset_table_is_not_fetched_if_zero_is_correct(
-    cluster: FakeCluster, requests: QueueRequests
-) -> None:
+async def test_offset_table_is_fetched_only_if_needed(cluster: FakeCluster, requests: QueueRequests) -> None:
     full, empty = cluster.add_topic("T", 2)
     cluster.zero_if_none = True
     cluster.send(full, b"a")
     assert await find(requests, "earliest", full, empty) == {full: 0, empty: 0}
     assert await find(requests, "latest", empty) == {empty: 0}
-    cluster.version = 413  # 5.0 says what it means
+    cluster.version = 413  # 5.0 distinguishes 0 from none
     assert await find(requests, "latest", full) == {full: 0}
     assert not cluster.of(RequestCode.GET_ALL_CONSUMER_OFFSET)
 
@@ -150,9 +133,7 @@ async def test_a_broker_without_the_table_is_believed(cluster: FakeCluster, requ
     assert await find(requests, "latest", queue) == {queue: 0}
 
 
-async def test_a_table_that_cannot_be_had_leaves_the_queue_for_later(
-    cluster: FakeCluster, requests: QueueRequests
-) -> None:
+async def test_unavailable_offset_table_postpones_the_queue(cluster: FakeCluster, requests: QueueRequests) -> None:
     (queue,) = cluster.add_topic("T")
     cluster.zero_if_none = True
     cluster.send(queue, b"a")
@@ -172,16 +153,3 @@ async def test_a_broker_error_is_no_answer(
     )
     assert await find(requests, "latest", *queues) == {queues[1]: 0}
     assert ("G", queues[0]) not in cluster.committed
-
-
-async def test_a_queue_that_came_later_begins_at_its_first_message(
-    requests: QueueRequests, queues: tuple[MessageQueue, ...]
-) -> None:
-    assert await find(requests, "latest", *queues, known=()) == {queues[0]: 5, queues[1]: 0}
-
-
-async def test_the_retry_topic_begins_at_its_first_message(cluster: FakeCluster, requests: QueueRequests) -> None:
-    (queue,) = cluster.add_topic(RETRY)
-    cluster.zero_if_none = True
-    cluster.send(queue, b"failed")
-    assert await find(requests, ms(9_999), queue) == {queue: 0}

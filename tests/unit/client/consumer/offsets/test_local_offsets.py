@@ -59,10 +59,6 @@ def test_a_file_of_java_is_read(tmp_path: Path, folder: Path, content: bytes) ->
     assert load(tmp_path) == JAVA_OFFSETS
 
 
-def test_a_new_group_has_no_offsets(tmp_path: Path) -> None:
-    assert load(tmp_path) == {}
-
-
 @pytest.mark.parametrize("content", [b"", b'{"offsetTable":{{"brokerNa', b"\xff\x00", None])
 def test_unusable_offset_file_falls_back_to_backup(tmp_path: Path, folder: Path, content: bytes | None) -> None:
     if content is not None:
@@ -82,7 +78,7 @@ def test_a_damaged_file_never_becomes_the_backup(tmp_path: Path, folder: Path) -
 
 
 @pytest.mark.parametrize("backup", [None, b"", b"{"])
-def test_offsets_that_cannot_be_read_are_no_new_beginning(tmp_path: Path, folder: Path, backup: bytes | None) -> None:
+def test_unreadable_offsets_are_no_new_beginning(tmp_path: Path, folder: Path, backup: bytes | None) -> None:
     (folder / "offsets.json").write_bytes(b"{")
     if backup is not None:
         (folder / "offsets.json.bak").write_bytes(backup)
@@ -91,18 +87,7 @@ def test_offsets_that_cannot_be_read_are_no_new_beginning(tmp_path: Path, folder
     assert (folder / "offsets.json").read_bytes() == b"{"
 
 
-def test_what_was_saved_before_is_the_backup(tmp_path: Path, folder: Path) -> None:
-    file = OffsetsFile.open(tmp_path, "c", "G")
-    for number in (1, 2, 3):
-        file.save({ONE: QueueOffset(number)})
-    file.close()
-    assert (saved(folder), saved(folder, "offsets.json.bak")) == ({ONE: 3}, {ONE: 2})
-    assert sorted(path.name for path in folder.iterdir()) == ["offsets.json", "offsets.json.bak"]
-
-
-def test_a_save_that_fails_leaves_the_file_as_it_was(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_save_leaves_the_file_unchanged(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = OffsetsFile.open(tmp_path, "c", "G")
     file.save({ONE: QueueOffset(1)})
 
@@ -143,7 +128,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         OffsetsFile.open(tmp_path / "file", "c", "G")
 
 
-def test_a_client_id_never_leads_out_of_the_folder(tmp_path: Path) -> None:
+def test_client_id_stays_inside_the_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="instance_name"):
         OffsetsFile.open(tmp_path / "base", "../c", "G")
 
@@ -155,7 +140,7 @@ async def test_the_default_folder_is_in_the_users_home(tmp_path: Path, monkeypat
     assert saved(tmp_path / ".rocketmq_offsets" / "c" / "G") == {ONE: 3}
 
 
-async def test_progress_goes_to_the_file_with_each_full_interval(store: LocalOffsetStore, folder: Path) -> None:
+async def test_progress_is_written_each_full_interval(store: LocalOffsetStore, folder: Path) -> None:
     store.update(ONE, QueueOffset(4), increase_only=True)
     await store.persist([ONE, TWO], changed_only=True)
     assert not (folder / "offsets.json").exists()
@@ -182,7 +167,7 @@ async def test_queues_given_up_stay_in_the_file(store: LocalOffsetStore, folder:
     assert (await store.stored(ONE), store.get(ONE)) == (4, None)
 
 
-async def test_unwritable_offset_file_is_logged_once_and_not_fatal(
+async def test_unwritable_offset_file_is_logged_once(
     store: LocalOffsetStore, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:

@@ -1,14 +1,15 @@
 """Orderly consumption with a test clock: order, the tables of results, rests, limits."""
 
+import threading
+
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.unit.client.consumer.fake_cluster import make_message, offsets_of
+from tests.unit.client.consumer.fake_cluster import offsets_of
 from tests.unit.client.consumer.orderly_bench import QUEUE, SUSPEND, OrderlyBench, Script
 from triomq.client.consumer.config import ConsumeStatus, OrderlyContext
 from triomq.client.consumer.processing.process_queue import ProcessQueue, QueueLock
-from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -16,7 +17,7 @@ SUCCESS, COMMIT, ROLLBACK = ConsumeStatus.SUCCESS, ConsumeStatus.COMMIT, Consume
 
 
 @pytest.mark.parametrize(("suspend_s", "expected_s"), [(None, 1.0), (3.0, 3.0), (0.005, 0.01), (60.0, 30.0)], ids=str)
-async def test_failed_message_is_redelivered_in_order_after_a_pause(
+async def test_failed_message_is_redelivered_in_order(
     suspend_s: float | None, expected_s: float, autojump_clock: MockClock
 ) -> None:
     """C.2 scenario 51."""
@@ -27,17 +28,6 @@ async def test_failed_message_is_redelivered_in_order_after_a_pause(
         await bench.consumed(2)
     assert script.calls == [[0], [0], [1]]
     assert script.times[1] - script.times[0] == pytest.approx(expected_s, abs=0.002)
-
-
-@pytest.mark.parametrize("failure", [ValueError("no"), ConsumeStatus.RECONSUME_LATER], ids=repr)
-async def test_whatever_is_no_success_suspends_the_queue(failure: object, autojump_clock: MockClock) -> None:
-    script = Script([failure])
-    bench = OrderlyBench(on_messages=script)
-    async with bench.running():
-        bench.pull(0, 1)
-        await bench.consumed(2)
-    assert script.calls == [[0], [0], [1]]
-    assert (bench.queue.counters.failed, bench.queue.counters.succeeded) == (1, 2)
 
 
 async def test_manual_commit_rollback_redelivers_all_uncommitted(autojump_clock: MockClock) -> None:
@@ -51,36 +41,6 @@ async def test_manual_commit_rollback_redelivers_all_uncommitted(autojump_clock:
         await bench.consumed(3)
     assert script.calls == [[0], [1], [2], [0], [1], [2]]
     assert script.times[3] - script.times[2] == pytest.approx(1.0, abs=0.002)
-
-
-async def test_manual_commit_suspension_redelivers_only_last_batch(autojump_clock: MockClock) -> None:
-    script = Script([SUCCESS, SUSPEND, COMMIT], auto_commit=False)
-    bench = OrderlyBench(on_messages=script)
-    async with bench.running():
-        bench.pull(0, 1)
-        await bench.consumed(2)
-    assert script.calls == [[0], [1], [1]]
-
-
-async def test_success_without_auto_commit_moves_no_offset(autojump_clock: MockClock) -> None:
-    script = Script([], auto_commit=False)
-    bench = OrderlyBench(on_messages=script)
-    async with bench.running():
-        bench.pull(0, 1)
-        await bench.until(lambda: len(script.calls) == 2)
-        await trio.sleep(100)
-    assert bench.queue.consumed_offset() == 0
-    assert bench.queue.cached_messages == 2
-
-
-@pytest.mark.parametrize("status", [COMMIT, ROLLBACK])
-async def test_commit_and_rollback_are_success_with_auto_commit(
-    status: ConsumeStatus, autojump_clock: MockClock
-) -> None:
-    bench = OrderlyBench(on_messages=Script([status]))
-    async with bench.running():
-        bench.pull(0)
-        await bench.consumed(1)
 
 
 async def test_queue_continues_after_dead_lettering_failed_message(
@@ -125,23 +85,8 @@ async def test_failed_batch_redelivers_only_non_dead_letters(autojump_clock: Moc
     assert bench.sender.sent == [0, 2, 1]
 
 
-async def test_progress_and_what_is_in_flight_follow_each_message(autojump_clock: MockClock) -> None:
-    """A worker takes many messages at once; those that wait in its hands are neither consumed nor begun."""
-    seen: list[tuple[int, int | None, int]] = []
-
-    async def on_message(message: MessageExt) -> None:
-        await trio.sleep(100)
-        seen.append((message.queue_offset, bench.queue.consumed_offset(), bench.service.in_flight(bench.queue)))
-
-    bench = OrderlyBench(on_message=on_message)
-    async with bench.running():
-        bench.pull(0, 1, 2)
-        await bench.consumed(3)
-    assert seen == [(0, 0, 1), (1, 1, 1), (2, 2, 1)]
-
-
 @pytest.mark.parametrize("ending", ["closing", "dropped", "lock", "stop", "resize"])
-async def test_worker_starts_no_more_when_its_queue_or_time_ends(ending: str, autojump_clock: MockClock) -> None:
+async def test_worker_stops_when_queue_or_time_ends(ending: str, autojump_clock: MockClock) -> None:
     begun: list[int] = []
 
     async def on_message(message: MessageExt) -> None:
@@ -163,7 +108,7 @@ async def test_worker_starts_no_more_when_its_queue_or_time_ends(ending: str, au
             case "stop":
                 bench.service.stop()
             case "resize":
-                bench.service.resize(1)  # the other worker goes on, in order
+                bench.service.resize(1)  # the other worker continues, in order
         await trio.sleep(100)
         assert bench.service.in_flight() == 0
     if ending == "resize":
@@ -172,25 +117,7 @@ async def test_worker_starts_no_more_when_its_queue_or_time_ends(ending: str, au
         assert (begun, bench.queue.consumed_offset()) == ([0, 1], 1 if ending == "dropped" else 2)
 
 
-async def test_one_worker_switches_queues_after_continuous_limit(autojump_clock: MockClock) -> None:
-    """C.2 scenario 57."""
-    order: list[tuple[int, float]] = []
-
-    async def on_message(message: MessageExt) -> None:
-        order.append((message.queue_offset, trio.current_time()))
-        await trio.sleep(1)
-
-    bench = OrderlyBench(on_message=on_message, max_concurrency=1)
-    other = ProcessQueue(MessageQueue("T", "broker-a", 1))
-    async with bench.running():
-        bench.pull(*range(100))
-        bench.pull(1000, queue=other)
-        await bench.until(lambda: other.consumed_offset() == 1001)
-    times = dict(order)
-    assert 60 < times[1000] - times[0] < 62.1
-
-
-async def test_queues_are_handled_side_by_side_and_each_in_order(autojump_clock: MockClock) -> None:
+async def test_queues_run_in_parallel_each_in_order(autojump_clock: MockClock) -> None:
     running: set[int] = set()
     seen: dict[int, list[int]] = {queue_id: [] for queue_id in range(4)}
     most = 0
@@ -235,7 +162,7 @@ async def test_handler_is_not_called_without_a_renewed_lock(autojump_clock: Mock
 
 
 @pytest.mark.parametrize("is_dropped", [True, False], ids=["dropped", "closing"])
-async def test_nothing_more_begins_in_a_queue_that_is_given_up(is_dropped: bool, autojump_clock: MockClock) -> None:
+async def test_nothing_begins_in_a_closing_queue(is_dropped: bool, autojump_clock: MockClock) -> None:
     """A dropped queue ignores the running handler's result, a closing one counts it; scenarios 49 and 54 of C.2."""
     seen: list[int] = []
 
@@ -275,7 +202,7 @@ async def test_reassigned_queue_waits_for_its_previous_handler(autojump_clock: M
         await bench.consumed(1)
 
 
-async def test_stopping_lets_the_handler_end_and_begins_nothing_else(autojump_clock: MockClock) -> None:
+async def test_stop_finishes_the_handler_and_begins_nothing(autojump_clock: MockClock) -> None:
     seen: list[int] = []
 
     async def on_message(message: MessageExt) -> None:
@@ -292,19 +219,69 @@ async def test_stopping_lets_the_handler_end_and_begins_nothing_else(autojump_cl
     assert bench.queue.consumed_offset() == 1
 
 
-async def test_consuming_directly_says_what_the_handler_said(autojump_clock: MockClock) -> None:
-    """C.2 scenario 62: without moving an offset."""
-    script = Script([SUCCESS, COMMIT, ROLLBACK, SUSPEND, ValueError("no")])
-    bench = OrderlyBench(on_messages=script)
-    message = make_message(3)
-    bench.queue.put([message])
-    results = [await bench.service.consume_directly(message, QUEUE) for _ in range(5)]
-    assert [result for result, _ in results] == [
-        ConsumeResult.CR_SUCCESS,
-        ConsumeResult.CR_COMMIT,
-        ConsumeResult.CR_ROLLBACK,
-        ConsumeResult.CR_LATER,
-        ConsumeResult.CR_THROW_EXCEPTION,
-    ]
-    assert results[-1][1] == "ValueError: no"
-    assert bench.queue.consumed_offset() == 3
+async def consume_all(bench: OrderlyBench, *offsets: int) -> None:
+    """Return when the process queue is empty."""
+    done = trio.Event()
+    bench.queue.on_removal = lambda: None if bench.queue.cached_messages else done.set()
+    async with bench.running():
+        bench.pull(*offsets)
+        with trio.fail_after(60):
+            await done.wait()
+
+
+async def test_plain_function_keeps_order_in_a_thread() -> None:
+    seen: list[int] = []
+    threads: set[int] = set()
+
+    def on_message(message: MessageExt) -> None:
+        threads.add(threading.get_ident())
+        seen.append(message.queue_offset)
+
+    bench = OrderlyBench(on_message=on_message)
+    await consume_all(bench, *range(300))
+    assert seen == list(range(300))
+    assert threading.get_ident() not in threads
+    assert bench.queue.consumed_offset() == 300
+    assert bench.queue.counters.succeeded == 300
+
+
+async def test_thread_starts_nothing_more_in_a_dropped_queue() -> None:
+    begun = threading.Event()
+    may_end = threading.Event()
+    seen: list[int] = []
+
+    def on_message(message: MessageExt) -> None:
+        seen.append(message.queue_offset)
+        begun.set()
+        assert may_end.wait(60)
+
+    bench = OrderlyBench(on_message=on_message)
+    async with bench.running():
+        bench.pull(0, 1, 2)
+        await trio.to_thread.run_sync(begun.wait, 60)
+        bench.queue.closing = True
+        may_end.set()
+        with trio.fail_after(60):
+            while bench.service.in_flight():
+                await trio.lowlevel.checkpoint()
+    assert seen == [0]
+    assert bench.queue.consumed_offset() == 1
+
+
+async def test_hung_thread_keeps_finished_work_when_abandoned() -> None:
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def on_message(message: MessageExt) -> None:
+        if message.queue_offset == 3:
+            hangs.set()
+            assert go_on.wait(10)
+
+    bench = OrderlyBench(on_message=on_message)
+    try:
+        async with bench.running():
+            bench.pull(*range(10))
+            await trio.to_thread.run_sync(hangs.wait)
+        assert bench.queue.consumed_offset() == 3
+        assert bench.queue.counters.succeeded == 3
+    finally:
+        go_on.set()

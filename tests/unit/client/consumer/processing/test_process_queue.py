@@ -5,35 +5,6 @@ from triomq.protocol.message_queue import MessageQueue
 QUEUE = MessageQueue("T", "b", 0)
 
 
-def test_the_committed_offset_waits_for_the_lowest_message() -> None:
-    """C.2 scenario 44."""
-    queue = ProcessQueue(QUEUE)
-    ten, eleven, twelve = (make_message(queue_offset) for queue_offset in (10, 11, 12))
-    queue.put([ten, eleven, twelve])
-    queue.remove(eleven)
-    queue.remove(twelve)
-    assert queue.consumed_offset() == 10
-    queue.remove(ten)
-    assert queue.consumed_offset() == 13
-
-
-def test_a_new_queue_has_nothing_to_commit() -> None:
-    queue = ProcessQueue(QUEUE)
-    assert queue.consumed_offset() is None
-    queue.remove(make_message(3))
-    assert queue.consumed_offset() is None
-
-
-def test_bytes_and_messages_are_counted_until_consumed() -> None:
-    queue = ProcessQueue(QUEUE)
-    messages = [make_message(queue_offset, b"x" * 100) for queue_offset in range(3)]
-    queue.put(messages)
-    assert queue.cached_bytes == sum(message.store_size for message in messages)
-    queue.remove(messages[0])
-    queue.remove(messages[0])
-    assert (queue.cached_messages, queue.cached_bytes) == (2, 2 * messages[0].store_size)
-
-
 def test_span_is_what_a_crash_would_repeat() -> None:
     queue = ProcessQueue(QUEUE)
     messages = [make_message(queue_offset) for queue_offset in (5, 9, 20)]
@@ -55,7 +26,7 @@ def test_a_message_that_comes_twice_counts_once() -> None:
     assert queue.first_offset == 3
 
 
-def test_taken_messages_are_committed_or_come_again_in_order() -> None:
+def test_taken_messages_are_committed_or_redelivered_in_order() -> None:
     queue = ProcessQueue(QUEUE)
     queue.put([make_message(queue_offset) for queue_offset in range(4)])
     taken = queue.take(3)
@@ -101,19 +72,6 @@ def test_repr_shows_the_state() -> None:
     queue.put([make_message(7)])
     queue.dropped = True
     assert repr(queue) == "<ProcessQueue T@b:0 cached=1 next=7 dropped>"
-
-
-def test_removing_several_messages_keeps_others_and_their_size() -> None:
-    queue = ProcessQueue(QUEUE)
-    messages = [make_message(offset) for offset in range(5)]
-    queue.put(messages)
-    asked: list[int] = []
-    queue.on_removal = lambda: asked.append(queue.cached_messages)
-    queue.remove_all([*messages[1:3], make_message(77)])
-    assert (queue.cached_messages, queue.cached_bytes) == (3, 3 * messages[0].store_size)
-    assert (queue.consumed_offset(), asked) == (0, [3])
-    queue.remove_all(messages)
-    assert (queue.cached_messages, queue.cached_bytes, queue.consumed_offset()) == (0, 0, 5)
 
 
 def test_last_started_offset_is_highest_not_waiting() -> None:

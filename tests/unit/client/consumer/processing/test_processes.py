@@ -86,7 +86,7 @@ async def test_results_errors_and_replies_come_back(pool: ProcessPool) -> None:
     assert len(processes_of(pool)) == 1  # one after the other: one process is enough
 
 
-async def test_what_a_batch_handler_sets_in_its_context_comes_back() -> None:
+async def test_context_of_a_batch_handler_returns() -> None:
     pool = pool_of(process_handlers.on_messages, takes_batch=True)
     concurrent, orderly = ConsumeContext(QUEUE), OrderlyContext(QUEUE)
     async with pool.open():
@@ -104,7 +104,7 @@ async def test_direct_calls_run_in_a_process(pool: ProcessPool, make: type[Bench
     assert (result, remark) == (ConsumeResult.CR_THROW_EXCEPTION, "ValueError: no such order")
 
 
-async def test_a_process_that_dies_fails_its_own_call_only(
+async def test_dying_process_fails_its_own_call_only(
     pool: ProcessPool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     os.mkfifo(fifo := tmp_path / "fifo")
@@ -168,12 +168,12 @@ def outer() -> Any:
         process_handlers.on_message_async,
     ],
 )
-def test_a_handler_that_a_process_cannot_import_is_refused_at_once(handler: Any) -> None:
+def test_handler_without_import_path_is_refused_at_once(handler: Any) -> None:
     with pytest.raises(ConfigError, match="top level of a module"):
         pool_of(handler)
 
 
-def test_the_number_of_processes_is_that_of_cpus_unless_told() -> None:
+def test_processes_default_to_the_number_of_cpus() -> None:
     assert ConsumerConfig().workers == 20
     assert ConsumerConfig(executor="process").workers == os.cpu_count()
     assert ConsumerConfig(executor="process", max_concurrency=3).workers == 3
@@ -207,7 +207,7 @@ def start(folder: Path, then: str, main: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_no_process_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
+def test_no_process_survives_a_killed_parent(tmp_path: Path) -> None:
     os.mkfifo(fifo := tmp_path / "fifo")
     with start(tmp_path, HANG.format(fifo=fifo), GUARD) as parent:
         child = int(fifo.read_text())
@@ -227,7 +227,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     assert 'must open its consumer below if __name__ == "__main__"' in stderr
 
 
-def test_an_interpreter_that_ends_inside_the_block_ends_its_processes(tmp_path: Path) -> None:
+def test_interpreter_exit_ends_the_processes(tmp_path: Path) -> None:
     inside_a_thread = (
         "import threading\nready = threading.Event()\n"
         'if __name__ == "__main__":\n'

@@ -22,7 +22,7 @@ def refuse(command: RemotingCommand) -> RemotingCommand:
     return command.reply(ResponseCode.SYSTEM_ERROR, remark="look message by offset failed")
 
 
-async def test_the_broker_is_asked_to_store_the_message_again(cluster: FakeCluster, sender: SendBack) -> None:
+async def test_broker_stores_the_message_again(cluster: FakeCluster, sender: SendBack) -> None:
     """C.2 scenarios 41 and 42, the client's part."""
     assert await sender.send(make_message(4, UNIQ_KEY="ID"), 2)
     (command,) = cluster.of(RequestCode.CONSUMER_SEND_MSG_BACK)
@@ -40,7 +40,7 @@ async def test_the_broker_is_asked_to_store_the_message_again(cluster: FakeClust
     assert sender.sent == 1
 
 
-async def test_a_refusal_leads_to_a_copy_in_the_retry_topic(cluster: FakeCluster, sender: SendBack) -> None:
+async def test_refusal_leads_to_a_copy_in_retry_topic(cluster: FakeCluster, sender: SendBack) -> None:
     cluster.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse
     message = make_message(4, b"body", UNIQ_KEY="ID", TAGS="A", TRAN_MSG="true")
     message.reconsume_times = 1
@@ -59,7 +59,7 @@ async def test_a_refusal_leads_to_a_copy_in_the_retry_topic(cluster: FakeCluster
     assert sender.sent == 1
 
 
-async def test_the_message_itself_is_not_changed_by_the_copy(cluster: FakeCluster, sender: SendBack) -> None:
+async def test_copy_leaves_the_message_unchanged(cluster: FakeCluster, sender: SendBack) -> None:
     cluster.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse
     message = make_message(4, UNIQ_KEY="ID", ORIGIN_MESSAGE_ID="FIRST")
     before = dict(message.properties)
@@ -69,7 +69,7 @@ async def test_the_message_itself_is_not_changed_by_the_copy(cluster: FakeCluste
     assert decode_properties(command.ext_fields["i"].encode())["ORIGIN_MESSAGE_ID"] == "FIRST"
 
 
-async def test_a_broker_without_known_master_is_not_waited_for(cluster: FakeCluster, sender: SendBack) -> None:
+async def test_broker_without_master_is_not_waited_for(cluster: FakeCluster, sender: SendBack) -> None:
     message = make_message(4)
     message.broker_name = "gone"
     assert await sender.send(message, 0)
@@ -85,13 +85,13 @@ async def test_the_copy_is_tried_three_times(cluster: FakeCluster, sender: SendB
     assert sender.sent == 0
 
 
-async def test_without_a_retry_topic_the_message_is_not_sent_back(cluster: FakeCluster, sender: SendBack) -> None:
+async def test_no_retry_topic_means_no_send_back(cluster: FakeCluster, sender: SendBack) -> None:
     cluster.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse
     del cluster.routes[RETRY]
     assert not await sender.send(make_message(4), 0)
 
 
-async def test_a_copy_that_is_stored_but_not_flushed_is_stored(cluster: FakeCluster, sender: SendBack) -> None:
+async def test_copy_stored_but_not_flushed_counts(cluster: FakeCluster, sender: SendBack) -> None:
     cluster.handlers[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse
     cluster.handlers[RequestCode.SEND_MESSAGE_V2] = lambda command: command.reply(ResponseCode.FLUSH_DISK_TIMEOUT)
     assert await sender.send(make_message(4), 0)

@@ -1,7 +1,6 @@
 """How many handlers run at once, and how that is changed while they do."""
 
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -42,12 +41,6 @@ def concurrent_bench(gauge: Gauge) -> Bench:
     return bench
 
 
-def batch_bench(gauge: Gauge) -> Bench:
-    bench = Bench(on_messages=gauge.batch, max_concurrency=2, batch_max_size=1)
-    bench.pull(*range(30))
-    return bench
-
-
 def orderly_bench(gauge: Gauge) -> OrderlyBench:
     bench = OrderlyBench(gauge, max_concurrency=2)
     for number in range(6):
@@ -58,30 +51,6 @@ def orderly_bench(gauge: Gauge) -> OrderlyBench:
     return bench
 
 
-@pytest.mark.parametrize("make", [concurrent_bench, batch_bench, orderly_bench])
-async def test_more_and_fewer_handlers_run_at_once_when_told_so(
-    autojump_clock: MockClock, make: Callable[[Gauge], Bench | OrderlyBench]
-) -> None:
-    gauge = Gauge()
-    bench = make(gauge)
-    async with bench.running():
-        await trio.sleep(1)
-        assert gauge.running == 2
-        bench.service.resize(5)
-        await trio.sleep(1)
-        assert gauge.running == 5
-        bench.service.resize(1)
-        await trio.sleep(1)
-        assert gauge.running == 5  # nobody is interrupted
-        await trio.sleep(20)
-        assert gauge.running == 1
-        bench.service.resize(3)
-        await trio.sleep(1)
-        assert gauge.running == 3
-        await trio.sleep(120)
-    assert gauge.ended == 30
-
-
 async def test_idle_surplus_workers_end_immediately(autojump_clock: MockClock) -> None:
     bench = Bench(Gauge(), max_concurrency=10)
     async with bench.running():
@@ -89,34 +58,6 @@ async def test_idle_surplus_workers_end_immediately(autojump_clock: MockClock) -
         bench.service.resize(4)
         await wait_all_tasks_blocked()
         assert (len(bench.service.slots), bench.service.concurrency) == (4, 4)
-
-
-async def test_a_worker_that_had_to_go_may_stay_after_all(autojump_clock: MockClock) -> None:
-    gauge = Gauge()
-    bench = concurrent_bench(gauge)
-    async with bench.running():
-        await trio.sleep(1)
-        bench.service.resize(1)
-        bench.service.resize(2)
-        await trio.sleep(100)
-        assert len(bench.service.slots) == 2
-        await trio.sleep(60)
-    assert gauge.ended == 30
-
-
-async def test_plain_functions_get_as_many_threads() -> None:
-    together = threading.Barrier(4)
-
-    def meet(_message: MessageExt) -> None:
-        together.wait(timeout=20)  # breaks, and fails the message, unless four come
-
-    bench = Bench(meet, max_concurrency=1)
-    async with bench.running():
-        await wait_all_tasks_blocked()
-        bench.service.resize(4)
-        bench.pull(*range(4))
-        await bench.consumed(4)
-    assert bench.queue.counters.succeeded == 4
 
 
 async def test_the_size_may_be_given_before_the_start(autojump_clock: MockClock) -> None:

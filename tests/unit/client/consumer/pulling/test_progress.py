@@ -3,8 +3,8 @@ from collections.abc import Callable
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from tests.unit.client.consumer.benches import QUEUE
 from tests.unit.client.consumer.fake_cluster import make_message, offsets_of
-from tests.unit.client.consumer.push_bench import QUEUE
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.progress import PollBuffer
 
@@ -15,16 +15,7 @@ def put(buffer: PollBuffer, process_queue: ProcessQueue, *offsets: int) -> None:
     buffer.submit(process_queue, messages)
 
 
-async def test_units_come_out_in_the_order_in_which_they_came() -> None:
-    buffer, one, two = PollBuffer(), ProcessQueue(QUEUE), ProcessQueue(QUEUE)
-    put(buffer, one, 0, 1)
-    put(buffer, two, 0)
-    put(buffer, one, 2)
-    assert [offsets_of(buffer.take()) for _ in range(4)] == [[0, 1], [0], [2], []]
-    assert (one.cached_messages, one.cached_bytes, one.consumed_offset()) == (0, 0, 3)
-
-
-async def test_units_of_queues_that_were_given_up_are_forgotten() -> None:
+async def test_units_of_lost_queues_are_dropped() -> None:
     buffer, one, two = PollBuffer(), ProcessQueue(QUEUE), ProcessQueue(QUEUE)
     put(buffer, one, 0)
     put(buffer, two, 7)
@@ -45,7 +36,7 @@ async def test_unpolled_units_are_dropped_with_their_queues() -> None:
     assert buffer.take() == []
 
 
-async def test_who_waits_is_woken_by_a_unit_and_not_before() -> None:
+async def test_waiter_wakes_with_the_first_unit() -> None:
     buffer, process_queue = PollBuffer(), ProcessQueue(QUEUE)
     woken: list[int] = []
 

@@ -32,12 +32,12 @@ def test_the_first_reason_of_the_table_decides(queue: ProcessQueue, decision: Pu
     assert decide_pull(queue, LIMITS) is decision
 
 
-def test_a_suspended_consumer_does_not_pull_but_gives_up() -> None:
+def test_suspended_consumer_gives_up_but_never_pulls() -> None:
     assert decide_pull(queue_with(), LIMITS, suspended=True) is PullDecision.SUSPENDED
     assert decide_pull(queue_with(dropped=True), LIMITS, suspended=True) is PullDecision.END
 
 
-def test_a_limit_of_a_topic_is_divided_among_the_queues() -> None:
+def test_topic_limit_is_divided_among_queues() -> None:
     config = ConsumerConfig(max_cached_messages_of_topic=100, max_cached_bytes_of_topic=1_000)
     assert FlowLimits.of(config, 3) == FlowLimits(33, 333, 2_000)
 
@@ -58,11 +58,11 @@ def test_a_share_of_a_limit_is_never_nothing() -> None:
         (queue_with(span=1_950), 5_000, 50),
     ],
 )
-def test_pull_from_a_backlog_asks_for_what_there_is_room_for(queue: ProcessQueue, backlog: int, size: int) -> None:
+def test_pull_from_a_backlog_fills_the_room(queue: ProcessQueue, backlog: int, size: int) -> None:
     asked, size_bytes = pull_size(ConsumerConfig(), queue, LIMITS, backlog)
     assert (asked, size_bytes is not None) == (size, backlog > 32)
 
 
-def test_batch_size_of_the_settings_holds_for_a_backlog_too() -> None:
+def test_configured_batch_size_holds_for_a_backlog() -> None:
     assert pull_size(ConsumerConfig(pull_batch_size=4), queue_with(), LIMITS, 5_000) == (4, None)
     assert pull_size(ConsumerConfig(pull_batch_size=1_024), queue_with(), LIMITS, 5_000) == (1_024, 256 * 1024)

@@ -1,76 +1,20 @@
-import gc
 import logging
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.unit.client.consumer.benches import Bench
 from tests.unit.client.consumer.fake_cluster import pull_answer
-from tests.unit.client.consumer.pull_bench import Bench
 from triomq.client.consumer.pulling.pull_context import FlowLimits
-from triomq.client.consumer.pulling.pull_loop import PullLoop
-from triomq.client.consumer.statistics import TopicCounters
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import BrokerResponseError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import MessageExt
 from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 
 
-async def test_messages_are_pulled_on_while_handlers_work(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, *[b"x"] * 100)
-    async with bench.pulling() as loop:
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == list(range(100))
-        assert bench.pulled_offsets() == [0, 32, 64, 96, 100]
-        assert loop.process_queue.cached_messages == 100
-        assert all(message.broker_name == "broker-a" for _, message in bench.service.got)
-
-
-async def test_consumed_messages_are_freed_while_the_next_pull_waits(autojump_clock: MockClock, bench: Bench) -> None:
-    def is_alive() -> bool:
-        gc.collect()
-        return any(isinstance(one, MessageExt) and one.stored_body == b"only here" for one in gc.get_objects())
-
-    bench.cluster.send(bench.queue, b"only here")
-    async with bench.pulling():
-        await wait_all_tasks_blocked()
-        assert is_alive()
-        bench.service.consume()
-        assert not is_alive()
-
-
-async def test_messages_carry_queue_bounds_at_pull_time(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.min_offsets[bench.queue] = 5
-    bench.cluster.send(bench.queue, b"a", b"b", properties={"mine": "1"})
-    async with bench.pulling(first_offset=5):
-        await wait_all_tasks_blocked()
-        (_, message), _ = bench.service.got
-        assert message.properties == {"mine": "1", "MIN_OFFSET": "5", "MAX_OFFSET": "7"}
-        assert message.user_properties == {"mine": "1"}
-
-
-async def test_a_held_pull_is_answered_by_the_message_it_waits_for(autojump_clock: MockClock, bench: Bench) -> None:
-    async with bench.pulling():
-        await trio.sleep(7)
-        bench.cluster.send(bench.queue, b"x")
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == [0]
-        assert len(bench.pulls) == 2
-
-
-async def test_pulls_carry_progress_and_subscription_version(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, *[b"x"] * 40)
-    async with bench.pulling():
-        await wait_all_tasks_blocked()
-        assert bench.pulls[0].ext_fields["sysFlag"] == "2"  # no progress yet
-        bench.service.consume(20)
-        await trio.sleep(15.1)  # the held pull ends
-        fields = bench.pulls[-1].ext_fields
-        assert (fields["sysFlag"], fields["commitOffset"], fields["subVersion"]) == ("3", "20", "77")
-
-
-async def test_a_full_queue_is_pulled_again_as_soon_as_there_is_room(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_full_queue_is_pulled_once_there_is_room(autojump_clock: MockClock, bench: Bench) -> None:
     bench.cluster.send(bench.queue, *[b"x"] * 100)
     async with bench.pulling(max_cached_messages=50) as loop:
         await wait_all_tasks_blocked()
@@ -84,30 +28,6 @@ async def test_a_full_queue_is_pulled_again_as_soon_as_there_is_room(autojump_cl
         await wait_all_tasks_blocked()
         assert bench.pulled_offsets() == [0, 32, 64]
         assert trio.current_time() == started
-
-
-async def test_busy_first_message_limits_the_pulled_span(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, *[b"x"] * 3_000)
-    async with bench.pulling():
-        await wait_all_tasks_blocked()
-        assert max(bench.service.offsets) < 1_032
-        first = bench.service.got.pop(0)
-        while bench.service.got:
-            bench.service.consume()
-            await wait_all_tasks_blocked()
-        assert bench.loop.process_queue.span == 2_015  # 63 pulls of 32: offset 2,015 is the first beyond 2,000
-        assert bench.loop.statistics().waiting_for == "one message holds back too many after it"
-        bench.service.got = [first]
-        bench.service.consume()
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets[0] == 2_016
-
-
-async def test_bytes_are_limited(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, *[b"x" * 10_000] * 40)
-    async with bench.pulling(max_cached_bytes=100_000, pull_batch_size=4) as loop:
-        await wait_all_tasks_blocked()
-        assert loop.process_queue.cached_messages == 12  # the third pull of 4 went over it
 
 
 async def test_new_limits_are_seen_without_a_removal(autojump_clock: MockClock, bench: Bench) -> None:
@@ -130,7 +50,7 @@ async def test_only_no_match_answer_advances_offset_past_filtered(autojump_clock
         assert loop.statistics().committed_offset == 2
 
 
-async def test_an_unmatched_answer_does_not_pass_messages_in_work(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_unmatched_answer_skips_no_running_messages(autojump_clock: MockClock, bench: Bench) -> None:
     bench.cluster.send(bench.queue, b"x")
     async with bench.pulling() as loop:
         await trio.sleep(16)
@@ -139,7 +59,7 @@ async def test_an_unmatched_answer_does_not_pass_messages_in_work(autojump_clock
         assert loop.statistics().committed_offset == 1
 
 
-async def test_messages_of_the_retry_topic_show_their_first_topic(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_retry_messages_show_their_first_topic(autojump_clock: MockClock, bench: Bench) -> None:
     (bench.queue,) = bench.cluster.add_topic("%RETRY%G")
     bench.cluster.send(bench.queue, b"x", properties={"RETRY_TOPIC": "T"}, reconsume_times=1)
     bench.cluster.send(bench.queue, b"y")
@@ -191,25 +111,6 @@ async def test_pull_failure_and_recovery_are_each_logged_once(
     ]
 
 
-async def test_one_trouble_of_many_queues_is_logged_once(
-    autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    await bench.instance.routes.find("T")
-    bench.cluster.down = True
-    async with bench.pulling() as loop, trio.open_nursery() as nursery:
-        other = PullLoop(
-            bench.context, loop._subscription, bench.queue._replace(queue_id=1), QueueOffset(0), TopicCounters()
-        )
-        nursery.start_soon(other.run)
-        await trio.sleep(3)
-        assert bench.context.complaints == {"down": 2}
-        other.give_up()
-        await wait_all_tasks_blocked()
-        assert bench.context.complaints == {"down": 1}
-    assert caplog.text.count("pull failed") == 1
-
-
 @pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
 async def test_a_broker_that_forgot_the_subscription_is_told(
     autojump_clock: MockClock, bench: Bench, code: int
@@ -233,22 +134,6 @@ async def test_an_answer_that_cannot_be_read_loses_nothing(autojump_clock: MockC
     async with bench.pulling():
         await trio.sleep(1.5)
         assert bench.service.offsets == [0]
-
-
-async def test_broker_without_long_polling_is_polled_with_pauses(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: pull_answer(
-        command, ResponseCode.PULL_NOT_FOUND, 0, min_offset=0, max_offset=0
-    )
-    async with bench.pulling():
-        await trio.sleep(0.99)
-        assert len(bench.pulls) == 20
-
-
-async def test_a_pull_interval_is_kept(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, *[b"x"] * 96)
-    async with bench.pulling(pull_interval_s=1.0):
-        await trio.sleep(1.5)
-        assert bench.pulled_offsets() == [0, 32]
 
 
 async def test_the_next_pull_goes_where_the_broker_suggests(autojump_clock: MockClock, bench: Bench) -> None:
@@ -278,7 +163,7 @@ async def test_the_next_pull_goes_where_the_broker_suggests(autojump_clock: Mock
     assert asked[-1] == 1
 
 
-async def test_giving_up_notes_what_is_consumed_and_ends_the_loop(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_giving_up_records_progress_and_ends_the_loop(autojump_clock: MockClock, bench: Bench) -> None:
     bench.cluster.send(bench.queue, b"x", b"y")
     async with bench.pulling() as loop:
         await wait_all_tasks_blocked()
@@ -313,9 +198,179 @@ async def test_statistics_tell_lag_and_pulls(autojump_clock: MockClock, bench: B
         assert not loop.is_stalled(120)
 
 
-def test_a_loop_is_made_with_its_first_offset_as_progress(bench: Bench) -> None:
+def test_loop_starts_with_its_first_offset_as_progress(bench: Bench) -> None:
     async def main() -> None:
         async with bench.pulling(first_offset=9):
             assert bench.context.offsets.get(MessageQueue("T", "broker-a", 0)) == 9
 
     trio.run(main)
+
+
+async def test_broker_corrects_an_offset_above_the_end(
+    autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.cluster.send(bench.queue, *[b"x"] * 5)
+    async with bench.pulling(first_offset=500) as loop:
+        await wait_all_tasks_blocked()
+        assert bench.cluster.committed["G", bench.queue] == 5
+        bench.cluster.send(bench.queue, b"y")
+        await wait_all_tasks_blocked()
+        assert bench.service.offsets == [5]
+        assert loop.statistics().next_pull_offset == 6
+        assert bench.context.corrections == 1
+    assert "offset out of range queue=T@broker-a:0 offset=500 min=0 max=5" in caplog.text
+
+
+async def test_broker_corrects_an_offset_below_the_start(autojump_clock: MockClock, bench: Bench) -> None:
+    bench.cluster.min_offsets[bench.queue] = 100
+    bench.cluster.send(bench.queue, b"x")
+    async with bench.pulling(first_offset=3):
+        await wait_all_tasks_blocked()
+        assert bench.service.offsets == [100]
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", [100, 101, 102]), ("latest", []), ("nearest", [])])
+async def test_policy_decides_about_offset_out_of_range(
+    autojump_clock: MockClock, bench: Bench, policy: str, expected: list[int]
+) -> None:
+    bench.cluster.min_offsets[bench.queue] = 100
+    bench.cluster.send(bench.queue, b"x", b"y", b"z")
+    async with bench.pulling(first_offset=500, out_of_range=policy):
+        await wait_all_tasks_blocked()
+        assert bench.service.offsets == expected
+
+
+async def test_the_policy_raise_ends_the_consumer(autojump_clock: MockClock, bench: Bench) -> None:
+    bench.cluster.send(bench.queue, b"x")
+    bench.cluster.committed["G", bench.queue] = 500
+    with pytest.RaisesGroup(pytest.RaisesExc(BrokerResponseError, match="offset 500 is not within 0 and 1")):
+        async with bench.pulling(first_offset=500, out_of_range="raise"):
+            await trio.sleep(1)
+    assert bench.cluster.committed["G", bench.queue] == 500  # nothing moved it
+
+
+async def test_running_handlers_end_before_a_correction_is_stored(autojump_clock: MockClock, bench: Bench) -> None:
+    bench.cluster.send(bench.queue, *[b"x"] * 32)
+    async with bench.pulling() as loop:
+        await wait_all_tasks_blocked()
+        bench.service.busy = 1
+        bench.service.consume(10)
+        old = loop.process_queue
+        loop.move(QueueOffset(3))
+        assert old.dropped
+        await trio.sleep(5)
+        assert ("G", bench.queue) not in bench.cluster.committed
+        await trio.sleep(5.1)  # 10 s at most
+        assert bench.cluster.committed["G", bench.queue] == 3
+        assert loop.process_queue is not old
+        assert bench.service.offsets[-1] == 31
+        assert loop.statistics().committed_offset == 3
+
+
+async def test_a_reset_goes_down_and_up(autojump_clock: MockClock, bench: Bench) -> None:
+    bench.cluster.send(bench.queue, *[b"x"] * 10)
+    async with bench.pulling() as loop:
+        await wait_all_tasks_blocked()
+        bench.service.consume()
+        loop.move(QueueOffset(8))
+        loop.move(QueueOffset(2))  # the last one counts
+        await wait_all_tasks_blocked()
+        assert bench.service.offsets == list(range(2, 10))
+        bench.service.consume()
+        loop.move(QueueOffset(9))
+        await wait_all_tasks_blocked()
+        assert bench.service.offsets == [9]
+
+
+@pytest.mark.parametrize("policy", ["nearest", "earliest", "latest", "raise"])
+async def test_moved_valid_offset_is_a_reset(autojump_clock: MockClock, bench: Bench, policy: str) -> None:
+    """Brokers of 5.x reset a group like this."""
+    bench.cluster.send(bench.queue, *[b"x"] * 10)
+
+    def reset_once(command: RemotingCommand) -> RemotingCommand | None:
+        if command.ext_fields["queueOffset"] != "8":
+            return None
+        return pull_answer(command, ResponseCode.PULL_OFFSET_MOVED, 2, min_offset=0, max_offset=10)
+
+    bench.cluster.handlers[RequestCode.PULL_MESSAGE] = reset_once
+    async with bench.pulling(first_offset=8, out_of_range=policy) as loop:
+        await trio.sleep(1)
+        assert bench.service.offsets == list(range(2, 10))
+        assert bench.cluster.committed["G", bench.queue] == loop.statistics().committed_offset == 2
+    assert bench.context.corrections == 0
+
+
+async def test_a_reset_during_a_reset_is_not_lost(autojump_clock: MockClock, bench: Bench) -> None:
+    bench.cluster.send(bench.queue, *[b"x"] * 10)
+    async with bench.pulling() as loop:
+        await wait_all_tasks_blocked()
+        bench.service.consume()
+        bench.service.busy = 1
+        loop.move(QueueOffset(8))
+        await trio.sleep(1)
+        loop.move(QueueOffset(4))
+        bench.service.busy = 0
+        await trio.sleep(1)
+        assert bench.service.offsets[-6:] == [4, 5, 6, 7, 8, 9]
+        assert bench.cluster.committed["G", bench.queue] == 4
+
+
+async def test_response_in_flight_during_reset_is_dropped(autojump_clock: MockClock, bench: Bench) -> None:
+    def answer(command: RemotingCommand) -> RemotingCommand | None:
+        if len(bench.pulls) == 1:
+            bench.loop.move(QueueOffset(1))  # before its answer is looked at
+        return None
+
+    bench.cluster.handlers[RequestCode.PULL_MESSAGE] = answer
+    bench.cluster.send(bench.queue, b"x", b"y")
+    async with bench.pulling():
+        await wait_all_tasks_blocked()
+        assert bench.service.offsets == [1]
+
+
+async def test_empty_queue_keeps_the_groups_progress(autojump_clock: MockClock, bench: Bench) -> None:
+    """A broker that lost sight of its messages for a while, or a slave that lags."""
+    bench.cluster.committed["G", bench.queue] = 500
+    async with bench.pulling(first_offset=500):
+        await trio.sleep(20)
+        bench.cluster.send(bench.queue, *[b"x"] * 501)
+        await wait_all_tasks_blocked()
+        assert bench.service.offsets == [500]
+        assert bench.cluster.committed["G", bench.queue] == 500
+
+
+async def test_recreated_queue_is_read_from_its_start(autojump_clock: MockClock, bench: Bench) -> None:
+    async with bench.pulling(first_offset=500) as loop:
+        await trio.sleep(20)
+        bench.cluster.send(bench.queue, b"a", b"b")
+        await wait_all_tasks_blocked()
+        assert bench.service.offsets == [0, 1]
+        bench.service.consume()
+        assert loop.statistics().committed_offset == 2
+
+
+async def test_queue_returning_without_first_messages_is_resumed(autojump_clock: MockClock, bench: Bench) -> None:
+    async with bench.pulling(first_offset=500):
+        await trio.sleep(1)
+        bench.cluster.min_offsets[bench.queue] = 400
+        bench.cluster.send(bench.queue, *[b"x"] * 101)
+        await trio.sleep(20)
+        assert bench.service.offsets == [500]
+
+
+async def test_broker_that_goes_back_is_followed(
+    autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    back = [True]
+    bench.cluster.send(bench.queue, *[b"x"] * 4)
+    record = bench.cluster.records[bench.queue][1]
+    bench.cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: (
+        pull_answer(command, 0, 2, min_offset=0, max_offset=4, body=record)
+        if command.ext_fields["queueOffset"] == "4" and back and back.pop()
+        else None
+    )
+    async with bench.pulling():
+        await wait_all_tasks_blocked()
+        assert bench.pulled_offsets() == [0, 4, 2, 4]
+        assert bench.loop.process_queue.cached_messages == 4  # known ones count once
+    assert "broker went back queue=T@broker-a:0 asked=4 next=2" in caplog.text
