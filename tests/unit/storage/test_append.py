@@ -6,13 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.storage.making import BORN, Appended, FaultyFileSystem, StoreMaker, bodies, message, put
+from tests.unit.storage.making import BORN, FaultyFileSystem, StoreMaker, bodies, message, put
 from triomq.protocol.errors import MessageIllegalError, StoreClosedError, StoreError, StoreFullError
-from triomq.protocol.host import encode_host
-from triomq.protocol.record.record import RecordKind, decode_record, decode_records
-from triomq.storage.append import Dispatcher, Entry, entry
+from triomq.protocol.record.record import RecordKind, decode_records
+from triomq.storage.append import Dispatcher, Entry
 from triomq.storage.config import Durability, StoreConfig
-from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.file_system import DiskSpace, FileSystem
 from triomq.storage.message_store import MessageStore
 
@@ -23,14 +21,6 @@ def batch(store: MessageStore, *messages: tuple[int, bytes, bytes, int], **field
         message(store, body=body, flag=flag, properties=properties, tags_code=code, **fields)
         for flag, body, properties, code in messages
     ]
-
-
-def test_queue_offsets_are_gapless_and_follow_log_order(store: MessageStore) -> None:
-    places = [(queue_id, put(store, "T", queue_id)) for queue_id in (0, 1, 0, 0, 1, 2, 0)]
-    assert [place.queue_offset for queue_id, place in places if queue_id == 0] == [0, 1, 2, 3]
-    assert [place.queue_offset for queue_id, place in places if queue_id == 1] == [0, 1]
-    physical = [place.physical_offset for _, place in places]
-    assert physical == sorted(set(physical))
 
 
 def test_the_unit_carries_the_tags_code_it_was_given(store: MessageStore) -> None:
@@ -96,11 +86,6 @@ def test_a_batch_announces_itself_once(store: MessageStore) -> None:
     assert arrived == [3]
 
 
-def test_a_batch_fills_several_consume_queue_files(store: MessageStore) -> None:
-    store.append([message(store, body=b"%d" % number) for number in range(130)])
-    assert bodies(store) == [b"%d" % number for number in range(130)]
-
-
 def test_a_batch_with_one_bad_message_stores_none(maker: StoreMaker) -> None:
     store = maker(max_message_size_bytes=1000)
     put(store)
@@ -121,54 +106,6 @@ def test_a_batch_longer_than_a_file_is_refused(store: MessageStore) -> None:
     with pytest.raises(MessageIllegalError, match="more than a commit log file"):
         store.append([message(store, body=bytes(30_000))] * 3)
     assert store.commit_log.max_offset == 0
-
-
-def test_batches_of_ipv6_peers_have_longer_records(store: MessageStore) -> None:
-    host = encode_host("2001:db8::7", 9)
-    store.append([message(store, body=body, born_host=host) for body in (b"a", b"b")])
-    assert bodies(store) == [b"a", b"b"]
-    view = store.reader.look_message(0)
-    assert view is not None
-    assert decode_record(view).born_host == "[2001:db8::7]:9"
-
-
-def copy_of(store: MessageStore, place: Appended, queue: ConsumeQueue, properties: bytes = b"TAGS\x01b") -> Entry:
-    record = store.reader.look_message(place.physical_offset)
-    assert record is not None
-    found = decode_record(record)
-    return entry(
-        queue,
-        found.stored_body,
-        properties,
-        tags_code=4711,
-        sys_flag=found.sys_flag,
-        born_timestamp=found.born_timestamp,
-        born_host=found.encoded_born_host,
-        store_host=found.encoded_store_host,
-    )
-
-
-def test_copies_are_the_same_messages_in_their_new_queues(store: MessageStore) -> None:
-    places = [put(store, "SCHEDULE_TOPIC_XXXX", body=b"%d" % number, sys_flag=1) for number in range(4)]
-    put(store, "U", 1, body=b"before")
-    arrived: list[ConsumeQueue] = []
-    targets = [store.queue("T", 0), store.queue("U", 1)]
-    for queue in targets:
-        queue.on_arrival = arrived.append
-    copies = [copy_of(store, place, targets[number % 2]) for number, place in enumerate(places)]
-    assert len(store.append(copies, are_copies=True)) == 4
-    assert arrived == targets
-    assert (bodies(store, "T", 0), bodies(store, "U", 1)) == ([b"0", b"2"], [b"before", b"1", b"3"])
-    unit = store.reader.queue_units("U", 1, 2, 1)[0]
-    record = store.reader.look_message(unit.physical_offset, unit.size)
-    assert record is not None
-    message = decode_record(record)
-    assert (message.topic, message.queue_id, message.queue_offset) == ("U", 1, 2)
-    assert (message.physical_offset, unit.tags_code) == (unit.physical_offset, 4711)
-    assert (message.encoded_properties, message.sys_flag, message.born_timestamp) == (b"TAGS\x01b", 1, BORN)
-    check = store.commit_log.check(unit.physical_offset, check_crc=True)
-    assert (check.kind, check.size) == (RecordKind.MESSAGE, unit.size)
-    assert store.statistics().messages_put == 9
 
 
 def test_limits_for_new_messages_do_not_apply_to_copies(maker: StoreMaker) -> None:
@@ -192,31 +129,6 @@ def test_batch_for_more_queues_than_can_be_mapped_is_rejected(
     assert [bodies(store, "U", queue_id) for queue_id in range(3)] == [[b"body"] * 2, [b"body"] * 2, []]
 
 
-def test_copies_wait_for_the_disk_as_messages_do(maker: StoreMaker) -> None:
-    store = maker(durability=Durability.SYNC)
-    places = [put(store) for _ in range(4)]
-    store.flush()
-    store.append([copy_of(store, place, store.queue("U", number % 2)) for number, place in enumerate(places)])
-    assert [store.reader.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [0, 0]
-    store.flush()
-    assert [store.reader.max_offset_in_queue("U", queue_id) for queue_id in (0, 1)] == [2, 2]
-
-
-def test_a_full_disk_refuses_all_copies(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
-    store = maker(file_system=faulty, reserve_step_bytes=1)
-    copies = [copy_of(store, put(store), store.queue("U", number)) for number in range(2)]
-    end = store.commit_log.max_offset
-    faulty.fails = lambda number, name, path: name == "reserve" and path.parent.name == "1"
-    with pytest.raises(StoreFullError):
-        store.append(copies)
-    assert (store.commit_log.max_offset, bodies(store, "U", 0)) == (end, [])
-    faulty.fails = lambda number, name, path: False
-    assert len(store.append(copies)) == 2
-    store.close()
-    with pytest.raises(StoreClosedError):
-        store.append(copies)
-
-
 def test_a_closed_store_takes_nothing(store: MessageStore) -> None:
     one = message(store)
     put(store)
@@ -227,30 +139,6 @@ def test_a_closed_store_takes_nothing(store: MessageStore) -> None:
         store.append([])
     with pytest.raises(StoreClosedError):
         store.queue("T", 0)
-
-
-def test_full_disk_rejects_message_and_store_recovers(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
-    store = maker(file_system=faulty, reserve_step_bytes=4096, consume_queue_reserve_step_bytes=100)
-    stored: list[bytes] = []
-    refused = 0
-    for number in range(300):
-        faulty.fails = lambda number, name, path: name == "reserve"
-        if number % 3 == 0:
-            faulty.fails = lambda number, name, path: False
-        body = b"%d" % number * 100
-        try:
-            put(store, body=body)
-        except StoreFullError:
-            refused += 1
-        else:
-            stored.append(body)
-    assert refused > 20
-    assert bodies(store) == stored
-    faulty.fails = lambda number, name, path: False
-    copy = maker(maker.killed_copy(store))
-    assert bodies(copy) == stored
-    assert copy.recovery is not None
-    assert copy.recovery.truncated_bytes == 0
 
 
 def scenario(store: MessageStore, stored: list[bytes]) -> None:
@@ -359,23 +247,6 @@ def test_run_writes_same_bytes_as_single_messages(
             queues = [(q.next_offset, q.max_offset, bytes(q.files.files[0].map)) for q in store.queues]
             files.append((places, store.commit_log.max_offset, bytes(store.commit_log.files.files[0].map), queues))
     assert files[0] == files[1]
-
-
-@pytest.mark.parametrize(
-    ("body", "properties", "tags_code"),
-    [(bytes(1001), b"", 0), (b"", bytes(32768), 0), (b"", b"", 2**63)],
-    ids=["body", "properties", "tags code"],
-)
-def test_a_run_with_one_message_above_a_limit_is_not_begun(
-    maker: StoreMaker, body: bytes, properties: bytes, tags_code: int
-) -> None:
-    store = maker(max_message_size_bytes=1000, commit_log_file_size_bytes=1024 * 1024)
-    put(store)
-    before = store.commit_log.max_offset
-    run = [message(store), message(store, body=body, properties=properties, tags_code=tags_code)]
-    with pytest.raises(MessageIllegalError):
-        store.append(run)
-    assert (store.commit_log.max_offset, store.reader.max_offset_in_queue("T", 0)) == (before, 1)
 
 
 def test_process_killed_while_writing_a_run_leaves_none_of_it(store: MessageStore) -> None:

@@ -10,7 +10,6 @@ from triomq.storage.config import Durability
 from triomq.storage.files.checkpoint import load_checkpoint
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import finish
 from triomq.storage.reading.get_message import GetMessageStatus
 
 
@@ -20,11 +19,6 @@ def checkpoint(store: MessageStore) -> tuple[int, ...]:
 
 def synced(faulty: FaultyFileSystem, root: Path) -> list[str]:
     return [str(path.relative_to(root)) for name, path in faulty.calls if name in {"sync_file", "sync_directory"}]
-
-
-def test_an_empty_store_has_nothing_to_flush(store: MessageStore) -> None:
-    assert store.flush_plan() is None
-    assert store.flush_consume_queues_plan() is None
 
 
 def test_flush_advances_flushed_offset_to_its_planned_end(store: MessageStore) -> None:
@@ -39,17 +33,6 @@ def test_flush_advances_flushed_offset_to_its_planned_end(store: MessageStore) -
     store.flush_done(plan)
     assert store.commit_log.flushed_offset == end
     assert store.flush_plan() is not None
-
-
-def test_a_plan_may_run_in_another_thread(store: MessageStore) -> None:
-    put(store)
-    plan = store.flush_plan()
-    assert plan is not None
-    thread = Thread(target=plan.run)
-    thread.start()
-    thread.join()
-    store.flush_done(plan)
-    assert store.flush_plan() is None
 
 
 def test_first_flush_of_file_also_syncs_parent_directories(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
@@ -302,16 +285,6 @@ def test_sync_durability_shows_messages_only_after_their_flush(maker: StoreMaker
     assert arrived == [("T", 2), ("U", 1), ("U", 2)]
 
 
-@pytest.mark.parametrize("durability", Durability)
-def test_record_is_durable_once_flushed_if_sync(maker: StoreMaker, durability: Durability) -> None:
-    store = maker(durability=durability)
-    place = put(store).physical_offset
-    assert finish(store.reader.look_up([place])) != [None]
-    assert store.reader.is_durable(place) == (durability is Durability.ASYNC)
-    store.flush()
-    assert store.reader.is_durable(place)
-
-
 def test_reads_at_unflushed_offsets_wait_for_the_flush(maker: StoreMaker) -> None:
     """A sender that does not wait for the flush knows these offsets."""
     store = maker(durability=Durability.SYNC)
@@ -328,26 +301,6 @@ def test_reads_at_unflushed_offsets_wait_for_the_flush(maker: StoreMaker) -> Non
         put(store, "T")
     assert [*map(read, (3, 4))] == [(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset) for offset in (3, 4)]
     assert read(5) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 2)
-
-
-def test_sync_durability_forgets_what_waits_in_a_deleted_topic(maker: StoreMaker) -> None:
-    store = maker(durability=Durability.SYNC)
-    put(store, "T")
-    put(store, "U")
-    store.delete_topic("T")
-    assert put(store, "T").queue_offset == 0
-    store.flush()
-    assert store.reader.max_offset_in_queue("T", 0) == 1
-    assert store.reader.max_offset_in_queue("U", 0) == 1
-
-
-def test_async_durability_shows_each_message_at_once(store: MessageStore) -> None:
-    arrived: list[int] = []
-    queue = store.queue("T", 0)
-    queue.on_arrival = lambda queue: arrived.append(queue.max_offset)
-    put(store)
-    put(store)
-    assert arrived == [1, 2]
 
 
 def test_a_store_of_many_queues_is_closed_with_few_syncs(maker: StoreMaker, faulty: FaultyFileSystem) -> None:

@@ -2,33 +2,21 @@ import errno
 import os
 import resource
 import shutil
-import signal
 import struct
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.making import SMALL, FaultyFileSystem, StoreMaker, message, put
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, message, put
 from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
-from triomq.protocol.record.record import decode_records
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.file_system import DiskSpace, FileSystem
-from triomq.storage.message_store import MessageStore, system_clock_ms
+from triomq.storage.message_store import MessageStore
 
 
 def names(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-
-
-def test_a_with_block_opens_and_closes(tmp_path: Path) -> None:
-    with MessageStore(StoreConfig(root=tmp_path, **SMALL)) as store:
-        place = put(store)
-        assert abs(place.store_timestamp - system_clock_ms()) < 60_000
-        assert (tmp_path / "abort").exists()
-    assert not (tmp_path / "abort").exists()
 
 
 def test_opening_twice_and_closing_twice_is_harmless(maker: StoreMaker) -> None:
@@ -211,43 +199,6 @@ def test_small_stores_take_little_disk_space(tmp_path: Path) -> None:
         used = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file())
         assert used < 17 * 1024 * 1024
         assert (tmp_path / "commitlog" / f"{0:020d}").stat().st_size == 1024**3
-
-
-PRODUCER = """
-import os, sys
-from pathlib import Path
-from triomq.storage.append import entry
-from triomq.storage.config import StoreConfig
-from triomq.storage.message_store import MessageStore
-
-sizes = {"commit_log_file_size_bytes": 65536, "consume_queue_file_size_bytes": 1000}
-store = MessageStore(StoreConfig(root=Path(sys.argv[1]), **sizes))
-store.open()
-queue = store.queue("T", 0)
-host = bytes(8)
-for number in range(100_000):
-    store.append([entry(queue, b"%d" % number * 50, b"", born_host=host, store_host=host)])
-    os.write(1, b"%d\\n" % number)
-"""
-
-
-def test_after_sigkill_every_acknowledged_message_is_there(maker: StoreMaker) -> None:
-    root = maker.root / "killed"
-    command = [sys.executable, "-c", PRODUCER, str(root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as producer:
-        assert producer.stdout is not None
-        lines = [producer.stdout.readline() for _ in range(2000)]
-        producer.send_signal(signal.SIGKILL)
-        rest = producer.stdout.read()
-    acknowledged = int((lines + rest.splitlines(keepends=True))[-1].split()[0]) + 1 if rest.endswith(b"\n") else 2000
-    store = maker(root)
-    assert store.recovery is not None
-    assert not store.recovery.clean
-    count = store.reader.max_offset_in_queue("T", 0)
-    assert acknowledged <= count <= acknowledged + 1
-    for number in (0, 1, count // 2, acknowledged - 1):
-        found = store.reader.get_message(("T", 0), number, 1)
-        assert decode_records(found.buffers[0])[0].stored_body == b"%d" % number * 50
 
 
 def test_disallowed_file_creation_is_an_error_for_the_sender(maker: StoreMaker) -> None:

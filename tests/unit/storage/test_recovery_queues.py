@@ -6,7 +6,6 @@ from typing import Final
 
 import pytest
 
-from tests.records import make_record
 from tests.unit.storage.making import StoreMaker, bodies, body, filled, log_file, overwrite, put, queue_file, report
 from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT
@@ -62,15 +61,6 @@ def test_lost_queue_is_rebuilt_from_log_begin_if_walk_meets_it(maker: StoreMaker
         assert bodies(again, "U") == wanted
 
 
-def test_a_queue_file_of_zeros_is_deleted(maker: StoreMaker) -> None:
-    store = filled(maker, 100, topics=("T",))
-    store.close()
-    queue_file(store.config.root, "T", 2000).write_bytes(bytes(1000))
-    again = maker()
-    assert again.reader.max_offset_in_queue("T", 0) == 100
-    assert not queue_file(store.config.root, "T", 2000).exists()
-
-
 def test_lost_units_in_the_middle_are_repaired_from_the_log(maker: StoreMaker) -> None:
     store = filled(maker, 400, topics=("T",))
     maker.clock.now_ms += 100_000
@@ -110,34 +100,6 @@ def test_queue_without_units_or_old_records_keeps_its_offsets(maker: StoreMaker)
     assert maker(copy).queue("T", 0).min_offset == first_left
 
 
-def test_expired_remainder_of_queue_is_dropped_for_live_log(maker: StoreMaker) -> None:
-    store = filled(maker, 200, topics=("T",))
-    copy = maker.killed_copy(store)
-    units = store.reader.queue_units("T", 0, 0, 200)
-    first_left = next(n for n, unit in enumerate(units) if unit.physical_offset >= FILE)
-    log_file(copy, 0).unlink()
-    overwrite(queue_file(copy, "T", 0), 20 * 20, bytes(1000 - 20 * 20))
-    for start in range(1000, 4000, 1000):
-        queue_file(copy, "T", start).unlink()
-    again = maker(copy)
-    assert report(again).repaired_queues == ("T:0",)
-    assert (again.reader.min_offset_in_queue("T", 0), again.reader.max_offset_in_queue("T", 0)) == (first_left, 200)
-    assert bodies(again) == bodies(store)[first_left:]
-
-
-def test_a_number_left_out_by_the_log_becomes_a_lost_message(maker: StoreMaker) -> None:
-    store = filled(maker, 10, topics=("T",))
-    store.queue("T", 0).next_offset += 3  # what a damaged number looks like
-    put(store)
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "consumequeue")
-    again = maker(copy)
-    assert report(again).repaired_queues == ("T:0",)
-    assert again.reader.max_offset_in_queue("T", 0) == 14
-    assert [unit.is_lost for unit in again.reader.queue_units("T", 0, 9, 5)] == [False, True, True, True, False]
-    assert len(bodies(again)) == 11
-
-
 @pytest.mark.parametrize("clean", [True, False])
 def test_misplaced_files_of_another_queue_are_rebuilt(maker: StoreMaker, clean: bool) -> None:
     store = maker()
@@ -158,91 +120,6 @@ def test_misplaced_files_of_another_queue_are_rebuilt(maker: StoreMaker, clean: 
     assert [path.read_bytes() for path in files] == content
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize(("number", "byte"), [(0, 128), (4, 132), (4, 5), (3, 1)])
-def test_a_flipped_bit_of_a_number_costs_no_other_message(
-    maker: StoreMaker, caplog: pytest.LogCaptureFixture, number: int, byte: int, clean: bool
-) -> None:
-    store = filled(maker, 10, topics=("T",))
-    unit = store.reader.queue_units("T", 0, number, 1)[0]
-    wanted = bodies(store)
-    store.close()
-    root = store.config.root
-    if not clean:
-        (root / "abort").touch()
-    shutil.rmtree(root / "consumequeue")
-    overwrite(log_file(root, 0), unit.physical_offset + 27, bytes([byte]))  # the last of its queue offset
-    again = maker()
-    assert bodies(again) == wanted[:number] + wanted[number + 1 :]
-    assert again.reader.max_offset_in_queue("T", 0) == 10
-    assert report(again).ignored_records == 1
-    assert f"file={log_file(root, 0)} offset={unit.physical_offset}" in caplog.text
-
-
-def test_an_impossible_number_is_ignored(maker: StoreMaker) -> None:
-    store = filled(maker, 10, topics=("T",))
-    store.queue("T", 0).next_offset = 2**40
-    put(store, "U")
-    queue = store.queue("T", 0)
-    end = store.commit_log.max_offset
-    for number in (2**40, 2**62, -1):
-        end += append_raw(store, end, "T", number)
-    store.commit_log.resume(end)
-    queue.next_offset = 10
-    copy = maker.killed_copy(store)
-    again = maker(copy)
-    assert report(again).log_end == end
-    assert report(again).ignored_records >= 2
-    assert again.reader.max_offset_in_queue("T", 0) == 10
-
-
-def append_raw(store: MessageStore, position: int, topic: str, queue_offset: int, queue_id: int = 0) -> int:
-    """Write a record of which the store knows nothing."""
-    place = {"queue_id": queue_id, "queue_offset": queue_offset, "physical_offset": position}
-    record = make_record(**place, store_timestamp=1, body=b"raw", topic=topic.encode())
-    file = store.commit_log.files.files[-1]
-    at = position - file.start
-    file.map[at : at + len(record)] = record
-    return len(record)
-
-
-def test_records_without_valid_queue_are_counted_and_skipped(maker: StoreMaker) -> None:
-    store = filled(maker, 4, topics=("T",))
-    end = store.commit_log.max_offset
-    for topic, queue_offset, queue_id in (("../../etc", 0, 0), ("T", 4, -1), ("T", 2, 0), ("T", 4, 0)):
-        end += append_raw(store, end, topic, queue_offset, queue_id)
-    again = maker(maker.killed_copy(store))
-    assert report(again).ignored_records == 3
-    assert report(again).units_added == 1
-    assert bodies(again)[-1] == b"raw"
-
-
-def test_prepared_and_rolled_back_records_stay_without_a_unit(maker: StoreMaker) -> None:
-    store = maker()
-    for bits in (0, 4, 8, 12):
-        put(store, sys_flag=bits)
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "consumequeue")
-    assert maker(copy).reader.max_offset_in_queue("T", 0) == 2
-
-
-def test_delayed_units_are_built_with_their_delivery_time(maker: StoreMaker) -> None:
-    store = maker()
-    expected = []
-    for level, delay in ((b"1", 1000), (b"18", 7_200_000), (b"99", 7_200_000)):
-        time = put(store, "SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x01" + level).store_timestamp
-        expected.append(time + delay)
-    for strange in (b"0", b"-1", b"x"):
-        put(store, "SCHEDULE_TOPIC_XXXX", properties=b"TAGS\x01d\x02DELAY\x01" + strange)
-    put(store, "T", properties=b"DELAY\x011")
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "consumequeue")
-    again = maker(copy)
-    units = again.reader.queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 10)
-    assert [unit.tags_code for unit in units] == [*expected, 100, 100, 100]
-    assert again.reader.queue_units("T", 0, 0, 1)[0].tags_code == 0
-
-
 def test_tags_codes_can_be_computed_by_the_caller(maker: StoreMaker) -> None:
     store = filled(maker, 2)
     copy = maker.killed_copy(store)
@@ -253,29 +130,6 @@ def test_tags_codes_can_be_computed_by_the_caller(maker: StoreMaker) -> None:
     )
     with again:
         assert again.reader.queue_units("T", 0, 0, 1)[0].tags_code == 77
-
-
-def test_a_deleted_topic_stays_deleted(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    put(store, "T")
-    store.delete_topic("T")
-    for root in (maker.killed_copy(store), None):
-        if root is None:
-            store.close()
-        again = maker(root)
-        assert again.reader.max_offset_in_queue("T", 0) == 0
-        assert bodies(again, "U") == [body(number) for number in range(1, 20, 2)]
-
-
-def test_recreated_topic_starts_at_zero_and_survives_restarts(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    store.delete_topic("T")
-    for number in range(3):
-        assert put(store, "T", body=b"new %d" % number).queue_offset == number
-    copy = maker.killed_copy(store)
-    shutil.rmtree(copy / "consumequeue")
-    for root in (maker.killed_copy(store), copy):
-        assert bodies(maker(root), "T") == [b"new 0", b"new 1", b"new 2"]
 
 
 def test_resurrected_files_of_deleted_topic_are_deleted_again(maker: StoreMaker) -> None:

@@ -17,17 +17,14 @@ from tests.unit.storage.making import (
     body,
     filled,
     log_file,
-    matches,
     put,
     queue_file,
-    report,
 )
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.record import decode_records
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.file_system import DiskSpace, FileSystem
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.get_message import GetMessageStatus
 from triomq.storage.retention import MAX_FILES_PER_RUN, LogFile, Moment, Reason, Retention, plan
 
 HOUR: Final = 3_600_000
@@ -52,25 +49,41 @@ def moment(**fields: Any) -> Moment:
 # --- the plan ------------------------------------------------------------------------------------------------
 
 
-def test_delete_hour_removes_old_files_up_to_first_younger_one() -> None:
-    assert plan(files(80, 72, 71, 90), moment(is_delete_hour=True), config()) == [Reason.AGE, Reason.AGE]
+AGE, DISK, LENGTH = [Reason.AGE], [Reason.DISK], [Reason.LENGTH]
+DELETES: Final = {"is_delete_hour": True}
 
 
-def test_old_files_stay_at_other_hours() -> None:
-    assert plan(files(80, 80), moment(), config()) == []
+def used(permille: int) -> dict[str, Any]:
+    return {"disk": DiskSpace(permille, 1000 - permille)}
 
 
-def test_a_request_counts_as_a_delete_hour() -> None:
-    assert plan(files(80, 1), moment(is_requested=True), config()) == [Reason.AGE]
-
-
-def test_nothing_goes_for_its_age_after_a_jump_forward() -> None:
-    assert plan(files(80), moment(is_delete_hour=True, is_clock_trusted=False), config()) == []
-
-
-def test_a_file_dated_by_a_clock_behind_is_as_young_as_those_before() -> None:
-    assert plan(files(80, 71, 90), moment(is_delete_hour=True), config()) == [Reason.AGE]
-    assert plan(files(71, 90), moment(is_delete_hour=True), config()) == []
+@pytest.mark.parametrize(
+    ("ages_h", "fields", "settings", "reasons"),
+    [
+        ((80, 72, 71, 90), DELETES, {}, AGE * 2),  # up to the first younger one
+        ((80, 80), {}, {}, []),
+        ((80, 1), {"is_requested": True}, {}, AGE),
+        ((80,), {**DELETES, "is_clock_trusted": False}, {}, []),
+        ((80, 71, 90), DELETES, {}, AGE),  # dated by a clock behind: as young as those before
+        ((71, 90), DELETES, {}, []),
+        ((80,) * 30, DELETES, {}, AGE * MAX_FILES_PER_RUN),
+        ((80, 1), used(750), {}, []),
+        ((80, 1), used(751), {}, AGE),
+        *(
+            ((1,) * 9, used(full), {}, DISK * count)
+            for full, count in ((850, 0), (851, 1), (860, 1), (861, 2), (900, 5))
+        ),
+        ((80, 1), used(950), {"clean_file_forcibly": False}, AGE),
+        *(
+            ((1,) * 5, {"log_bytes": length}, {"retention_bytes": 5000}, LENGTH * count)
+            for length, count in ((5000, 0), (5001, 1), (5010, 1), (5021, 3))
+        ),
+    ],
+)
+def test_plan(
+    ages_h: tuple[float, ...], fields: dict[str, Any], settings: dict[str, Any], reasons: list[Reason]
+) -> None:
+    assert plan(files(*ages_h), moment(**fields), config(**settings)) == reasons
 
 
 def test_a_file_of_the_future_ages_from_when_it_is_seen(maker: StoreMaker) -> None:
@@ -86,33 +99,6 @@ def test_a_file_of_the_future_ages_from_when_it_is_seen(maker: StoreMaker) -> No
     assert retention.plan() == []
     steady_s[0] += 1
     assert retention.plan() == [Reason.AGE]
-
-
-def test_no_more_than_ten_files_go_in_one_run() -> None:
-    assert len(plan(files(*[80] * 30), moment(is_delete_hour=True), config())) == MAX_FILES_PER_RUN == 10
-
-
-@pytest.mark.parametrize(("used", "reasons"), [(750, []), (751, [Reason.AGE])])
-def test_above_75_percent_old_files_go_at_any_hour(used: int, reasons: list[Reason]) -> None:
-    disk = DiskSpace(used, 1000 - used)
-    assert plan(files(80, 1), moment(disk=disk), config()) == reasons
-
-
-@pytest.mark.parametrize(("used", "count"), [(850, 0), (851, 1), (860, 1), (861, 2), (900, 5)])
-def test_retention_above_85_percent_deletes_only_enough_files(used: int, count: int) -> None:
-    disk = DiskSpace(used, 1000 - used)
-    assert plan(files(*[1] * 9), moment(disk=disk), config()) == [Reason.DISK] * count
-
-
-def test_full_disk_deletes_only_old_files_unless_forced() -> None:
-    disk = DiskSpace(950, 50)
-    assert plan(files(80, 1), moment(disk=disk), config(clean_file_forcibly=False)) == [Reason.AGE]
-
-
-@pytest.mark.parametrize(("log_bytes", "count"), [(5000, 0), (5001, 1), (5010, 1), (5021, 3)])
-def test_a_log_that_is_too_long_loses_its_oldest_files(log_bytes: int, count: int) -> None:
-    reasons = plan(files(*[1] * 5), moment(log_bytes=log_bytes), config(retention_bytes=5000))
-    assert reasons == [Reason.LENGTH] * count
 
 
 # --- the doing -----------------------------------------------------------------------------------------------
@@ -167,44 +153,6 @@ def test_log_queues_and_minimum_follow_one_another(maker: StoreMaker) -> None:
         assert not queue_file(store.config.root, queue.topic, 0).exists()
     minimum = store.reader.min_offset_in_queue("T", 0)
     assert bodies(store) == before[minimum:]
-
-
-def test_after_a_restart_everything_is_as_it_was_left(maker: StoreMaker) -> None:
-    store = filled(maker, 400)
-    make_old(maker, store, 3)
-    requested(store).run()
-    left = bodies(store)
-    killed = maker.killed_copy(store)
-    minimum = store.reader.min_offset_in_queue("T", 0)
-    store.close()
-    for root in (store.config.root, killed):
-        again = maker(root)
-        assert bodies(again) == left
-        assert again.reader.min_offset_in_queue("T", 0) == minimum
-        assert report(again).truncated_bytes == 0
-        put(again, body=b"next")
-        assert bodies(again)[-1] == b"next"
-
-
-def test_a_read_before_the_minimum_is_told_the_minimum(maker: StoreMaker) -> None:
-    store = filled(maker, 300)
-    make_old(maker, store, 2)
-    requested(store).run()
-    minimum = store.reader.min_offset_in_queue("T", 0)
-    found = store.reader.get_message(("T", 0), minimum - 1, 32)
-    assert (found.status, found.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, minimum)
-    assert store.reader.get_message(("T", 0), minimum, 32).status is GetMessageStatus.FOUND
-
-
-def test_between_log_and_queues_a_read_is_sent_on(maker: StoreMaker) -> None:
-    store = filled(maker, 300)
-    make_old(maker, store, 1)
-    retention = requested(store)
-    retention.delete_log_file(retention.plan()[0])
-    found = store.reader.get_message(("T", 0), 0, 32)
-    assert found.status is GetMessageStatus.FOUND  # behind what is gone
-    first = decode_records(found.buffers[0])[0]
-    assert first.physical_offset >= LOG_FILE
 
 
 def test_the_newest_files_stay_whatever_their_age(maker: StoreMaker) -> None:
@@ -275,18 +223,6 @@ def test_a_request_holds_for_twenty_runs(maker: StoreMaker) -> None:
     make_old(maker, store, 1)
     retention = requested(store)
     assert [bool(retention.plan()) for _ in range(21)] == [True] * 20 + [False]
-
-
-def test_the_length_of_the_log_is_kept_below_its_limit(maker: StoreMaker) -> None:
-    store = maker(retention_bytes=2 * LOG_FILE)
-    retention = Retention(store)
-    for number in range(600):
-        put(store, body=body(number))
-        if number % 50 == 0:
-            store.flush()
-            retention.run()
-            assert store.commit_log.max_offset - store.commit_log.min_offset <= 2 * LOG_FILE + 50 * 1200
-    assert retention.deleted_files == log_files(store)[0] // LOG_FILE > 5
 
 
 def test_full_disk_deletes_young_files_and_accepts_messages(
@@ -417,26 +353,6 @@ def test_log_begin_is_announced_once_and_after_queue_cleanup(maker: StoreMaker) 
     assert seen == [(0, True), (3 * LOG_FILE, False)]
 
 
-def test_the_index_follows(maker: StoreMaker) -> None:
-    store = maker()
-    for number in range(400):
-        put(store, body=body(number), properties=f"KEYS\x01k{number}".encode())
-    while store.index.catch_up():
-        pass
-    make_old(maker, store, 4)
-    before = len(list(store.index.files.directory.iterdir()))
-    assert requested(store, followers=(store.index.delete_expired,)).run() == 4
-    assert len(list(store.index.files.directory.iterdir())) == before - 1
-    assert len(found_keys(store, "k0")) == 0
-    assert len(found_keys(store, "k399")) == 1
-
-
-def found_keys(store: MessageStore, key: str) -> list[int]:
-    """Places of records with a key that are still there."""
-    places = matches(store, "T", key).offsets
-    return [place for place in places if store.reader.look_message(place) is not None]
-
-
 def test_a_follower_that_fails_is_told_again(maker: StoreMaker) -> None:
     store = filled(maker, 100)
     answers = iter([StoreError("not now"), None])
@@ -466,7 +382,3 @@ def test_a_topic_deleted_between_two_steps_does_no_harm(maker: StoreMaker) -> No
     assert deletion.finish()
     assert not retention.delete_queue_files(store.queues)
     assert bodies(store) == [b"new"]
-
-
-def test_an_empty_store_has_nothing_to_delete(store: MessageStore) -> None:
-    assert requested(store).run() == 0

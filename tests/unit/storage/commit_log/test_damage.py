@@ -244,17 +244,6 @@ def test_damaged_last_record_is_reported_after_clean_exit(maker: StoreMaker) -> 
     assert len(bodies(again, "U")) == 15
 
 
-def test_a_damaged_last_unit_comes_back_after_a_clean_exit(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    wanted = bodies(store)
-    store.close()
-    overwrite(queue_file(store.config.root, "T", 0), 9 * 20 + 6, b"\1")
-    again = maker()
-    assert report(again).units_added == 1
-    assert report(again).damage == ()
-    assert bodies(again) == wanted
-
-
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 6, 8, 9, 11])
 @pytest.mark.parametrize("number", [9, 0])
 def test_clean_start_restores_damaged_last_unit_of_idle_queue(maker: StoreMaker, at: int, number: int) -> None:

@@ -3,9 +3,10 @@
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -171,6 +172,93 @@ def test_closing_and_opening_goes_on_where_the_index_ends(maker: StoreMaker) -> 
     assert contents(parts.config.root) == wanted
 
 
+def without(number: int) -> Callable[[list[Path]], None]:
+    return lambda files: files[number].unlink()
+
+
+def truncated(number: int) -> Callable[[list[Path]], None]:
+    return lambda files: os.truncate(files[number], 100)
+
+
+def end_at_no_record(files: list[Path]) -> None:
+    units, end = (int.from_bytes(files[-1].read_bytes()[at : at + size]) for at, size in ((36, 4), (24, 8)))
+    overwrite(files[-1], 24, (end - 1).to_bytes(8))
+    overwrite(files[-1], 40 + 4 * 50 + 20 * (units - 1) + 4, (1).to_bytes(8))
+
+
+@pytest.mark.parametrize(
+    ("damage", "removed"),
+    [
+        (lambda files: [path.unlink() for path in files], slice(0, 0)),
+        (without(0), slice(1, None)),
+        (without(2), slice(3, None)),
+        (truncated(0), slice(None)),
+        (truncated(2), slice(2, None)),
+        (truncated(5), slice(5, None)),
+        (lambda files: shutil.copy(files[0], files[0].with_name("9")), slice(-1, None)),
+        (end_at_no_record, slice(-1, None)),
+    ],
+    ids=["all", "first", "third", "first cut", "third cut", "last cut", "copy of the first", "end"],
+)
+def test_damaged_files_are_rebuilt_with_all_behind(
+    maker: StoreMaker, damage: Callable[[list[Path]], object], removed: slice, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = filled(maker)
+    store.close()
+    root = store.config.root
+    wanted, before = contents(root), names(root)
+    damage([root / "index" / name for name in before])
+    expected = tuple(("9",) if "9" in names(root) else before[removed])
+    again = maker()
+    assert report(again).removed_index_files == expected
+    assert all(name in caplog.text for name in expected)
+    assert everything_is_found(again)
+    again.close()
+    assert contents(root) == wanted
+
+
+SLOTS_AT, UNITS_AT = HEADER.size, HEADER.size + 4 * 50
+MADE_EMPTY: Final = {  # pages of the newest file that are as they were when it had no unit yet
+    "header": (0, HEADER.size),
+    "slots": (SLOTS_AT, UNITS_AT - SLOTS_AT),
+    "units": (UNITS_AT, 150 * 20),
+}
+
+
+@pytest.mark.parametrize(
+    ("parts", "number", "ahead_ms", "removed"),
+    [
+        *((parts, -1, None, 1) for parts in ("header", "slots", "units", "slots header", "units header")),
+        ("header slots units", 1, None, 5),  # a power loss left the second file empty
+        ("slots", 1, 1, 6),  # the checkpoint names messages that the log does not have
+        ("slots", 1, 10**9, 6),
+        ("", 0, -1, 6),  # nothing was flushed
+    ],
+)
+def test_crash_keeps_only_files_known_on_disk(
+    maker: StoreMaker, parts: str, number: int, ahead_ms: int | None, removed: int
+) -> None:
+    store = filled(maker)
+    index_all(store)
+    if ahead_ms != -1:
+        store.flush()
+    full = store.index.files.all[-2].header
+    made = HEADER.pack(full.end_timestamp, full.end_timestamp, full.end_physical_offset, full.end_physical_offset, 0, 0)
+    copy = maker.killed_copy(store)
+    for part in parts.split():
+        at, length = MADE_EMPTY[part]
+        overwrite(copy / "index" / names(copy)[number], at, made if part == "header" and number < 0 else bytes(length))
+    if ahead_ms is not None and ahead_ms > 0:
+        times = maker.clock.now_ms + ahead_ms
+        Checkpoint(times, times, times).save(FileSystem(), copy / "checkpoint")
+    again = maker(copy)
+    assert len(report(again).removed_index_files) == removed
+    assert everything_is_found(again)
+    again.close()
+    store.close()
+    assert contents(copy) == contents(store.config.root)
+
+
 @pytest.mark.parametrize("units", [1, 148, 149, 150, 298, 299])
 def test_partially_indexed_record_gets_its_remaining_keys(
     maker: StoreMaker, monkeypatch: pytest.MonkeyPatch, units: int
@@ -191,34 +279,6 @@ def test_partially_indexed_record_gets_its_remaining_keys(
     store.index.files.all.clear()
     store.index._write(whole_batch)
     assert contents(store.config.root) == found
-
-
-def test_a_deleted_index_is_made_again_byte_for_byte(maker: StoreMaker) -> None:
-    store = filled(maker)
-    store.close()
-    wanted = contents(store.config.root)
-    shutil.rmtree(store.config.root / "index")
-    store = maker()
-    assert everything_is_found(store)
-    store.close()
-    assert contents(store.config.root) == wanted
-
-
-@pytest.mark.parametrize("number", [0, 2])
-def test_a_deleted_file_is_made_again_with_all_behind_it(maker: StoreMaker, number: int) -> None:
-    store = filled(maker)
-    store.close()
-    wanted = contents(store.config.root)
-    all_names = names(store.config.root)
-    (store.config.root / "index" / all_names[number]).unlink()
-    again = maker(index=False)
-    assert report(again).removed_index_files == ()
-    again.close()
-    again = maker()
-    assert report(again).removed_index_files == tuple(all_names[number + 1 :])
-    assert everything_is_found(again)
-    again.close()
-    assert contents(store.config.root) == wanted
 
 
 def test_records_that_are_not_indexed_lack_no_file(maker: StoreMaker) -> None:
@@ -285,86 +345,6 @@ def test_file_filled_by_first_record_needs_flush(maker: StoreMaker, faulty: Faul
     store.flush()
     assert ("sync_file", store.config.root / "index" / first) in faulty.calls
     assert report(maker(maker.killed_copy(store))).removed_index_files == (newest,)
-
-
-def test_a_file_that_power_loss_left_empty_is_made_again(maker: StoreMaker) -> None:
-    store = filled(maker)
-    index_all(store)
-    store.flush()
-    second = names(store.config.root)[1]
-    copy = maker.killed_copy(store)
-    os.truncate(copy / "index" / second, 0)
-    os.truncate(copy / "index" / second, (store.config.root / "index" / second).stat().st_size)
-    again = maker(copy)
-    assert len(report(again).removed_index_files) == 5
-    again.close()
-    store.close()
-    assert contents(copy) == contents(store.config.root)
-
-
-@pytest.mark.parametrize("part", ["header", "slots and header", "units and header", "slots", "units"])
-def test_partially_written_file_is_rebuilt_after_crash(maker: StoreMaker, part: str) -> None:
-    """The newest file was in use; of its pages some are as they were when it was made, when it had no unit yet."""
-    store = filled(maker)
-    index_all(store)
-    store.flush()
-    copy = maker.killed_copy(store)
-    newest = copy / "index" / names(copy)[-1]
-    full = store.index.files.all[-2].header
-    slots_at, units_at = HEADER.size, HEADER.size + 4 * store.config.index_slots
-    made = (full.end_timestamp, full.end_timestamp, full.end_physical_offset, full.end_physical_offset, 0, 0)
-    lost = {
-        "header": (0, HEADER.pack(*made)),
-        "slots": (slots_at, bytes(units_at - slots_at)),
-        "units": (units_at, bytes(newest.stat().st_size - units_at)),
-    }
-    for name in part.split(" and "):
-        overwrite(newest, *lost[name])
-    again = maker(copy)
-    assert report(again).removed_index_files == (newest.name,)
-    assert everything_is_found(again)
-    again.close()
-    store.close()
-    assert contents(copy) == contents(store.config.root)
-
-
-@pytest.mark.parametrize("ahead_ms", [1, 10**9])
-def test_checkpoint_ahead_of_log_covers_no_index_file(maker: StoreMaker, ahead_ms: int) -> None:
-    store = filled(maker)
-    index_all(store)
-    store.flush()
-    copy = maker.killed_copy(store)
-    times = maker.clock.now_ms + ahead_ms
-    Checkpoint(times, times, times).save(FileSystem(), copy / "checkpoint")
-    overwrite(copy / "index" / names(copy)[1], HEADER.size, bytes(4 * store.config.index_slots))
-    again = maker(copy)
-    assert len(report(again).removed_index_files) == 6
-    assert everything_is_found(again)
-    again.close()
-    store.close()
-    assert contents(copy) == contents(store.config.root)
-
-
-def test_a_copy_of_an_older_file_behind_the_newest_is_removed(maker: StoreMaker) -> None:
-    store = filled(maker)
-    store.close()
-    wanted = contents(store.config.root)
-    folder = store.config.root / "index"
-    shutil.copy(folder / names(store.config.root)[0], folder / "9")
-    again = maker()
-    assert report(again).removed_index_files == ("9",)
-    assert everything_is_found(again)
-    again.close()
-    assert contents(store.config.root) == wanted
-
-
-def test_all_files_are_rebuilt_after_crash_without_flush(maker: StoreMaker) -> None:
-    store = filled(maker)
-    index_all(store)
-    copy = maker.killed_copy(store)
-    again = maker(copy)
-    assert len(report(again).removed_index_files) == 6
-    assert everything_is_found(again)
 
 
 def test_unresolved_log_position_creates_no_duplicate_entries(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
@@ -498,20 +478,6 @@ def test_a_full_file_that_cannot_be_opened_is_flushed_later(maker: StoreMaker, f
     assert vouched(store)
 
 
-def test_the_checkpoint_names_the_end_of_the_newest_full_file(maker: StoreMaker) -> None:
-    store = filled(maker)
-    store.close()
-    checkpoint = load_checkpoint(FileSystem(), store.config.root / "checkpoint")
-    assert checkpoint.indexes == store_time_of_the_last_full_file(maker)
-
-
-def store_time_of_the_last_full_file(maker: StoreMaker) -> int:
-    *_, full, newest = maker().index.files.all
-    assert newest.room
-    assert not full.room
-    return full.header.end_timestamp
-
-
 def test_files_that_lead_behind_the_end_of_the_log_go(maker: StoreMaker) -> None:
     store = filled(maker)
     store.close()
@@ -530,38 +496,6 @@ def test_files_that_are_none_of_the_index_are_left_alone(maker: StoreMaker) -> N
     strange.write_bytes(b"mine")
     assert everything_is_found(maker(), 10)
     assert strange.read_bytes() == b"mine"
-
-
-@pytest.mark.parametrize("number", [0, 2, 5])
-def test_truncated_file_and_its_successors_are_rebuilt(
-    maker: StoreMaker, number: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = filled(maker)
-    store.close()
-    wanted = contents(store.config.root)
-    files = names(store.config.root)
-    os.truncate(store.config.root / "index" / files[number], 100)
-    again = maker()
-    assert report(again).removed_index_files == tuple(files[number:])
-    assert files[number] in caplog.text
-    assert everything_is_found(again)
-    again.close()
-    assert contents(store.config.root) == wanted
-
-
-def test_newest_file_not_ending_at_a_record_is_rebuilt(maker: StoreMaker) -> None:
-    store = filled(maker)
-    store.close()
-    wanted = contents(store.config.root)
-    newest = store.config.root / "index" / names(store.config.root)[-1]
-    units = int.from_bytes(newest.read_bytes()[36:40], "big")
-    wrong = (1).to_bytes(8, "big")
-    overwrite(newest, 24, (int.from_bytes(newest.read_bytes()[24:32], "big") - 1).to_bytes(8, "big"))
-    overwrite(newest, 40 + 4 * 50 + 20 * (units - 1) + 4, wrong)
-    again = maker()
-    assert report(again).removed_index_files == (newest.name,)
-    again.close()
-    assert contents(store.config.root) == wanted
 
 
 def test_damage_that_a_search_meets_is_told_and_made_good(maker: StoreMaker, caplog: pytest.LogCaptureFixture) -> None:

@@ -63,22 +63,6 @@ def test_records_behind_one_another_share_a_view(store: MessageStore) -> None:
         assert all(view.readonly for view in found.buffers)
 
 
-def test_a_read_goes_on_across_commit_log_files(store: MessageStore) -> None:
-    for _ in range(10):
-        put(store, body=bytes(15_000))
-    found = store.reader.get_message(("T", 0), 0, 32)
-    assert offsets(found) == list(range(10))
-    assert len(found.buffers) == 3
-
-
-def test_read_stops_at_consume_queue_file_end_and_next_resumes(store: MessageStore) -> None:
-    for _ in range(70):
-        put(store)
-    found = store.reader.get_message(("T", 0), 40, 32)
-    assert (offsets(found), found.next_begin_offset) == (list(range(40, 50)), 50)
-    assert offsets(store.reader.get_message(("T", 0), 50, 32)) == list(range(50, 70))
-
-
 @pytest.mark.parametrize(("wanted", "got"), [(-1, 1), (0, 1), (1, 1), (7, 7), (32, 32), (1000, 32)])
 def test_a_read_gives_at_least_one_and_at_most_32_messages(store: MessageStore, wanted: int, got: int) -> None:
     for _ in range(40):
@@ -147,14 +131,6 @@ def test_large_read_is_honoured_up_to_its_own_limits(
     assert store.reader.get_message(("T", 0), 0, wanted, codes).message_count <= 8
 
 
-def test_large_read_returns_no_more_than_the_byte_limit(maker: StoreMaker) -> None:
-    store = maker(**TAKES_MORE)
-    for _ in range(10):
-        put(store, body=bytes(3 * (FIXED + 4) - FIXED))
-    assert offsets(store.reader.get_message(("T", 0), 0, 100, None, 2**31 - 1)) == list(range(6))
-    assert offsets(store.reader.get_message(("T", 0), 0, 100, None, 2**31 - 1)) == list(range(6))
-
-
 def test_a_thousand_messages_come_as_they_were_stored(maker: StoreMaker) -> None:
     store = maker(consume_queue_file_size_bytes=40_000, commit_log_file_size_bytes=2**20)
     for number in range(1500):
@@ -183,20 +159,6 @@ def test_unit_with_huge_size_hides_nothing_from_large_read(store: MessageStore) 
             assert result.next_begin_offset > next_offset
             next_offset = result.next_begin_offset
         assert found == [0, 2, 3]
-
-
-def test_tags_select_by_hash(store: MessageStore) -> None:
-    for tags in ("A", "B", None, "A", "C"):
-        put(store, tags=tags)
-    found = store.reader.get_message(("T", 0), 0, 32, frozenset({tags_code("A"), tags_code("C")}))
-    assert (offsets(found), found.next_begin_offset) == ([0, 3, 4], 5)
-    assert store.reader.get_message(("T", 0), 0, 32, None).message_count == 5
-
-
-def test_negative_hashes_match(store: MessageStore) -> None:
-    put(store, tags="polygenelubricants")
-    assert store.reader.queue_units("T", 0, 0, 1)[0].tags_code == -(2**31)
-    assert offsets(store.reader.get_message(("T", 0), 0, 32, frozenset({-(2**31)}))) == [0]
 
 
 def test_only_the_low_32_bits_are_compared(store: MessageStore) -> None:
@@ -370,11 +332,3 @@ def test_views_stay_valid_when_topic_and_store_are_gone(store: MessageStore) -> 
     view = store.reader.get_message(("T", 0), 0, 1).buffers[0]
     store.destroy()
     assert decode_records(view)[0].stored_body == b"still here"
-
-
-def test_results_name_the_ends_of_the_queue(store: MessageStore) -> None:
-    for _ in range(3):
-        put(store)
-    for queue_offset in (0, 2, 3, 9):
-        found: Any = store.reader.get_message(("T", 0), queue_offset, 32)
-        assert (found.min_offset, found.max_offset) == (0, 3)

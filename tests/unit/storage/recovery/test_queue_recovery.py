@@ -64,17 +64,6 @@ def overwrite(queue: ConsumeQueue, queue_offset: int, content: bytes) -> None:
     file.map[at : at + len(content)] = content
 
 
-@pytest.mark.parametrize("count", [1, 4, 5, 6, 14, 15, 16, 40])
-def test_a_good_queue_goes_on_behind_its_last_unit(tmp_path: Path, count: int) -> None:
-    fill(make(tmp_path), count)
-    queue = loaded(tmp_path)
-    recover_queue(queue, FileSystem(), 2**62)
-    assert (queue.next_offset, queue.max_offset) == (count, count)
-    assert queue.max_physical_offset == 1000 + count * 100
-    fill(queue, 7)
-    assert queue.unit(count) == (1000 + count * 100, 100, 7)
-
-
 @pytest.mark.parametrize("unit", [bytes(20), UNIT.pack(-1, 100, 0), UNIT.pack(5000, 0, 0), UNIT.pack(5000, -100, 0)])
 def test_queue_ends_before_first_bad_unit_and_rest_is_cleared(tmp_path: Path, unit: bytes) -> None:
     overwrite(fill(make(tmp_path), 14), 8, unit)
@@ -101,23 +90,6 @@ def test_crash_recovery_checks_all_files_beyond_start_position(tmp_path: Path) -
     queue = loaded(tmp_path)
     recover_queue(queue, FileSystem(), 0)
     assert queue.next_offset == 3
-
-
-def test_file_with_bad_first_unit_extends_search_backwards(tmp_path: Path) -> None:
-    queue = fill(make(tmp_path), 30)
-    overwrite(queue, 15, bytes(20))
-    queue = loaded(tmp_path)
-    recover_queue(queue, FileSystem(), 2**62)
-    assert queue.next_offset == 15
-
-
-def test_a_queue_of_zeros_is_empty_and_has_no_file(tmp_path: Path) -> None:
-    overwrite(fill(make(tmp_path), 3), 0, bytes(60))
-    queue = loaded(tmp_path)
-    recover_queue(queue, FileSystem(), 2**62)
-    assert queue.next_offset == queue.max_physical_offset == 0
-    assert queue.files.files == []
-    assert newest_unit(queue) is oldest_unit(queue) is None
 
 
 def test_a_queue_without_files_stays_empty(tmp_path: Path) -> None:
@@ -190,17 +162,6 @@ def test_blank_units_stay_hidden_when_log_begins_at_zero(tmp_path: Path) -> None
     assert queue.min_offset == 8
 
 
-@pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 14, 15, 16, 40])
-def test_clean_start_resumes_queue_after_its_last_unit(tmp_path: Path, count: int) -> None:
-    fill(make(tmp_path), count)
-    queue = loaded(tmp_path)
-    resume_queue(queue, FileSystem())
-    assert (queue.next_offset, queue.max_offset) == (count, count)
-    assert queue.max_physical_offset == (1000 + count * 100 if count else 0)
-    fill(queue, 7)
-    assert queue.unit(count) == (1000 + count * 100, 100, 7)
-
-
 def test_clean_start_loses_no_unit_after_a_damaged_one(tmp_path: Path) -> None:
     overwrite(fill(make(tmp_path), 14), 11, bytes(20))
     queue = loaded(tmp_path)
@@ -237,13 +198,14 @@ def test_clean_start_checks_only_last_file_of_queue(tmp_path: Path) -> None:
     assert looked_at == {f"{400:020d}"}
 
 
-@pytest.mark.parametrize("count", [1, 5, 6, 22])
+@pytest.mark.parametrize("count", [1, 4, 5, 6, 14, 15, 16, 40])
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_start_returns_both_queue_ends_without_mapping(tmp_path: Path, count: int, is_clean: bool) -> None:
     fill(make(tmp_path), count)
     queue = loaded(tmp_path, MappingPool(1000))
     found = resume_queue(queue, FileSystem()) if is_clean else recover_queue(queue, FileSystem(), 0)
     assert found == (((1000, 100, 7), (900 + count * 100, 100, 7)), False)
+    assert (queue.next_offset, queue.max_offset, queue.max_physical_offset) == (count, count, 1000 + count * 100)
     assert not any(file.is_mapped for file in queue.files.files)
     fill(queue, 7)
     assert [unit and unit.physical_offset for unit in map(queue.unit, range(count + 8))] == [
@@ -334,15 +296,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     mapped = MappedFile(files, files.create_file(tmp_path / "s", 100, tmp_path / "0"), 0, 100)
     with pytest.raises(StoreError, match=f"cannot read {tmp_path}/0"):
         find_good_units(mapped, Broken())
-
-
-def test_a_full_file_is_counted_to_its_end(tmp_path: Path) -> None:
-    queue = fill(make(tmp_path), 5)
-    for _ in range(2):
-        found = find_good_units(queue.files.files[0], FileSystem())
-        assert found is not None
-        assert found.number == 5
-        overwrite(queue, 0, BLANK_UNIT * 5)
 
 
 def test_a_unit_of_an_expired_record_is_no_dangling_one(maker: StoreMaker) -> None:
@@ -453,16 +406,6 @@ def test_queue_without_records_in_damage_is_barely_read(tmp_path: Path, monkeypa
     few.append_visible(50_000, 100, 7)
     assert parts_with_units(few, begins, [begin + 10 for begin in begins]) == []
     assert looks < 10
-
-
-def test_lost_message_at_file_begin_does_not_stop_unit_search(
-    tmp_path: Path,
-) -> None:
-    queue = fill(make(tmp_path), 25)
-    overwrite(queue, 10, BLANK_UNIT)
-    overwrite(queue, 3, bytes(20))
-    recover_queue(queue, FileSystem(), 1000)
-    assert queue.next_offset == 3
 
 
 def test_lost_messages_at_the_end_of_a_queue_are_cut(tmp_path: Path) -> None:

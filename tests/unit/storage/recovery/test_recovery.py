@@ -1,8 +1,6 @@
 """Where the commit log ends after a kill, a power loss or damage.  ``maker.killed_copy`` is what a kill leaves."""
 
-import random
 import shutil
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -28,25 +26,9 @@ from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.file_system import FileSystem
-from triomq.storage.message_store import MessageStore
 from triomq.storage.recovery.queue_recovery import ends_intact
 
 FILE: Final = 65536
-
-
-def test_an_empty_store_starts_empty(store: MessageStore) -> None:
-    assert report(store).clean
-    assert report(store).records == 0
-
-
-def test_a_killed_store_has_everything_that_was_put(maker: StoreMaker) -> None:
-    store = filled(maker)
-    again = maker(maker.killed_copy(store))
-    assert not report(again).clean
-    assert report(again).units_added == report(again).units_removed == report(again).truncated_bytes == 0
-    for topic in ("T", "U"):
-        assert bodies(again, topic) == bodies(store, topic)
-    assert put(again, "T").queue_offset == 100
 
 
 def test_a_clean_start_looks_only_at_the_last_record(maker: StoreMaker) -> None:
@@ -190,33 +172,6 @@ def test_a_checkpoint_ahead_of_the_log_vouches_for_nothing(maker: StoreMaker, ah
     assert report(third).scan_start > 0, "the recovery has forgotten the checkpoint of another log"
 
 
-def test_a_torn_record_ends_the_log_and_is_cleared(maker: StoreMaker) -> None:
-    store = filled(maker, 10)
-    copy = maker.killed_copy(store)
-    last = store.reader.queue_units("U", 0, 4, 1)[0].physical_offset
-    overwrite(log_file(copy, 0), last + 100, b"\xff" * 20)
-    again = maker(copy)
-    assert report(again).log_end == last
-    assert report(again).truncated_bytes > 0
-    assert "CRC" in report(again).stopped_by
-    assert report(again).units_removed == 1
-    assert bodies(again, "U") == bodies(store, "U")[:4]
-    assert not any(log_file(copy, 0).read_bytes()[last:])
-    assert put(again, "U").queue_offset == 4
-
-
-def test_damage_at_the_end_is_found_after_a_clean_exit_too(maker: StoreMaker) -> None:
-    store = filled(maker, 10)
-    wanted = bodies(store, "U")[:4]
-    last = store.reader.queue_units("U", 0, 4, 1)[0].physical_offset
-    store.close()
-    overwrite(log_file(store.config.root, 0), last + 100, b"\xff" * 20)
-    again = maker()
-    assert report(again).clean
-    assert report(again).log_end == last
-    assert bodies(again, "U") == wanted
-
-
 def test_without_the_crc_check_a_changed_body_passes(maker: StoreMaker) -> None:
     store = filled(maker, 4)
     copy = maker.killed_copy(store)
@@ -270,26 +225,6 @@ def test_a_blank_record_at_the_very_end_stays_the_end(maker: StoreMaker) -> None
     place = put(again)
     assert place.physical_offset == FILE
     assert bodies(again)[-1] == b"body"
-
-
-def test_empty_file_from_kill_between_roll_and_write_is_reused(maker: StoreMaker) -> None:
-    store = filled(maker, 80, topics=("T",))
-    copy = maker.killed_copy(store)
-    log_file(copy, FILE).write_bytes(bytes(FILE))
-    again = maker(copy)
-    assert report(again).log_end == FILE
-    assert report(again).removed_files == 0
-    assert put(again).physical_offset == FILE
-
-
-def test_a_file_made_ahead_is_accepted_and_deleted(maker: StoreMaker) -> None:
-    store = filled(maker, 10)
-    store.close()
-    log_file(store.config.root, FILE).write_bytes(bytes(FILE))
-    again = maker()
-    assert report(again).removed_files == 1
-    assert not log_file(store.config.root, FILE).exists()
-    assert bodies(again) == [body(number) for number in range(0, 10, 2)]
 
 
 def test_units_of_lost_records_never_come_back(maker: StoreMaker) -> None:
@@ -414,46 +349,3 @@ def test_a_recovery_that_the_disk_refuses_can_be_tried_again(maker: StoreMaker, 
     again.open()
     assert not report(again).clean
     assert bodies(again) == bodies(store)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_any_tail_damage_keeps_everything_before_it(maker: StoreMaker, seed: int) -> None:
-    chance = random.Random(seed)
-    store = filled(maker, 150)
-    if chance.random() < 0.5:
-        store.flush()
-    wanted = {topic: bodies(store, topic) for topic in ("T", "U")}
-    units = {topic: store.reader.queue_units(topic, 0, 0, 200) for topic in ("T", "U")}
-    copy = maker.killed_copy(store)
-    if chance.random() < 0.3:
-        (copy / "abort").unlink()
-    damage = chance.randrange(store.commit_log.max_offset)
-    content = chance.choice([bytes(FILE), chance.randbytes(FILE)])
-    for start in range(0, store.commit_log.max_offset, FILE):
-        if start + FILE > damage:
-            at = max(damage - start, 0)
-            overwrite(log_file(copy, start), at, content[at:])
-    for topic in ("T", "U"):
-        if chance.random() < 0.5:
-            lost = chance.randrange(75)
-            overwrite(
-                queue_file(copy, topic, lost * 20 // 1000 * 1000), lost * 20 % 1000, bytes(1000 - lost * 20 % 1000)
-            )
-    end = first_changed(copy, store, sorted(units["T"] + units["U"]))
-    again = maker(copy)
-    for topic in ("T", "U"):
-        kept = bodies(again, topic)
-        complete = sum(unit.physical_offset < end for unit in units[topic])
-        assert kept == wanted[topic][: len(kept)]
-        assert len(kept) == complete
-        for unit in again.reader.queue_units(topic, 0, 0, 200):
-            assert again.reader.look_message(unit.physical_offset, unit.size) is not None
-
-
-def first_changed(root: Path, store: MessageStore, units: list[ConsumeQueueUnit]) -> int:
-    """Where the first record lies that is not as it was."""
-    for offset, size, _ in units:
-        content = log_file(root, offset // FILE * FILE).read_bytes()
-        if content[offset % FILE : offset % FILE + size] != bytes(store.reader.look_message(offset, size) or b""):
-            return offset
-    return store.commit_log.max_offset
