@@ -59,6 +59,6 @@ _BY_KEY: Final[Mapping[str, Missing]] = {_key(name): one for one in MISSING for 
 
 
 def explain_missing(name: str) -> str | None:
-    """Return what to do instead of an unsupported option; ``None`` for other options."""
+    """Return the advice for an unsupported option; ``None`` for other options."""
     found = _BY_KEY.get(_key(name))
     return None if found is None else f"{found.what} is not supported yet; instead: {found.instead}"

@@ -20,9 +20,9 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-#: Holds the half messages that nobody decided after the last check.
+#: Holds the half messages that stayed undecided after the last check.
 CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-#: Its offsets in the half topic and the operation topic tell how far transactions are settled.
+#: Its offsets in the half topic and the operation topic show how far transactions are decided.
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 #: Holds what clients write about the way of their messages.
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"

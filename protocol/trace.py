@@ -1,7 +1,7 @@
 """Trace records: what clients with tracing write about the way of each message.
 
 A record is a line of fields, separated by U+0001 and ended by U+0002.  Versions of a record differ in how many fields
-follow at its end: all of 4.9 and 5.x, and of the Go client, are read; what is missing keeps its default.
+follow at its end: all of 4.9 and 5.x, and of the Go client, are read; missing fields keep their defaults.
 
 Source: TraceDataEncoder.java, trace.go; wire.md 13.
 """
@@ -27,7 +27,7 @@ class Published:
         store_host: address of the broker.
         took_ms: until the broker's answer.
         message_type: 0 normal, 1 half of a transaction, 2 commit, 3 delayed, 4 ordered.
-        client_host: the producer's address or id; 5.x and Go clients tell it.
+        client_host: the producer's address or id; 5.x and Go clients send it.
     """
 
     time_ms: int
@@ -66,7 +66,7 @@ class ConsumeEnded:
 
     Attributes:
         code: 0 success, 1 took too long, 2 raised, 3 returned no status, 4 failed.
-        time_ms: when; 0 if the client did not tell.
+        time_ms: when; 0 if the client sent none.
     """
 
     request_id: str

@@ -30,7 +30,7 @@ _MAX_DIGITS: Final = 18
 
 
 def transaction_key(half: MessageExt) -> bytes:
-    """Return what the half messages of one transaction, and no others, have in common."""
+    """Return the key that only the half messages of one transaction share."""
     properties = half.encoded_properties
     unique_key = get_property(properties, _UNIQUE_KEY)
     if unique_key is None:
@@ -45,7 +45,7 @@ def has_own_key(message: MessageExt) -> bool:
 
 
 def checks_of(half: MessageExt) -> int:
-    """Return how often the producers were asked about a half message."""
+    """Return the number of checks of a half message."""
     return _number(get_property(half.encoded_properties, _CHECKS), 0)
 
 
@@ -76,7 +76,7 @@ def _number(text: bytes | None, otherwise: int) -> int:
 
 
 def is_behind_copy(operation: MessageExt) -> bool:
-    """Whether an operation message was stored in one append with what became of its half message, and behind it."""
+    """Whether an operation message was stored in one append with the message that its half message became, after it."""
     return get_property(operation.encoded_properties, _COPIED) is not None
 
 

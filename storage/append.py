@@ -139,7 +139,7 @@ class Dispatcher:
                 queue.on_arrival(queue)
 
     def forget(self, queues: Collection[ConsumeQueue]) -> None:
-        """Drop what waits in queues that were deleted."""
+        """Drop the pending messages of queues that were deleted."""
         self._pending = deque(entry for entry in self._pending if entry[1] not in queues)
 
 

@@ -68,7 +68,7 @@ class StoreConfig:
     clean_interval_s: float = 10.0  # cleanResourceInterval
     delete_files_interval_s: float = 0.1  # deleteCommitLogFilesInterval: pause between two files
 
-    hot_bytes: int = 64 * 1024**2  # ours: what was written so near to the log's end counts as in memory unasked
+    hot_bytes: int = 64 * 1024**2  # ours: so near to the log's end, records count as in memory unasked
     max_transfer_bytes_in_memory: int = 262_144  # maxTransferBytesOnMessageInMemory
     max_transfer_count_in_memory: int = 32  # maxTransferCountOnMessageInMemory
     max_transfer_bytes_in_disk: int = 65_536  # maxTransferBytesOnMessageInDisk
@@ -132,9 +132,9 @@ class StoreConfig:
             )
 
     def transfer_limits(self, max_bytes: int | None) -> tuple[int, int]:
-        """Return how many messages and bytes one read gives of what is in memory.
+        """Return the limits of one read of records in memory: messages and bytes.
 
-        ``max_bytes`` is what the reader takes, if it says so: then reads are longer, also of what is on disk.
+        With ``max_bytes``, the limit that the reader asked for, reads are longer, also of records on disk.
         """
         if max_bytes is None:
             return self.max_transfer_count_in_memory, self.max_transfer_bytes_in_memory

@@ -1,4 +1,4 @@
-"""When delayed messages are due: the delay levels, delivery times of their own, and what the store keeps of both.
+"""When delayed messages are due: delay levels, delivery times set by the sender, and the times that the store keeps.
 
 A level is asked for by the property ``DELAY``, a delivery time by those of RocketMQ 5.x: ``TIMER_DELAY_SEC``, else
 ``TIMER_DELAY_MS``, else ``TIMER_DELIVER_MS``.  The broker stores the resulting time with the message as

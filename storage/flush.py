@@ -1,7 +1,7 @@
 """Flushing in three steps, so that only the waiting for the disk happens in another thread.
 
 1. The owner's thread makes a plan: which files, and what will be on the disk when they are synced.
-2. ``FlushPlan.run`` syncs them, in any thread; ``fdatasync`` lets other threads run, ``mmap.flush`` would not.
+2. ``FlushPlan.run`` syncs them, in any thread; ``fdatasync`` releases the interpreter lock, ``mmap.flush`` does not.
 3. The owner's thread completes the plan: offsets and checkpoint move on.
 
 After a failed sync the kernel may have dropped the data, so nothing may count as stored any more: the store refuses
@@ -30,7 +30,7 @@ _MANY: Final = 50  # files and directories: one by one they would take a usual d
 
 
 class FlushPlan:
-    """What one flush syncs, and what is known to be on the disk afterwards.
+    """The files that one flush syncs, and the offsets that are on the disk afterwards.
 
     Attributes:
         complete: ``run`` has succeeded.
@@ -85,7 +85,7 @@ class FlushPlan:
         self._directories.update(dict.fromkeys(directories))
 
     def finish(self) -> None:
-        """Note in the planned sequences and queues what is on the disk now.  In the owner's thread.
+        """Update the planned sequences and queues: their data is on the disk now.  In the owner's thread.
 
         Raises:
             ValueError: ``run`` has not succeeded.
@@ -174,7 +174,7 @@ def sync_files(file_system: FileSystem, parts: Iterable[tuple[MappedFileQueue, i
 def fill_commit_log_plan(plan: FlushPlan, log: CommitLog, least_pages: int) -> bool:
     """Plan to flush the commit log if at least ``least_pages`` pages are dirty (0: anything), or a file is full.
 
-    Returns ``False`` if there is nothing to do.
+    Returns ``False`` if nothing is planned.
     """
     begin, end = log.flushed_offset, log.max_offset
     if end <= begin:

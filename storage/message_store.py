@@ -230,7 +230,7 @@ class MessageStore:
         return plan if dirty or plan.checkpoint is not None else None
 
     def flush_done(self, plan: FlushPlan) -> None:
-        """Note what a plan that ran has flushed.
+        """Update the offsets after a plan has run.
 
         Raises:
             ValueError: the plan has not run, or failed.
@@ -329,7 +329,7 @@ class MessageStore:
         self.commit_log.clock_steps.load()
         checkpoint = load_checkpoint(self._file_system, self._directory.checkpoint)
         self.commit_log.files.load(layout.log, self._directory.quarantine)
-        self.commit_log.files.sync_directory()  # a file deleted before a power cut must not come back later
+        self.commit_log.files.sync_directory()  # a file deleted before a power cut must stay deleted
         if any(queue.files.stray_starts for queue in layout.queues):
             # These queues are deleted and rebuilt.  If this start is killed before that, only a scan of the whole
             # log finds that a queue is too short: without a checkpoint the next start makes one.

@@ -1,4 +1,4 @@
-"""Deleting what is too old: first files of the commit log, then those of the consume queues, then what follows them.
+"""Delete old files: first those of the commit log, then those of the consume queues, then those of followers.
 
 ``plan`` decides, and touches nothing; ``Retention`` carries it out, one file after the other, so that the order on the
 disk is certain: after a power loss no file is missing between others.  The newest file of a sequence always stays.
@@ -58,7 +58,7 @@ class Moment(NamedTuple):
     Attributes:
         now_ms: the time.
         is_delete_hour: the local hour is one of ``delete_when``.
-        is_requested: somebody asked for it: as in a delete hour.
+        is_requested: an administrator asked for it, which counts as a delete hour.
         log_bytes: length of the whole commit log.
         is_clock_trusted: it was not set forward a moment ago: else nothing is deleted for its age.
         disk: of the store; files that are deleted already, but still read, count as free.
@@ -132,7 +132,7 @@ class Deletion:
         return len(self._files)
 
     def is_certain(self, sequence: MappedFileQueue) -> bool:
-        """Whether no deleted file of a sequence can come back after a power cut."""
+        """Whether each deletion in a sequence survives a power cut."""
         return sequence not in self._sequences
 
     @property
@@ -147,7 +147,7 @@ class Deletion:
             ``False`` if a file is still read: call it again later.
 
         Raises:
-            StoreError: the disk reports an error; the files may come back with the next start.
+            StoreError: the disk reports an error; the files may reappear at the next start.
         """
         while self._sequences:
             self._sequences[-1].sync_directory()
@@ -253,7 +253,7 @@ class Retention:
         return list(self._refused_queues if is_known else self._store.queues)
 
     def reading_for(self, queues: Iterable[ConsumeQueue]) -> Callable[[], None] | None:
-        """Return what a worker thread should do before ``correct_queues`` looks at ``queues``; ``None``: nothing.
+        """Return the call to make in a worker thread before ``correct_queues`` looks at ``queues``, if any.
 
         Most queues rest, and their units are on the disk only.  It raises ``StoreError`` if they cannot be read.
         """
@@ -301,7 +301,7 @@ class Retention:
                 except StoreError:
                     if not deletion:
                         raise
-                    break  # what was deleted must be finished first; the next call meets this file again
+                    break  # finish the earlier deletions first; the next call meets this file again
         return deletion
 
     def follow(self, refused_queues: Iterable[ConsumeQueue] = ()) -> None:

@@ -73,7 +73,7 @@ def union(sets: Iterable[AddressSet]) -> AddressSet:
 
 
 def parse_pattern(text: str) -> AddressSet:
-    """Read a pattern; an empty one names nobody.
+    """Read a pattern; an empty one matches no address.
 
     Raises:
         ConfigError: RocketMQ refuses or misreads it; the text says why.
@@ -151,7 +151,7 @@ def _read_part(pattern: str, part: str) -> int:
 
 
 def _read_v6_range(text: str) -> _Range:
-    """Read ``head:*``, ``head:a-b`` and ``head:a-b:*``; with fewer than eight parts ``*`` stands for all the rest."""
+    """Read ``head:*``, ``head:a-b`` and ``head:a-b:*``; with fewer than eight parts ``*`` means all the rest."""
     head, _, last = text.rpartition(":")
     has_rest = last == "*" and "-" in head
     if has_rest:
@@ -167,7 +167,7 @@ def _read_v6_range(text: str) -> _Range:
 
 
 def _read_v6_head(pattern: str, head: str, length: int) -> Numbers:
-    """Read the parts before a range; ``::`` stands for as many zeros as make ``length`` of them."""
+    """Read the parts before a range; ``::`` means as many zeros as ``length`` needs."""
     before, gap, after = (part.split(":") if part.strip(":") else part for part in head.partition("::"))
     parts = [*before, *after]
     if gap:

@@ -105,7 +105,7 @@ def _checked(white: Sequence[str], accounts: Sequence[AccountFields]) -> str:
     text = "\n".join([*_lines(white, accounts), ""])
     try:
         read_rules(text)
-    except ConfigError as exc:  # a line of what would have been written tells nobody anything
+    except ConfigError as exc:  # a line number of the new text would mean nothing to the user
         raise ConfigError(re.sub(r"^line \d+: ", "", str(exc))) from None
     return text
 

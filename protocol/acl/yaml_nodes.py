@@ -1,4 +1,4 @@
-"""Reads the YAML files that an operator edits, in YAML 1.1: what is wrong is an error with its line."""
+"""Reads the YAML files that an operator edits, in YAML 1.1; each error names its line."""
 
 import re
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def compose(text: str) -> yaml.Node | None:
-    """Read a file's text; ``None`` for an empty one.  Errors show nothing of what is quoted."""
+    """Read a file's text; ``None`` for an empty one.  Errors show no quoted text."""
     try:
         return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as exc:
@@ -54,12 +54,12 @@ def error_at(node: yaml.Node, reason: str) -> ConfigError:
 
 
 def is_null(node: yaml.Node) -> bool:
-    """Whether there is no value."""
+    """Whether the value is missing."""
     return bool(node.tag == f"{TAG}null")
 
 
 def entries_of(node: yaml.Node, what: str) -> dict[str, yaml.Node]:
-    """Return the entries of a mapping; ``what`` says what belongs there."""
+    """Return the entries of a mapping; ``what`` names the expected entries."""
     if not isinstance(node, yaml.MappingNode):
         raise error_at(node, f"here belong {what}")
     found: dict[str, yaml.Node] = {}

@@ -29,7 +29,7 @@ _FLOW_CONTROL_MIB: Final = 100
 
 _ORDERLY: Final = "PROP_CONSUMEORDERLY"
 
-_MAX_DIFFERENCES: Final = 20  # of one group: more of them tell nothing more
+_MAX_DIFFERENCES: Final = 20  # of one group: more of them add nothing
 _MAX_PARSED: Final = 40  # expressions that are compared by their meaning, others by their text
 _MAX_PARSED_CHARACTERS: Final = 256
 _MAX_NAMES: Final = 100  # shown for one expression
@@ -131,7 +131,7 @@ class GroupReport:
     Attributes:
         members: its members' answers by client id; ``None`` for those that did not answer.
         now_ms: when they answered.
-        consume_enabled: whether the group's settings let it consume.
+        consume_enabled: whether the group's settings allow it to consume.
     """
 
     members: Mapping[str, ConsumerRunningInfo | None]
@@ -153,7 +153,7 @@ class GroupReport:
         return info is not None and info.properties.get(_ORDERLY, "").lower() == "true"
 
     def failures_per_s(self, client_id: str, topic: str) -> float:
-        """Return how many messages of a topic a member's handler rejected per second in the last minute."""
+        """Return the messages of a topic that a member's handler rejected per second, in the last minute."""
         info = self.members[client_id]
         status = None if info is None else info.status_table.get(topic)
         return 0.0 if status is None else status.consume_failed_tps

@@ -75,7 +75,7 @@ class JsonBody:
 
     @classmethod
     def parts(cls, data: bytes | memoryview, *path: str) -> Iterator[Self]:
-        """Read a long body as several: each has some of what the container at ``path`` holds, and all other members.
+        """Read a long body as several: each has a part of the container at ``path``, and all other members.
 
         Raises:
             ProtocolError: as for :meth:`decode`.
@@ -152,7 +152,7 @@ def json_pieces(value: Any) -> Iterator[bytes]:
 
 
 def _split(value: Any, path: Sequence[str]) -> Iterator[Any]:
-    """Yield the value as often as it takes to have all of what is at ``path``, with a part of that each time."""
+    """Yield the value once for each part of the container at ``path``, with this part in place of the whole."""
     inner = value.get(path[0]) if path and isinstance(value, dict) else None
     if path and inner:
         yield from ({**value, path[0]: part} for part in _split(inner, path[1:]))

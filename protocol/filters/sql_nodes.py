@@ -21,7 +21,7 @@ class Node:
     Attributes:
         depth: of the tree below, itself included.
         size: the number of parts in it.
-        is_boolean: whether it may stand beside AND, OR and NOT.
+        is_boolean: whether it may be an operand of AND, OR and NOT.
     """
 
     __slots__ = ("depth", "size")
@@ -83,7 +83,7 @@ class Property(Node):
         self._key_length: Final = len(self._key)
 
     def evaluate(self, properties: bytes) -> bytes | None:
-        """Return the text, ``None`` if there is none."""
+        """Return the text, if any."""
         key = self._key
         at = properties.rfind(key)
         while at >= 0:
@@ -95,7 +95,7 @@ class Property(Node):
         return None
 
     def tester(self, test: Callable[[bytes], bool]) -> Evaluator:
-        """Return what tests the value of the property, in one call for each message; unknown if there is none."""
+        """Return the test of the property's value, one call for each message; unknown without a value."""
         key, key_length, evaluate = self._key, self._key_length, self.evaluate
 
         def tested(properties: bytes) -> bool | None:

@@ -138,7 +138,7 @@ class _Parser:
         return found
 
     def _next(self) -> Token:
-        """Return the current token and go on to the next."""
+        """Return the current token and advance to the next."""
         token = self._token
         if token.kind != END:
             self._token = self._next_token()
@@ -235,7 +235,7 @@ class _Parser:
         return _unquoted(self._next().text)
 
     def _operand(self) -> Node:
-        """Read what stands between operators, with its signs and NOTs, which are read in a loop: there may be many."""
+        """Read an operand with its signs and NOTs, which may be many, so in a loop."""
         prefixes = []
         while self._token.kind in ("NOT", "-", "+"):
             prefixes.append(self._next())

@@ -56,12 +56,12 @@ class TagFilter:
 
     @classmethod
     def parse_strictly(cls, expression: str | None) -> Self:
-        """Read an expression as :meth:`parse` does, but refuse what was meant as another language.
+        """Read an expression as :meth:`parse` does, but refuse expressions in another language.
 
         ``a && b``, ``a OR b`` and ``a | b`` are each one tag to a broker, which no message has.
 
         Raises:
-            SubscriptionParseError: a tag contains a blank, ``&&`` or ``|``, or there is none.
+            SubscriptionParseError: a tag contains a blank, ``&&`` or ``|``, or all are empty.
         """
         found = cls.parse(expression)
         for tag in found.tags:

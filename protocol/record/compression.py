@@ -22,7 +22,7 @@ ZLIB: Final = int(MessageSysFlag.COMPRESSION_ZLIB)
 LZ4: Final = int(MessageSysFlag.COMPRESSION_LZ4)
 ZSTD: Final = int(MessageSysFlag.COMPRESSION_ZSTD)
 _MIN_WINDOW_BYTES: Final = 8 * 1024**2  # every Zstandard reader must support it
-_ZSTD_STEP_BYTES: Final = 512  # 4 bytes can become 128 KiB, and the package has no limit of its own: 16 MiB a step
+_ZSTD_STEP_BYTES: Final = 512  # 4 bytes can become 128 KiB, and the package has no limit: 16 MiB a step
 _COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
 
 
@@ -82,7 +82,7 @@ def _decompress_lz4(body: bytes, max_output_bytes: int) -> bytes:
     stream = frame.LZ4FrameDecompressor()
     try:
         output = stream.decompress(body, max_output_bytes + 1)
-    except (RuntimeError, EOFError, ValueError) as exc:  # lz4 has no error class of its own
+    except (RuntimeError, EOFError, ValueError) as exc:  # lz4 has no error class
         raise ProtocolError(f"LZ4 body of {len(body)} bytes: {exc}") from exc
     return _complete("LZ4", output, stream.eof, max_output_bytes)
 

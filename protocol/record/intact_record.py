@@ -1,6 +1,6 @@
 """Fast checks that nearly all stored records pass, so that only the others are searched for damage.
 
-They cost a third of ``record.find_damage`` and half of ``record.check_record``, which find out what is wrong.
+They cost a third of ``record.find_damage`` and half of ``record.check_record``, which name the damage.
 """
 
 from collections.abc import Sequence

@@ -71,7 +71,7 @@ class Message:
     wait_store_ok: bool = True
     sharding_key: str | None = None
 
-    def __post_init__(self) -> None:  # per message: what is not given is not looked at
+    def __post_init__(self) -> None:  # per message: fields that are not given are not checked
         try:
             if not (isinstance(self.body, bytes) and isinstance(self.topic, str)):  # type: ignore[redundant-expr]
                 check_fields(self, MessageTypeError)  # type: ignore[unreachable]  # callers without a type checker
@@ -156,7 +156,7 @@ class MessageExt:
         born_timestamp: producer's clock when it was sent, in ms.
         store_timestamp: broker's clock when it was stored, in ms.
         reconsume_times: how often its consumption failed so far.
-        prepared_transaction_offset: commit log position of the half message, 0 if there is none.
+        prepared_transaction_offset: commit log position of the half message, else 0.
         stored_body: the body as stored, perhaps compressed.
         max_body_bytes: limit of the decompressed body; the client that pulled it sets its own.
         broker_name: set by the client that pulled it, else "".

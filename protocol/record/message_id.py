@@ -1,7 +1,7 @@
 """Message ids: the place where a message is stored, the unique id from its producer, and recall handles.
 
 The two ids are upper-case hex digits of the same lengths, 32 or 56 (IPv6), so the text does not show which kind it is.
-Unique ids must be compared with their case, because Go writes a part of its own in lower case.
+Unique ids must be compared with their case, because Go clients write a part in lower case.
 
 Source: MessageDecoder.java and MessageClientIDSetter.java; wire.md 10.2, store.md 2.9; RocketMQ 5.5.0
 RecallMessageHandle.java.

@@ -1,6 +1,6 @@
 """Encode, decode and check message records, whose layout is declared in ``layout``.
 
-Lengths are checked against the bytes that are there before anything is copied.
+Lengths are checked against the bytes given before anything is copied.
 
 Source: MessageDecoder.java, CommitLog.java; store.md 2.1-2.5, wire.md 10.1.
 """
@@ -221,7 +221,7 @@ def check_record(buffer: ReadableBuffer, position: int, limit: int, *, check_crc
 
 
 def find_damage(buffer: ReadableBuffer, position: int, size: int, topic: bytes, queue_id: int) -> str:
-    """Return what is wrong with a record whose size, magic and offset are right; "" if no damage is visible.
+    """Return the damage of a record whose size, magic and offset are right; "" if none is visible.
 
     Args:
         buffer: a commit log file.
@@ -243,7 +243,7 @@ def find_damage(buffer: ReadableBuffer, position: int, size: int, topic: bytes, 
 
 
 def _body_damage(head: Head, body: bytes | memoryview) -> str:
-    """Return the damage that a record's body, or its absence, reveals; "" if there is none."""
+    """Return the damage that a record's body, or its absence, reveals; "" without damage."""
     if len(body):
         return "" if head[2] == body_crc(body) else "the body does not match its CRC"
     # A body length of zero may also be what a power cut left of a sector; then the store host is zero too.

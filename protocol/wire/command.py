@@ -34,7 +34,7 @@ class RemotingCommand:
         version: the sender's version ordinal (wire.md 2.5).
         remark: text for people, ``None`` if absent.
         ext_fields: the custom header; every value is text.  Treat it as read-only.
-        body: opaque bytes, empty if there is none.
+        body: opaque bytes, perhaps none.
         serialize_type: number of the header format that it came in or will be sent in.
     """
 

@@ -234,7 +234,7 @@ class FrameReceiver:
         self._buffer = memoryview(bytearray(LONG_BYTES))
         self._read_bytes = LONG_BYTES
         self._frame_bytes = 0  # size of the long frame that is received in place
-        self._filled = 0  # bytes of it that are there
+        self._filled = 0  # bytes of it received so far
 
     def room(self) -> memoryview:
         """Return the memory for the next read; frames returned before become invalid."""

@@ -84,7 +84,7 @@ def read_fields(fields: Mapping[str, Any]) -> HeaderValues:
 
 
 def _lenient_int32(name: str, value: Any) -> int:
-    """Read a number as Java does: null counts as absent, and text as what ``parseInt`` makes of it."""
+    """Read a number as Java does: null counts as absent, and text as by ``parseInt``."""
     if value is None and name != "code":
         return 0
     if type(value) is str:

@@ -20,7 +20,7 @@ class WriteQueue:
     """Buffers in order.
 
     Attributes:
-        pending_bytes: what is left to write.
+        pending_bytes: bytes that are left to write.
         held_bytes: memory of the buffers; not of views of mapped files, which the kernel can drop.
     """
 

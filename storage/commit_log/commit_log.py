@@ -186,7 +186,7 @@ class CommitLog:
         return file.view[at : at + size] if at + size <= file.size else None
 
     def store_time(self, physical_offset: int) -> int:
-        """Return the store time (ms) of the record at ``physical_offset``, -1 if there is none."""
+        """Return the store time (ms) of the record at ``physical_offset``, -1 without one."""
         record = self.look_message(physical_offset)
         if record is None:
             return -1

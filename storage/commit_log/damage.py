@@ -1,4 +1,4 @@
-"""Damaged places of the commit log: what is known of them, and how the log is made whole again.
+"""Damaged places of the commit log, and the repair that leaves no hole in it.
 
 A torn or corrupt record costs only itself.  The scan continues at the next record that proves itself:
 magic, own position, lengths that add up, CRC.  Nothing false can pass, because whatever lies past the end of the log
@@ -6,8 +6,8 @@ is cleared before it grows again, so a record that proves itself was written the
 last such record is the torn tail, which is cut.
 
 The bytes in between become one record of the topic ``-`` with the flag of a rolled back transaction, which no queue
-gets a unit for; up to the end of a file they become a blank record.  So the log has no hole for those who read it
-later, RocketMQ among them, which would end it there.  What stood there goes to ``quarantine/`` first.  A unit of a lost
+gets a unit for; up to the end of a file they become a blank record.  So the log has no hole for later readers,
+of which RocketMQ would end it there.  The damaged bytes go to ``quarantine/`` first.  A unit of a lost
 message becomes one of those that readers pass by (``consume_queue.lost_units``), at the end of a queue it is cut.
 """
 
@@ -43,7 +43,7 @@ class DamagedPart(NamedTuple):
     Attributes:
         path: the file it begins in.
         start, end: physical offsets; ``end`` is where the next intact record begins.
-        reason: what is wrong at ``start``.
+        reason: the defect at ``start``.
         store_timestamp: of the next intact record, ms.
     """
 
@@ -83,7 +83,7 @@ def fill(files: MappedFileQueue, parts: Sequence[DamagedPart], file_system: File
     """Replace damaged parts by records that everybody can read over, after copies were made.
 
     Raises:
-        StoreFullError, StoreError: the disk reports an error; what is replaced has its copy.
+        StoreFullError, StoreError: the disk reports an error; each part that was replaced has its copy.
     """
     pieces: list[_Piece] = []
     for part in parts:

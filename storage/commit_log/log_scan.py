@@ -39,7 +39,7 @@ class ProgressLog:
         self._next_s = clock_s() + _PROGRESS_LOG_S
 
     def __call__(self, done_bytes: int, most_bytes: int) -> None:
-        """Note how far it is; see ``Progress``."""
+        """Log the progress if enough time has passed; see ``Progress``."""
         now = self._clock_s()
         if now >= self._next_s:
             self._next_s = now + _PROGRESS_LOG_S
@@ -49,14 +49,14 @@ class ProgressLog:
 class LogScan:
     """One walk; iterating it gives each message with its physical offset.
 
-    Where there is no record, it continues at the next one that proves itself, see ``damage``.
+    After damage it continues at the next record that proves itself, see ``damage``.
 
     Attributes:
         start: where the walk starts.
         end: end of the last good record so far; a blank record counts up to the next file.
         records: how many messages were seen.
         store_timestamp: of the last one, ms; 0 without one.
-        damage: what was stepped over.
+        damage: the parts that were skipped.
         stopped_by: why the walk has ended.
     """
 
@@ -145,7 +145,7 @@ class LogScan:
             self._progress(end - self.start, self._stop - self.start)
 
     def _step_over(self, offset: int, damaged: RecordCheck) -> bool:
-        """Continue at the next record that proves itself; ``False`` if there is none before the stop."""
+        """Continue at the next record before the stop that proves itself; ``False`` without one."""
         found = self._after(offset, damaged) or self._next_proven(offset)
         if found is None:
             return False
@@ -156,7 +156,7 @@ class LogScan:
         return True
 
     def _after(self, offset: int, damaged: RecordCheck) -> RecordCheck | None:
-        """Return the record after damaged ones whose lengths agree: what is in a body may look like a record."""
+        """Return the record after damaged ones whose lengths agree: bytes of a body may look like a record."""
         while damaged.kind is RecordKind.BAD and damaged.size and offset < self._stop:
             offset += damaged.size
             damaged = self._log.check(offset, check_crc=True)
@@ -180,11 +180,11 @@ _COMPARED_AT_ONCE: Final = 256 * 1024
 
 
 class Damage(NamedTuple):
-    """A part of the log in which there is no good record.
+    """A part of the log without a good record.
 
     Attributes:
         offset, end: where it is, as physical offsets.
-        reason: what is wrong at its start.
+        reason: the defect at its start.
         is_tail: no good record lies after it; a start of the store cuts it off.
     """
 
@@ -197,7 +197,7 @@ class Damage(NamedTuple):
 def walk(
     log: CommitLog, file_system: FileSystem, *, check_crc: bool = True, progress: Progress | None = None
 ) -> Iterator[tuple[int, RecordCheck] | Damage]:
-    """Give each message with its physical offset, and what is damaged, in the order of the log.
+    """Yield each message with its physical offset, and each damaged part, in the order of the log.
 
     Args:
         log: its files are loaded; where it ends need not be known.
@@ -221,7 +221,7 @@ def walk(
 def find_ends(
     log: CommitLog, known: int, progress: Progress | None = None
 ) -> tuple[tuple[int, RecordCheck], tuple[int, RecordCheck]] | None:
-    """Return the first and the last message, each with its physical offset; ``None`` if there is none.
+    """Return the first and the last message, each with its physical offset; ``None`` without messages.
 
     Args:
         log: its files are loaded; where it ends need not be known.
@@ -242,7 +242,7 @@ def find_ends(
 
 
 def _data_end(log: CommitLog, file_system: FileSystem, offset: int) -> int:
-    """Return the end of what is not zero after ``offset``; ``offset`` if all of it is."""
+    """Return the end of the last bytes after ``offset`` that are not zero, else ``offset``."""
     found = offset
     for file in log.files.files:
         if file.end > offset:

@@ -61,7 +61,7 @@ def lost_units(count: int, topic: str, log_file_size: int, physical_offset: int,
     blank unit, whose offset is 0, for one of a deleted file, and skips up to 800 intact messages.  So units within one
     read of the intact message name its record instead, with a tags code that our reader recognizes.  RocketMQ then
     delivers that message several times to consumers of all tags.  Queues of delayed messages keep blank units, because
-    RocketMQ skips only the blank unit there, and would deliver twice what is named twice.
+    RocketMQ skips only the blank unit there, and would deliver a record twice that two units name.
     Source: DefaultMessageStore.java, getMessage; ScheduleMessageService.java; store.md 3.5, 7.1.
 
     Args:
@@ -255,7 +255,7 @@ class ConsumeQueue:
         return file.view[at : at + count * UNIT_SIZE] if count > 0 else None
 
     def unit(self, queue_offset: int) -> ConsumeQueueUnit | None:
-        """Return the unit of one message, visible or waiting for a flush; ``None`` if there is none."""
+        """Return the unit of one message, visible or waiting for a flush; ``None`` without one."""
         position = queue_offset * UNIT_SIZE
         file = self.files.file_at(position)
         if file is None or queue_offset >= self.next_offset:

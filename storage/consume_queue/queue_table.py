@@ -116,7 +116,7 @@ class QueueTable:
     ) -> Generator[Sequence[DiskWork], None, int]:
         """Delete the files of all queues of ``topic``, also on the disk, and return how many queues had some.
 
-        Yields after each queue, and for what waits for the disk.  Until all are deleted they take no messages.
+        Yields after each queue, and calls that wait for the disk.  Until all are deleted they take no messages.
 
         Args:
             topic: the topic.
@@ -126,7 +126,7 @@ class QueueTable:
         Raises:
             StoreError: the topic is being deleted, or its deletion cannot be recorded: nothing has changed.  Or
                 something cannot be deleted: the queues are empty, but take no messages until a later call succeeds:
-                those would lie before or after what is left of the old files.
+                these would lie before or after remains of the old files.
         """
         if topic in self._being_deleted:
             raise StoreError(f"topic[{topic}] is being deleted")

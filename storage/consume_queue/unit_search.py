@@ -56,7 +56,7 @@ def physical_offset_of(queue: ConsumeQueue, number: int) -> int:
 
 
 def after_lost(queue: ConsumeQueue, number: int) -> int:
-    """Return the first unit from ``number`` on that is not lost; the end of the queue if there is none."""
+    """Return the first unit from ``number`` on that is not lost, else the end of the queue."""
     while (units := queue.units_from(number, _COMPARED_AT_ONCE)) is not None:
         if bytes(units) != _BLANKS[: len(units)]:  # a view is compared one by one
             while (unit := queue.unit(number)) is not None and unit.is_lost:

@@ -2,7 +2,7 @@
 
 RocketMQ's three times, 64 bits each, at its start; at 64 three physical offsets, which mean the same also where store
 times go back because the clock was set, and the times for which they were written: RocketMQ changes only those at the
-start.  The rest of the 4096 bytes is zero.  Nothing here may lead what is on the disk; it may lag.
+start.  The rest of the 4096 bytes is zero.  No value may be ahead of the disk; it may lag.
 Source: StoreCheckpoint.java; store.md 5.2.
 """
 

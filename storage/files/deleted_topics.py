@@ -1,4 +1,4 @@
-"""Which records belong to a topic that was deleted, and must not come back when queues are rebuilt.
+"""The topics that were deleted, whose older records must stay hidden when queues are rebuilt.
 
 Deleting a topic removes its consume queues; its records stay in the commit log until they expire.  RocketMQ's own
 recovery can bring such a topic back; here each deletion is remembered with the end of the log at that moment, in

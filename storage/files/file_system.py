@@ -64,7 +64,7 @@ class DiskWork(NamedTuple):
 class DirectoryEntry(NamedTuple):
     """One name in a directory; ``size_bytes`` is 0 for anything but a regular file.
 
-    A link that leads nowhere counts as a directory, which cannot be read: what it led to is missing, not deleted.
+    A link that leads nowhere counts as a directory, which cannot be read: its target is missing, not deleted.
     """
 
     name: str
@@ -81,7 +81,7 @@ class DiskSpace(NamedTuple):
 
     @property
     def used_percent(self) -> int:
-        """Used part of what this process could use, rounded up as RocketMQ does.  Source: store.md 5.10.
+        """Used part of the space for this process, percent, rounded up as in RocketMQ.  Source: store.md 5.10.
 
         A file system without a limit, such as ramfs, reports size 0; it is never full.
         """
@@ -181,7 +181,7 @@ class FileSystem:
             start = hole
 
     def is_resident(self, map_: mmap.mmap, start: int, end: int) -> bool:
-        """Tell whether reading [start, end) of a writable mapping waits for no disk; unknown counts as that too."""
+        """Return whether [start, end) of a writable mapping is in memory; unknown counts as in memory."""
         if end <= start:
             return True
         begin = start // _PAGE * _PAGE
@@ -213,7 +213,7 @@ class FileSystem:
         return os.fstat(file.fileno()).st_mtime_ns // 1_000_000
 
     def sync_file(self, file: OpenFile) -> None:
-        """Wait until the file's data is on the disk, also what was written through mappings."""
+        """Wait until the file's data is on the disk, also data written through mappings."""
         os.fdatasync(file.fileno())
 
     def sync_directory(self, path: Path) -> None:
@@ -253,7 +253,7 @@ class FileSystem:
         source.replace(target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; what is mapped or open lives on."""
+        """Remove a file; mappings and open files stay valid."""
         path.unlink(missing_ok=True)
 
     def remove_directory(self, path: Path) -> None:
@@ -297,10 +297,10 @@ def _write(path: Path, content: bytes, flags: int) -> None:
 
 @contextmanager
 def translated(action: str, path: Path) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into a ``StoreError`` that says what was tried with which path.
+    """Turn an ``OSError`` of the block into a ``StoreError`` that names the action and the path.
 
     Raises:
-        StoreFullError: there is no room on the disk, or the quota is used up.
+        StoreFullError: the disk is full, or the quota is used up.
         StoreError: any other failure.
     """
     try:
@@ -327,7 +327,7 @@ def is_unopened(error: StoreError) -> bool:
 
 
 def free_text(path: Path) -> str:
-    """Tell how much room there is where ``path`` is or would be, for an error's text."""
+    """Return the free space at ``path``, which need not exist, for an error's text."""
     reason: OSError | None = None
     for where in (path, *path.parents):
         try:

@@ -62,7 +62,7 @@ class MappingPool:
 
 
 def affordable_mappings() -> int:
-    """Return how many files may be mapped: three quarters of the open files that this process may have now.
+    """Return the limit of mapped files: three quarters of the open files that this process may have now.
 
     Where it may have few, it is fewer, and may be less than nothing.
     """
@@ -86,7 +86,7 @@ class MappedFile:
         path: where it is.
         reserved: everything before this position of the file may be written without the disk refusing it.
         filled: everything before this position was written once, by ``fill`` with zeros at least.
-        on_unmap: called with the file after the pool unmapped it; whoever keeps ``map`` must drop it.
+        on_unmap: called with the file after the pool unmapped it, so that a holder of ``map`` drops it.
     """
 
     __slots__ = (
@@ -180,7 +180,7 @@ class MappedFile:
                 return None
 
     def read(self, start: int, length: int) -> bytes:
-        """Return what the disk has there, without a mapping; "" if the file was deleted; may be called in any thread.
+        """Return bytes from the disk, without a mapping; "" if the file was deleted; may be called in any thread.
 
         Raises:
             StoreError: it cannot be read, or it was truncated.
@@ -243,7 +243,7 @@ class MappedFile:
         """Return when the file was written last, ms.
 
         Raises:
-            StoreError: that cannot be told.
+            StoreError: the time is unknown.
         """
         with translated("look at", self.path):
             return self._file_system.modified_ms(self.file)
@@ -313,7 +313,7 @@ class MappedFile:
     def fill(self, position: int, step_bytes: int, piece_bytes: int) -> None:
         """Write zeros from where the file was never written up to ``position`` and the next multiple of a step.
 
-        The first write to a page of a reserved file through a mapping costs several times what it does after this:
+        The first write to a page of a reserved file through a mapping is several times as expensive as after this:
         the system finds, clears and notes each page alone.  And the blocks were written once, which saves the next
         flush a note in the journal of the file system.  No more is filled than is reserved.
 

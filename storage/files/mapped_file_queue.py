@@ -23,7 +23,7 @@ _LARGEST_START: Final = 2**63 - 1
 
 
 class FoundFiles(NamedTuple):
-    """What ``check_directory`` found: where files of a sequence begin.
+    """The files of a sequence that ``check_directory`` found, by their starts.
 
     Attributes:
         starts: of the sequence itself.
@@ -112,7 +112,7 @@ class MappedFileQueue:
             self._discard(start, None)
         for start in found.stray_starts:
             self._discard(start, quarantine)
-        if found.stray_starts and quarantine is not None:  # there is no other copy
+        if found.stray_starts and quarantine is not None:  # no other copy exists
             for directory in (quarantine, quarantine.parent):
                 with translated("sync", directory):
                     self._file_system.sync_directory(directory)
@@ -269,7 +269,7 @@ def check_directory(
 
     Args:
         directory: where the files lie.
-        entries: what it holds.
+        entries: its content.
         file_size: bytes of each file.
         may_be_torn: a missing file is no error: names that were never on the disk get lost in any order.
 
@@ -304,7 +304,7 @@ def check_directory(
 
 
 def file_name(start: int) -> str:
-    """Return how the file is called that begins at ``start``."""
+    """Return the name of the file that begins at ``start``."""
     return f"{start:0{_NAME_DIGITS}d}"
 
 

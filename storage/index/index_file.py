@@ -59,7 +59,7 @@ class IndexFile:
 
     Attributes:
         path: where it is; its name is the local time at which it was made.
-        header: what it says of itself.
+        header: its fields, as in the file.
     """
 
     __slots__ = ("_are_slots_loaded", "_file_system", "_layout", "_mapped", "header", "path")
@@ -176,7 +176,7 @@ class IndexFile:
         HEADER.pack_into(mapped.map, 0, *self.header)
 
     def _take_slots(self, mapped: MappedFile, hashes: Sequence[int], first: int) -> "array[int]":
-        """Point the slots of ``hashes`` at the units from ``first`` on; return what they pointed at.
+        """Point the slots of ``hashes`` at the units from ``first`` on; return the units that they pointed at.
 
         The value is as in the file, most significant byte first.
         """

@@ -41,7 +41,7 @@ class IndexFiles:
 
     @property
     def newest_header(self) -> IndexHeader:
-        """Header of the newest file; that of an empty one if there is none."""
+        """Header of the newest file, else that of an empty one."""
         return self.all[-1].header if self.all else NO_UNITS
 
     def load(self, check: Callable[[IndexFile], None]) -> list[str]:
@@ -65,7 +65,7 @@ class IndexFiles:
         return []
 
     def writable(self) -> IndexFile:
-        """Return the newest file; make another one if it is full or there is none.
+        """Return the newest file; make another one if it is full or missing.
 
         Raises:
             StoreError: the file cannot be made.

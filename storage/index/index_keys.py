@@ -110,10 +110,10 @@ class KeyReader:
     def _read_plain(
         self, batch: IndexBatch, file: MappedFile, at: int, limit: int, stop_at: int, left: int
     ) -> tuple[int, int]:
-        """Read ``left`` records, but stop before what is no record with IPv4 hosts.
+        """Read ``left`` records, but stop before any place that holds no record with IPv4 hosts.
 
         Returns how many are left then, and where the next one begins.  All clients send unique keys of up to 56 ASCII
-        characters, and few send other keys, so such a record is dealt with here: calls would double what it costs.
+        characters, and few send other keys, so such a record is read here: calls would double its cost.
         """
         content, start, last_head = file.map, file.start, min(limit - MIN_RECORD_BYTES, stop_at - 1)
         shares_of = self._shares_of.get
@@ -182,7 +182,7 @@ class KeyReader:
         return shares
 
     def _pass_unusual(self, batch: IndexBatch, physical_offset: int, left: int) -> int:
-        """Read what is no record with IPv4 hosts; return the distance to what comes next, ``left`` at most."""
+        """Read a place that holds no record with IPv4 hosts; return the distance to the next, ``left`` at most."""
         found = self._log.check(physical_offset, check_crc=False)
         if found.kind is RecordKind.BLANK:
             return left

@@ -78,7 +78,7 @@ class MessageIndex:
         """
         self._log = log
         self._cold = cold
-        self._is_enabled = config.index  # if not, searches still find what was indexed before
+        self._is_enabled = config.index  # if not, searches still find entries of before
         self._waits_for_flush = config.durability is Durability.SYNC
         self._reader = KeyReader(log)
         self.files = IndexFiles(config, file_system, clock_ms)
@@ -103,7 +103,7 @@ class MessageIndex:
         return (*self._resume(), *removed)
 
     def vouched(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return a checkpoint that vouches for those of its full index files that are there."""
+        """Return a checkpoint that vouches for those of its full index files that exist."""
         headers = [file.header for file in self.files.all if _is_vouched(file, checkpoint)]
         newest = headers[-1] if headers else NO_UNITS
         end = newest.end_physical_offset + 1 if headers else 0
@@ -120,7 +120,7 @@ class MessageIndex:
         return self.files.newest_header.end_timestamp
 
     def follow(self) -> Work[bool]:
-        """Like ``catch_up``, but first load what is not in memory, as after a start or during a large rebuild."""
+        """Like ``catch_up``, but first load pages that are not in memory, as after a start or in a large rebuild."""
         if not self._is_enabled or self.position >= self._log.max_offset:
             return False
         stop = yield from self._cold.load_log(max(self.position, self._log.min_offset))
@@ -189,7 +189,7 @@ class MessageIndex:
         max_matches = min(max_matches, MAX_MATCHES)
         hashed = key_hash(topic, key)
         newest, steps = self.files.newest_header, self._log.clock_steps.all
-        is_older_enough = all(step.newest_ms < begin_timestamp for step in steps)  # what is before an old file
+        is_older_enough = all(step.newest_ms < begin_timestamp for step in steps)  # messages before an old file
         found: list[int] = []
         for file in self.files.all[::-1]:
             header = file.header
@@ -223,7 +223,7 @@ class MessageIndex:
         return self.files.delete_expired(min_physical_offset)
 
     def fill_flush_plan(self, plan: FlushPlan, checkpoint: Checkpoint, *, before_close: bool = False) -> Checkpoint:
-        """Plan a flush of full files; return the checkpoint with what it says of the index once the plan has run.
+        """Plan a flush of full files; return the checkpoint for the index once the plan has run.
 
         This is the end of a full file; a later message must be on the disk and in the index, otherwise another file
         could end with the same one.  Files that are rebuilt count only after the checkpoint went back.
@@ -289,7 +289,7 @@ class MessageIndex:
         self.position, self._skip = end, self._count_newest(end)
 
     def _count_newest(self, physical_offset: int) -> int:
-        """Return how many units at the end of the index belong to the record there."""
+        """Return the number of units at the end of the index that belong to the record there."""
         found = 0
         for file in reversed(self.files.all):
             for number in range(file.header.index_count - 1, 0, -1):

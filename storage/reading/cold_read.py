@@ -115,7 +115,7 @@ class ColdReads:
         codes: frozenset[int] | None,
         max_bytes: int | None = None,
     ) -> list[ColdRange]:
-        """Return what ``get_message`` with the same arguments would have to wait for, usually nothing.
+        """Return the ranges that ``get_message`` with the same arguments needs and memory lacks, usually none.
 
         Read it, and ask again: only when the units of the queue are in memory the records they name are known.
         """
@@ -222,7 +222,7 @@ class ColdReads:
             queue_offset += len(units) // UNIT_SIZE
 
     def _cold_record(self, physical_offset: int) -> ColdRange | None:
-        """Return what must be read of a record whose length is not known before its head is in memory."""
+        """Return the cold range of a record whose length is unknown until its head is in memory."""
         log = self._log
         file = log.files.file_at(physical_offset) if physical_offset < self.hot_from() else None
         if file is None or physical_offset >= log.max_offset:
@@ -280,7 +280,7 @@ class ColdReads:
         return found
 
     def _cold_records(self, places: Sequence[tuple[int, int]]) -> list[ColdRange]:
-        """Return what must be read of records, of which offset and size are given.
+        """Return the cold ranges of records, given by offset and size.
 
         Of thousands of queues each has its records far apart, but in the same windows as the others: these are asked
         for until one is not in memory as a whole.

@@ -121,7 +121,7 @@ def get_message(
 def _read_run(
     log: CommitLog, queue: ConsumeQueue, queue_offset: int, units: memoryview, count: int, room: int, on_disk_below: int
 ) -> tuple[list[memoryview], int, int] | None:
-    """Return records of the first ``count`` units, their number and bytes, by a short way for what is read most.
+    """Return records of the first ``count`` units, their number and bytes, by a short way for the usual read.
 
     Records of an earlier process are looked at, all of them at once, unless that was done before.
 
@@ -228,12 +228,12 @@ class _RecordReader:
         self._queue_id = queue.queue_id
         self._view = memoryview(b"")  # of the commit log file that held the last record
         self._map: mmap | bytes = b""  # the same file
-        self._begin = self._end = 0  # its start, and the end of what may be read
+        self._begin = self._end = 0  # its start, and the end of its readable part
         self.buffers: list[memoryview] = []
         self.status = GetMessageStatus.NO_MATCHED_MESSAGE
 
     def scan(self, units: memoryview, limits: _Limits, codes: frozenset[int] | None) -> tuple[int, int, int]:
-        """Return how many units were looked at, and number and bytes of the records found.
+        """Return the number of units read, and number and bytes of the records found.
 
         Records of an earlier process are checked, as a disk may have changed them: a damaged one is skipped and noted.
         """
@@ -326,7 +326,7 @@ class _RecordReader:
             self.buffers.append(records)
 
     def _find(self, offset: int, size: int) -> bool:
-        """Switch to the commit log file of a record; return ``False`` if there is no such record."""
+        """Switch to the commit log file of a record; return ``False`` without such a record."""
         log = self._log
         file = log.files.file_at(offset)
         if file is None:

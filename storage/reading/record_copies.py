@@ -51,10 +51,10 @@ class CopyReader:
     __slots__ = ("_codes", "_find", "_queues")
 
     def __init__(self, find: Find) -> None:
-        """Set up the reader; ``find`` looks up what it has not seen yet."""
+        """Set up the reader; ``find`` looks up records with new texts."""
         self._find = find
         self._codes: dict[bytes, int] = {}  # by tags
-        self._queues: dict[bytes, ConsumeQueue] = {}  # by what follows the name REAL_TOPIC
+        self._queues: dict[bytes, ConsumeQueue] = {}  # by the text after the name REAL_TOPIC
 
     def read(self, log: CommitLog, units: Iterable[tuple[int, int, int]]) -> Copies:
         """Return an entry for each unit: physical offset, size, and an ignored number."""

@@ -58,7 +58,7 @@ class StoreReader:
     """Reads the log and the queues of an open store."""
 
     def __init__(self, config: StoreConfig, log: CommitLog, queues: QueueTable, cold_reads: ColdReads) -> None:
-        """Read with these parts; ``cold_reads`` knows what is not in memory."""
+        """Read with these parts; ``cold_reads`` finds ranges that are not in memory."""
         self._config = config
         self._log = log
         self._queues = queues
@@ -120,7 +120,7 @@ class StoreReader:
         return (yield from offset_by_time(self._log, queue, timestamp, self._cold_reads))
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> Work[int]:
-        """Return the store time (ms) of a message, or of the next one if it is lost; -1 if there is none."""
+        """Return the store time (ms) of a message, or of the next one if it is lost; -1 without one."""
         queue = self._queues.find(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
@@ -161,7 +161,7 @@ class StoreReader:
         return message if message is not None and message.physical_offset == physical_offset else None
 
     def look_up(self, physical_offsets: Sequence[int]) -> Work[list[memoryview | None]]:
-        """Return what ``look_message`` returns for each offset."""
+        """Return the result of ``look_message`` for each offset."""
         yield from self._cold_reads.load_records(physical_offsets)
         return [self.look_message(physical_offset) for physical_offset in physical_offsets]
 
@@ -201,7 +201,7 @@ Scan = tuple[int, frozenset[int] | None, int | None]
 
 
 def scan_for(message_filter: MessageFilter, max_msg_nums: int, max_bytes: int | None) -> Scan:
-    """Return what the plain read takes: number of messages, tag codes and bytes.
+    """Return the arguments of the plain read: number of messages, tag codes and bytes.
 
     Where no tag matches, a read ends after as many units as messages are wanted, but at least some hundred.
     """

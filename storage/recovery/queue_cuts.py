@@ -98,7 +98,7 @@ def truncate_queue(queue: ConsumeQueue, log_end: int) -> int:
 def cut_queue(queue: ConsumeQueue, next_offset: int) -> None:
     """End the queue before unit ``next_offset`` and clear on disk what follows.
 
-    RocketMQ leaves it there, and units of lost messages can come back to life at the start after the next.
+    RocketMQ leaves it there, so units of lost messages can reappear at a later start.
 
     Raises:
         StoreError: a file cannot be changed.

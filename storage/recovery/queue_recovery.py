@@ -50,12 +50,12 @@ def resume_queue(queue: ConsumeQueue, file_system: FileSystem) -> tuple[QueueEnd
     """After a clean exit: continue after the last unit; files after it, and files without a unit, are deleted.
 
     Everything was on the disk then, so nothing but both ends is looked at: 300,000 units of each queue would have to be
-    read from the disk for a start.  A damaged one between them is found by whoever reads it.  No file is mapped: of ten
+    read from the disk for a start.  A read finds a damaged one between them.  No file is mapped: of ten
     thousand queues most rest.
 
     Returns:
         Both ends, ``None`` if the queue is empty, had to be cut, or begins or ends with a lost message; and whether
-        something had to be cut, which may have been units of messages that are there.
+        something had to be cut, perhaps units of messages that exist.
 
     Raises:
         StoreError: a file cannot be read or deleted.
@@ -190,7 +190,7 @@ def _first_unit(file: MappedFile, file_system: FileSystem) -> ConsumeQueueUnit:
 
 
 def _count_to_data(units: bytes) -> int:
-    """Return how many units there are up to the last that is not all zeros.
+    """Return the number of units up to the last that is not all zeros.
 
     Halving with a comparison is 20 times as fast as stripping zeros.
     """

@@ -191,7 +191,7 @@ class Recovery:
         scan = self._walk(start, wanted_from, progress)
         if not clean and self._is_checkpoint_ahead(scan):
             LOGGER.warning("checkpoint is ahead of the log, nothing is taken from it times=%s", self.checkpoint)
-            self.checkpoint = Checkpoint()  # that of another store, or the disk has lost what it had confirmed
+            self.checkpoint = Checkpoint()  # that of another store, or the disk has lost data that it had confirmed
             if start > log.min_offset:
                 start = self._start_after_crash()
                 scan = self._walk(start, start, progress)
@@ -245,7 +245,7 @@ class Recovery:
                 queue.flushed_position = queue.end_position
             else:
                 ends, _ = recover_queue(queue, self._file_system, checked_from)
-                was_cut = False  # the records of what is cut here are read again anyway
+                was_cut = False  # the records of units cut here are read again anyway
             if ends is not None and self._is_settled(queue, ends):
                 queue.min_offset = first_offset(queue)
                 self._settled[queue] = ends
@@ -263,11 +263,10 @@ class Recovery:
         return dropped_from
 
     def _forget_deleted(self, queue: ConsumeQueue) -> bool:
-        """Delete the units of a topic that was deleted; the machine may have stopped before its files were.
+        """Delete the units of a topic that was deleted; return whether it had some.
 
-        Return whether there were some.
-
-        Or RocketMQ rebuilt them after a crash and has added messages since: those stay as they are.
+        The machine may have stopped before the files were deleted.  Or RocketMQ rebuilt them after a crash and has
+        added messages since, which stay.
         """
         deleted_end = self._deleted.end_of(queue.topic)
         oldest, newest = oldest_unit(queue), newest_unit(queue)
@@ -373,7 +372,7 @@ class Recovery:
         self._heal(scan)
 
     def _vouch(self) -> None:
-        """Set the checkpoint to what is on the disk now; units of records that are lost do not count."""
+        """Set the checkpoint to the state on the disk; units of records that are lost do not count."""
         newest, end, known = self._log.store_timestamp, self._log.max_offset, self.checkpoint
         is_ahead = any(map(_is_ahead, self._queues))
         logics, queues_end = (min(newest, known.logics), min(end, known.queues_end)) if is_ahead else (newest, end)

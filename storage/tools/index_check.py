@@ -36,8 +36,8 @@ class IndexEntry(NamedTuple):
 
     Attributes:
         path: of its file.
-        number: in the file; 0 for what is wrong with the file itself.
-        reason: what is wrong, "" if nothing is.
+        number: in the file; 0 for a defect of the file itself.
+        reason: the defect, "" without one.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class _Target(NamedTuple):
     """What a unit names.
 
     Attributes:
-        record: what is at its physical offset.
+        record: the record at its physical offset.
         hashes: of its keys.
     """
 
@@ -153,7 +153,7 @@ def _is_in(parts: Sequence[range], offset: int) -> bool:
 
 
 def _header_reason(header: IndexHeader, last_offset: int, last: RecordCheck) -> str:
-    """Return what is wrong with the end that a header names, "" if nothing is or the record has expired."""
+    """Return the defect of the end that a header names, "" without one or if the record has expired."""
     if last_offset >= 0 and header.end_physical_offset != last_offset:
         return f"its header says that it ends at {header.end_physical_offset}, but its last record is at {last_offset}"
     if last.kind is RecordKind.MESSAGE and header.end_timestamp != last.store_timestamp:
@@ -180,7 +180,7 @@ def _slots_reason(file: MappedFile, newest: "array[int]", *, is_clean: bool) -> 
 
 
 def _slots(file: MappedFile, header: IndexHeader, store: StoppedStore) -> int | None:
-    """Return how many slots a file has, from the position of the unit that matches the start given in the header.
+    """Return the number of slots, from the position of the unit that matches the start given in the header.
 
     If that record has expired, and is that at 0, which zeros name too, the last unit decides.
     """
@@ -201,7 +201,7 @@ def _slots_by_last_unit(file: MappedFile, header: IndexHeader, log: CommitLog) -
 
 
 def _slots_before(file: MappedFile, beginning: bytes) -> int | None:
-    """Return how many slots there are if unit 1 is the first one whose hash and offset end so."""
+    """Return the number of slots if unit 1 is the first one whose hash and offset end so."""
     at = file.map.find(beginning, HEADER.size + UNIT_SIZE)
     while at >= 0:
         slots, rest = divmod(at + len(beginning) - _HASH_AND_OFFSET.size - UNIT_SIZE - HEADER.size, SLOT_SIZE)
@@ -212,7 +212,7 @@ def _slots_before(file: MappedFile, beginning: bytes) -> int | None:
 
 
 def _first_units(log: CommitLog, header: IndexHeader) -> list[bytes]:
-    """Return how the first unit may look: hash and offset, or the offset only if its record has expired."""
+    """Return possible starts of the first unit: hash and offset, or only the offset if its record has expired."""
     offset = header.begin_physical_offset
     record = log.check(offset, check_crc=False)
     if record.kind is RecordKind.MESSAGE:

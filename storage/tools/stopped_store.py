@@ -134,7 +134,7 @@ class StoppedStore:
         )
 
     def topics(self) -> frozenset[str] | None:
-        """Return the topics of the broker's table; ``None`` if there is no table.
+        """Return the topics of the broker's table; ``None`` without a table.
 
         Raises:
             StoreLayoutError: the table is damaged.
@@ -180,7 +180,7 @@ class StoppedStore:
 
 
 def _config(root: Path, directory: StoreDirectory, file_system: FileSystem) -> StoreConfig:
-    """Return settings with the sizes of the first files found; RocketMQ's sizes where there are none."""
+    """Return settings with the sizes of the first files found; RocketMQ's sizes without files."""
     config = StoreConfig(root=root)
     if (size := _first_file_size(file_system, directory.commit_log)) is not None:
         config = replace(config, commit_log_file_size_bytes=size)

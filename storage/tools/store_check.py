@@ -53,7 +53,7 @@ class Problem:
         kind: what.
         place: a file of commit log or index, ``topic:queue_id``, or ``group topic:queue_id``.
         offset: the first one: a physical offset in the commit log, a number in an index file, else a queue offset.
-        text: what is wrong with the first one.
+        text: the defect of the first one.
         count: how many there are.
         size_bytes: of the damaged part of the commit log.
     """
@@ -190,7 +190,7 @@ class _Checker:
             self._check_tags_code(queue, record, unit)
 
     def _forget_deleted(self) -> None:
-        """Drop what was found missing of queues that were deleted together with their topic."""
+        """Drop the missing units of queues that were deleted together with their topic."""
         known = self._topics if self._store.is_clean else None  # after a crash the table may lack a new topic
         alive = {queue.topic for queue in self._store.queues if queue.next_offset}
         for (topic, queue_id), offset in self._last_without_queue.items():
@@ -224,7 +224,7 @@ class _Checker:
         self._report.units += len(valid) - lost
 
     def _reason(self, queue: ConsumeQueue, number: int, unit: ConsumeQueueUnit | None) -> str:
-        """Return what is wrong with a unit, "" if nothing is."""
+        """Return the defect of a unit, "" without one."""
         if unit is None or unit.size <= 0:
             return "an empty unit in the middle"
         is_repeated = unit.tags_code == REPEATED_CODE

@@ -1,4 +1,4 @@
-"""Hostile bytes for every decoder of what peers and users send: a value or an error of ours.
+"""Hostile bytes for every decoder of input from peers and users: the result is a value or our error.
 
 Seeded, so that each run tries the same.  ``python -m tests.fuzz.test_decoders SECONDS`` searches on with other seeds.
 """
@@ -154,7 +154,7 @@ def topics_of(data: bytes) -> object:
 
 
 def inflated(data: bytes) -> object:
-    """Most mutations of compressed bytes end at the checksum: mutate what is in them."""
+    """Most mutations of compressed bytes end at the checksum: mutate the decompressed bytes."""
     return topics_of(zlib.compress(data))
 
 

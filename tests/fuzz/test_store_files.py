@@ -74,7 +74,7 @@ def check(maker: StoreMaker, root: Path, wanted: dict[str, list[bytes]]) -> None
     except StoreError as exc:
         refusal = str(exc)
     if refusal:
-        assert str(root) in refusal  # it names what it refuses
+        assert str(root) in refusal  # it names the rejected file
         return
     found = {topic: bodies(store, topic) for topic in wanted}
     assert all(is_part_of(found[topic], wanted[topic]) for topic in wanted)

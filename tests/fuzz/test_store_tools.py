@@ -49,7 +49,7 @@ def use_tools(maker: StoreMaker, root: Path, wanted: Bodies) -> bool:
         refusal = str(exc)
     assert state(root) == before
     if found is None:
-        assert str(root) in refusal  # it names what it refuses
+        assert str(root) in refusal  # it names the rejected file
         return False
     assert all(is_part_of(found.get(topic, []), wanted[topic]) for topic in wanted)
     rebuild(root, checked(root))

@@ -1,4 +1,4 @@
-"""``python -m tests.kills``: kill a broker many times, under load or with half messages; prints what was lost.
+"""``python -m tests.kills``: kill a broker many times, under load or with half messages; prints the losses.
 
 With ``--half-messages`` it prints how many checks each transaction took.
 """

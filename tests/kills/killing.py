@@ -1,7 +1,7 @@
 """A broker under load from several processes, killed again and again on one store.
 
 Run by ``python -m tests.kills.sender NAMESRV TOPIC PREFIX``, each sender prints the body of every message the broker
-has acknowledged.  After the last kill all of them must come out of a broker that was started on what is left.
+has acknowledged.  After the last kill a broker started on the same store must deliver all of them.
 """
 
 import json
@@ -96,7 +96,7 @@ def _one_round(broker: Broker, prefix: str, seconds: float) -> list[str]:
             readable, _, _ = select.select([sender.stdout], [], [], _FIRST_ANSWER_S)
             assert readable, "a sender had no answer in time"
             assert sender.poll() is None, "a sender ended by itself"
-        time.sleep(seconds)  # the moment of the kill is what is tested; no condition stands for it
+        time.sleep(seconds)  # the test varies the moment of the kill; no condition names it
         broker.kill()
     return [line for sender in senders for line in _printed(sender)]
 

@@ -1,4 +1,4 @@
-"""``python -m tests.kills.sender NAMESRV TOPIC PREFIX``: send without end, print what was acknowledged."""
+"""``python -m tests.kills.sender NAMESRV TOPIC PREFIX``: send without end, print acknowledged messages."""
 
 import os
 import sys

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
 
 
 class _Run:
-    """Lives, and what they have found."""
+    """Lives, and their counts."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -53,7 +53,7 @@ class _Run:
         )
 
     def live(self, life: Life, replay: str) -> bool:
-        """Run one life, tell what is wrong, and return whether the first cut came before the life's natural end."""
+        """Run one life, print its failure, and return whether the first cut came before the natural end."""
         self._lives += 1
         try:
             life.run()

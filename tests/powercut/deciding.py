@@ -117,7 +117,7 @@ class Deciding(Delivering):
             self._answered(decision.half)
 
     def check_due(self) -> None:
-        """Check what is due as if a producer were asked, and give up what was checked too often."""
+        """Check due transactions as if a producer were asked, and give up those with too many checks."""
         if self.random.random() < 0.5:
             self.now_ms = max(self.now_ms, self.undecided.next_due_ms() or 0)
         for queue_offset in self.undecided.take_due(self.now_ms, _MOST_AT_ONCE):
@@ -141,13 +141,13 @@ class Deciding(Delivering):
         self.undecided.save_offsets()
 
     def save_transactions(self) -> None:
-        """Write how far the transactions are settled."""
+        """Save the offsets up to which transactions are decided."""
         if self._settled.is_dirty:
             self._settled.is_dirty = False
             self._settled.write(list(self._settled.pieces()))
 
     def check_transactions(self) -> None:
-        """Compare the state of each transaction with what the log holds of it."""
+        """Compare the state of each transaction with its records in the log."""
         stored = Counter(
             (message.topic, message.stored_body)
             for message in map(decode_record, (stored.record for stored in self.history))

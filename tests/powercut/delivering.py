@@ -61,7 +61,7 @@ class Delivering(Sending):
         self._write_progress()
 
     def put_timed(self) -> None:
-        """Put a message with a time of its own."""
+        """Put a message with a delivery time."""
         due_ms = self.now_ms + self.random.randint(1, _LONGEST_MS)
         body, topic, queue_id = self._unique_body(), self.random.choice(TOPICS), self.random.randrange(2)
         self.intents = [Intent(TIMER_TOPIC, 0, body, 0)]
@@ -80,7 +80,7 @@ class Delivering(Sending):
         self._remember(place[0], 0)
 
     def deliver_due(self) -> None:
-        """Deliver what is due."""
+        """Deliver due messages."""
         begin = self.store.commit_log.max_offset
         waiting = [(stored, decode_record(stored.record)) for stored in self.history if stored.topic in _WAITING]
         self.intents = [
@@ -92,7 +92,7 @@ class Delivering(Sending):
         self.remember_since(begin)
 
     def save_progress(self) -> None:
-        """Write how far it is, but first the messages of which that says that they are delivered."""
+        """Save the progress, but first the messages that it counts as delivered."""
         self._write_progress(self.flush_delivered)
 
     def _write_progress(self, flush: Callable[[], None] | None = None) -> None:

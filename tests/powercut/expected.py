@@ -1,4 +1,4 @@
-"""What a life remembers of its messages, and what it finds of them."""
+"""The messages that a life expects, and those that it finds."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -40,7 +40,7 @@ class DeletedFiles:
         self.ends: dict[tuple[str, int], int] = {}
 
     def expire(self, history: list[Stored], log_start: int, durable_end: int) -> list[Stored]:
-        """Return what is left of a history if the log begins there; -1: nothing is left but what nobody flushed.
+        """Return the rest of a history if the log begins there; -1: only unflushed messages are left.
 
         A file may also be missing whose name never reached the disk: then nothing in it did for certain.
         """

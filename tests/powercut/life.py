@@ -9,8 +9,8 @@ recovery from the cut before.  After each cut the store is opened and compared w
 * files of the log that were deleted for certain are gone, and only those that were to be deleted;
 * consume queues hold exactly the units of the records in the log;
 * the index, once it has gone on to the end of the log, holds each key of the records in the log once, in their order;
-* no message that waits, for its level or for a time of its own, is forgotten (``delivering``);
-* transactions are undecided or decided as a whole, and committed messages are there once (``deciding``);
+* no message that waits, for its level or for its delivery time, is forgotten (``delivering``);
+* transactions are undecided or decided as a whole, and committed messages occur once (``deciding``);
 * stored consumer offsets are readable, were written once, and after the broker's correction end within their queue;
 * another power cut right after the recovery loses nothing, and the recovery from it changes nothing.
 """
@@ -146,7 +146,7 @@ class Life(Deciding):
         self.deleting = None
 
     def delete_old_files(self) -> None:
-        """Delete what is too long, also what is too old, or what makes the disk too full."""
+        """Delete files by length, age or disk usage."""
         retention = Retention(self.store, (self.store.index.delete_expired,))
         reason = self.random.choice(list(Reason))
         if reason is Reason.AGE:

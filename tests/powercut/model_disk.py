@@ -1,4 +1,4 @@
-"""A disk in memory that forgets at a power cut what nobody flushed.
+"""A disk in memory that loses unflushed data at a power cut.
 
 What is true of real disks and file systems, and nothing better, holds here:
 
@@ -30,11 +30,11 @@ _WRITE_BACK_CHANCE: Final = 0.1
 
 
 class PowerCutError(BaseException):
-    """The machine is off; no handler of ``Exception`` may go on."""
+    """The machine is off; no handler of ``Exception`` may catch this."""
 
 
 class _Map(mmap):
-    """A mapping that tells the disk about each write."""
+    """A mapping that reports each write to the disk."""
 
     disk: "ModelDisk"
 
@@ -44,7 +44,7 @@ class _Map(mmap):
 
 
 class Inode:
-    """One file: what programs see, and what is on the disk.
+    """One file: its content for programs, and its content on the disk.
 
     Attributes:
         seen: the content as programs see it.
@@ -105,9 +105,9 @@ class ModelDisk(FileSystem):
             self._write_back()
 
     def after_power_cut(self, random: Random, *, keep: float | None = None) -> "ModelDisk":
-        """Return what the machine finds when it is on again; this disk stays as it is.
+        """Return the disk as the machine finds it when it is on again; this one stays unchanged.
 
-        ``keep`` is the share of the changes nobody flushed that survive, without it any.
+        ``keep`` is the share of unflushed changes that survive, without it any.
         """
         found = ModelDisk(self.base, random)
         keep = random.choice((0.0, 0.2, 0.5, 0.8, 1.0)) if keep is None else keep
@@ -119,7 +119,7 @@ class ModelDisk(FileSystem):
         copies: dict[int, Inode] = {}
         for path in sorted(names):
             if path != self.base and path.parent not in found._names:
-                continue  # nobody can find a name in a directory that is not there
+                continue  # a name in a missing directory cannot be found
             node = names[path]
             if node is not None:
                 copy = copies.get(id(node))
@@ -216,7 +216,7 @@ class ModelDisk(FileSystem):
 
     def zero(self, file: OpenFile, start: int, length: int) -> None:
         inode = _inode(file)
-        if not isinstance(inode.seen, _Map):  # which tells of each write itself
+        if not isinstance(inode.seen, _Map):  # which reports each write itself
             self.changing()
         inode.seen[start : start + length] = bytes(length)
 
@@ -236,7 +236,7 @@ class ModelDisk(FileSystem):
         """As ``read_ahead``."""
 
     def modified_ms(self, file: OpenFile) -> int:
-        return 0  # time stands still here: nothing is deleted by age
+        return 0  # the clock never moves: nothing is deleted by age
 
     def sync_file(self, file: OpenFile) -> None:
         self.changing()
@@ -322,7 +322,7 @@ def _apply(names: dict[Path, Node], change: Change) -> None:
 
 
 def _survivor(inode: Inode, random: Random, keep: float) -> bytes:
-    """Return the synced content with any part of what was written since."""
+    """Return the synced content with any part of the later writes."""
     seen, found = bytes(inode.seen), bytearray(inode.durable)
     if len(seen) != len(found):
         return bytes(random.choice((seen, found)))

@@ -1,4 +1,4 @@
-"""The ways in which a life puts messages, each with what it has to remember of them."""
+"""The ways in which a life puts messages, each with its record for the comparison."""
 
 from random import Random
 from typing import Final
@@ -54,7 +54,7 @@ class Sending:
         self._remember(physical_offset, tags_code(tag))
 
     def put_batch(self) -> None:
-        """Put a batch; of short messages so many that units of a queue lie across borders of the disk's sectors."""
+        """Put a batch with enough short messages that units of a queue lie across borders of sectors."""
         topic, queue_id, tag = self.random.choice(TOPICS), self.random.randrange(2), self.random.choice(TAGS)
         if self.random.random() < _MANY_SHARE:
             bodies = [b"%d" % number for number in range(self.random.randint(1, _MOST_SHORT))]
@@ -74,7 +74,7 @@ class Sending:
             topic, queue_id, tag = self.random.choice(TOPICS), self.random.randrange(2), self.random.choice(TAGS)
             queue, code = self.store.queue(topic, queue_id), tags_code(tag)
             properties = encode_properties({"TAGS": tag})
-            body = b"%d" % number + self._body()  # two with one body could not be told apart
+            body = b"%d" % number + self._body()  # two with one body could not be distinguished
             run.append(entry(queue, body, properties, tags_code=code, born_host=HOST, store_host=HOST))
             codes.append(code)
         self.intents = [

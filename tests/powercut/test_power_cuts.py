@@ -18,7 +18,7 @@ from triomq.storage.retention import Deletion, Retention
 
 SEEDS = range(100_000, 100_400)
 EXHAUSTIVE_SEEDS = 4
-#: Of a planted fault that only one life in hundreds can tell: a little before such a life.
+#: First seeds for planted faults that only one life in hundreds shows.
 FIRST_SEEDS = {"flush_delivered": 300}
 
 

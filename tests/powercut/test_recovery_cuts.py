@@ -1,4 +1,4 @@
-"""A power cut in the middle of a recovery: the next one ends with what an undisturbed one would have made."""
+"""A power cut in the middle of a recovery: the next one has the result of an undisturbed one."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -86,7 +86,7 @@ class Crashed:
         }
 
     def damaged(self, parts: Iterable[DamagedPart]) -> set[bytes]:
-        """Return what stands in damaged parts before a recovery."""
+        """Return the content of damaged parts before a recovery."""
         return {self._disk.read_file(part.path)[part.start % FILE :][: part.end - part.start] for part in parts}
 
 
@@ -121,7 +121,7 @@ DAMAGES: Final = (hurt_record, torn_tail, lost_units, all_of_it)
 
 
 def cuts(crashed: Crashed, share: float) -> Iterator[ModelDisk]:
-    """Recover with a cut at each boundary, and give what is on the disk then."""
+    """Recover with a cut at each boundary, and yield the disk after it."""
     boundary = 0
     while True:
         boundary += 1

@@ -1,4 +1,4 @@
-"""Frames and commands as laws: any cut of a stream gives the same frames, any command comes back as it was."""
+"""Frames and commands as laws: any cut of a stream gives the same frames, and commands survive encoding."""
 
 from unittest.mock import patch
 

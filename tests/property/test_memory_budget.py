@@ -15,7 +15,7 @@ LIMIT = 64 * 1024
 
 @dataclass(eq=False)
 class Peer:
-    """Holds something; told to give up, it remembers what the others held."""
+    """Holds some memory; when it must give up, it remembers the memory of the others."""
 
     others: "list[Peer]"
     peer: str = "peer"

@@ -1,4 +1,4 @@
-"""Orderly consumption against a model: what a handler sees, and what is committed, for any sequence of its results."""
+"""Orderly consumption against a model: the messages of a handler and the commits, for any sequence of results."""
 
 import hypothesis.strategies as st
 import trio

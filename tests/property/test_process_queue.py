@@ -37,7 +37,7 @@ class ProcessQueueMachine(RuleBasedStateMachine):
 
     @rule(offsets=st.lists(st.integers(0, len(MESSAGES) - 1), max_size=5))
     def pull_anything(self, offsets: list[int]) -> None:
-        """A broker that sends what it likes."""
+        """A broker that sends any answer."""
         self._put(offsets)
 
     def _put(self, offsets: list[int]) -> None:
@@ -75,7 +75,7 @@ class ProcessQueueMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        """Some of what was taken became dead letters."""
+        """Some of the taken messages became dead letters."""
         if self.taken:
             some = data.draw(st.lists(st.sampled_from(sorted(self.taken)), unique=True))
             for queue_offset in some:

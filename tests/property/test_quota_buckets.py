@@ -1,4 +1,4 @@
-"""Buckets: nobody gets more than the rate, a bucket of it, and one request; nobody waits for ever."""
+"""Buckets: a user gets at most the rate, one bucket and one request, and never waits forever."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ def test_bucket_gives_its_full_rate_and_refills(rate: float, units: int) -> None
     for _ in range(10):
         now_ms += max(bucket.wait_ms(now_ms), 0.0) + 0.001
         bucket.take(units, now_ms)
-    assert 10 * units >= rate * (now_ms - 0.01) / 1000  # it was never refused what it may have
+    assert 10 * units >= rate * (now_ms - 0.01) / 1000  # no request within the rate was rejected
     assert not bucket.is_full(now_ms)
     assert bucket.is_full(now_ms + 10 * units * 1000 / rate)
 

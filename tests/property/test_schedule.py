@@ -1,8 +1,8 @@
 """Delayed messages through random times, steps of the clock, restarts and kills: in order, never early, never lost.
 
-Messages with a time of their own are like a level, but for their order.
+Messages with a delivery time are like a level, but for their order.
 
-After an orderly restart nothing is repeated; after a kill only what was delivered since the offsets were saved.
+After an orderly restart nothing is repeated; after a kill only the messages delivered since the offsets were saved.
 """
 
 import shutil
@@ -31,11 +31,11 @@ from triomq.storage.message_store import MessageStore
 
 HOST: Final = encode_host("127.0.0.1", 10911)
 LEVELS: Final = DelayLevels("1s 5s 10s")
-TIMED: Final = 0  # stands for a level
+TIMED: Final = 0  # means a level
 
 
 class UnsyncedFileSystem(FileSystem):
-    """Does not wait for the disk: what is killed here is a process, not a machine."""
+    """Does not wait for the disk: only the process is killed, not the machine."""
 
     def sync_file(self, file: OpenFile) -> None:
         """Nothing is lost without."""

@@ -1,4 +1,4 @@
-"""How much memory a decoder takes for what a peer claims."""
+"""Memory of a decoder compared with the size that a peer claims."""
 
 import tracemalloc
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""bodies: what holds for every JSON body."""
+"""Rules for every JSON body."""
 
 import pytest
 

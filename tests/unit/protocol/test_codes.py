@@ -52,7 +52,7 @@ ADMIN_REQUESTS = """17 UPDATE_AND_CREATE_TOPIC, 21 GET_ALL_TOPIC_CONFIG, 25 UPDA
     53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, 54 GET_BROKER_CLUSTER_ACL_CONFIG, 351 GET_TOPIC_CONFIG,
     352 GET_SUBSCRIPTIONGROUP_CONFIG"""
 
-#: Source: wire.md 3; what is unused on the wire is left out.
+#: Source: wire.md 3; codes that are unused on the wire are left out.
 RESPONSES = """0 SUCCESS, 1 SYSTEM_ERROR, 2 SYSTEM_BUSY, 3 REQUEST_CODE_NOT_SUPPORTED, 4 TRANSACTION_FAILED,
     10 FLUSH_DISK_TIMEOUT, 11 SLAVE_NOT_AVAILABLE, 12 FLUSH_SLAVE_TIMEOUT, 13 MESSAGE_ILLEGAL, 14 SERVICE_NOT_AVAILABLE,
     16 NO_PERMISSION, 17 TOPIC_NOT_EXIST, 19 PULL_NOT_FOUND, 20 PULL_RETRY_IMMEDIATELY, 21 PULL_OFFSET_MOVED,
@@ -128,5 +128,5 @@ def test_message_flags_are_those_of_the_table() -> None:
 @pytest.mark.parametrize(
     ("code", "name"), [(0, "SUCCESS"), (17, "TOPIC_NOT_EXIST"), (-1, "UNKNOWN"), (9999, "UNKNOWN")]
 )
-def test_a_code_has_a_name_even_if_nobody_knows_it(code: int, name: str) -> None:
+def test_code_has_name_even_if_nobody_knows_it(code: int, name: str) -> None:
     assert code_name(code) == name

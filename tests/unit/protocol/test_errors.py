@@ -46,7 +46,7 @@ def printed_tree() -> Iterator[tuple[str, str]]:
         stack.append(name)
 
 
-def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:
+def test_tree_in_docstring_is_tree_of_classes() -> None:
     tree = dict(printed_tree())
     assert len(tree) > 20
     real = {cls.__name__: cls.__mro__[1].__name__ for cls in classes()}
@@ -59,7 +59,7 @@ def test_every_error_says_when_it_is_raised(cls: type[TriomqError]) -> None:
     assert cls.__name__.endswith("Error")
 
 
-def test_every_code_that_is_a_failure_has_one_class() -> None:
+def test_every_code_that_is_failure_has_one_class() -> None:
     assert set(BrokerResponseError.by_code) >= set(ResponseCode) - NO_CLASS_NEEDED
     for code, cls in BrokerResponseError.by_code.items():
         assert cls.response_code == code
@@ -95,14 +95,14 @@ def test_the_text_names_code_peer_and_remark(error: BrokerResponseError, text: s
     assert str(error) == text
 
 
-def test_a_second_class_for_one_code_is_a_programming_error() -> None:
+def test_second_class_for_one_code_is_programming_error() -> None:
     with pytest.raises(TypeError, match="code 17 has an error class already"):
         type("SecondError", (BrokerResponseError,), {"response_code": ResponseCode.TOPIC_NOT_EXIST})
     assert BrokerResponseError.by_code[17] is TopicNotExistError
 
 
-def test_a_subclass_without_a_code_of_its_own_replaces_nobody() -> None:
-    """Whoever uses triomq may derive errors of their own."""
+def test_subclass_without_code_of_its_own_replaces_nobody() -> None:
+    """Users may derive errors."""
     before = dict(BrokerResponseError.by_code)
     for base in (TopicNotExistError, BrokerResponseError, BrokerResponseError):
         type("OwnError", (base,), {})

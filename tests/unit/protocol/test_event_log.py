@@ -45,7 +45,7 @@ def test_it_forgets_the_oldest_of_very_many_keys(log: EventLog, caplog: pytest.L
     assert caplog.messages[-2:] == ["cannot write 1000", "cannot write 0"]
 
 
-def test_a_lasting_failure_is_counted_once_a_minute_whatever_its_causes(
+def test_lasting_failure_counted_once_minute_whatever_causes(
     log: EventLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for second in range(150):

@@ -1,4 +1,4 @@
-"""java: String.hashCode and what is built on it."""
+"""String.hashCode, tag codes, and the text of properties."""
 
 import pytest
 from hypothesis import given

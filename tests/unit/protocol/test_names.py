@@ -26,7 +26,7 @@ from triomq.protocol.names import (
         ("orders_REPLY_TOPIC", "normal"),
     ],
 )
-def test_a_topic_is_a_users_unless_rocketmq_made_it(topic: str, kind: str) -> None:
+def test_topic_is_users_unless_rocketmq_made_it(topic: str, kind: str) -> None:
     assert topic_kind(topic, {"DefaultCluster", "broker-a"}) == kind
 
 

@@ -30,7 +30,7 @@ NAMES = st.text("abzAZ09_-", min_size=1, max_size=20).filter(lambda name: not na
         ("", ""),
     ],
 )
-def test_names_get_the_prefix_unless_they_are_the_systems(bare: str, wrapped: str) -> None:
+def test_names_get_prefix_unless_they_are_systems(bare: str, wrapped: str) -> None:
     assert TENANT.wrap(bare) == wrapped
     assert TENANT.wrap(wrapped) == wrapped
     assert TENANT.unwrap(wrapped) == bare
@@ -56,7 +56,7 @@ def test_impossible_names_are_refused(name: str) -> None:
         Namespace(name)
 
 
-def test_header_fields_with_names_are_translated_and_no_others() -> None:
+def test_header_fields_with_names_translated_and_no_others() -> None:
     fields = {"topic": "t", "consumerGroup": "g", "a": "g", "b": "t", "c": "TBW102", "subscription": "topic", "i": "x"}
     wrapped = fields | {"topic": "T%t", "consumerGroup": "T%g", "a": "T%g", "b": "T%t"}
     assert TENANT.wrap_fields(fields) == wrapped

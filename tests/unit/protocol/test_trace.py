@@ -92,5 +92,5 @@ def test_a_record_is_written_as_java_writes_it() -> None:
     assert encode_trace(replace(BEGUN, keys="a\x01b\x02c")).endswith("\x01a b c\x02")
 
 
-def test_a_trace_message_is_found_by_ids_and_keys() -> None:
+def test_trace_message_is_found_by_ids_and_keys() -> None:
     assert trace_keys([SENT, BEGUN, ENDED, Recalled(1, "", "", "", "other", True)]) == [ID, "k1", "k2", "other"]

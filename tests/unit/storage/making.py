@@ -32,7 +32,7 @@ BORN: Final = 1_795_214_245_591
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_ms = 1_800_000_000_000

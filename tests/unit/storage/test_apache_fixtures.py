@@ -56,7 +56,7 @@ def test_commit_log_begins_and_ends_where_apache_says(opened: MessageStore, told
     assert opened.commit_log.max_offset == told["maxPhyOffset"]
 
 
-def test_a_walk_over_the_log_finds_exactly_apaches_records(opened: MessageStore, told: Expected) -> None:
+def test_walk_over_log_finds_exactly_apaches_records(opened: MessageStore, told: Expected) -> None:
     log = opened.commit_log
     wanted = [record for record in told["commitLog"] if "blank" not in record]
     walked = list(LogScan(log, log.min_offset, stop=log.max_offset))
@@ -132,7 +132,7 @@ def described(found: GetMessageResult) -> dict[str, Any]:
     }
 
 
-def test_lookups_by_time_in_one_file_find_apaches_message(opened: MessageStore, told: Expected) -> None:
+def test_lookup_by_time_finds_message_as_apache(opened: MessageStore, told: Expected) -> None:
     for name, queue in told["queues"].items():
         for lookup in queue["offsetByTime"] if queue["offsetByTimeUsesOneFile"] else ():
             assert finish(opened.reader.offset_by_time(*key(name), lookup["timestamp"])) == lookup["offset"], (
@@ -200,7 +200,7 @@ def test_cleanly_closed_directory_opens_and_closes_unchanged(unpack: Unpack, mak
 
 
 @pytest.mark.parametrize("name", ["store-normal", "store-trimmed"])
-def test_queues_rebuilt_from_the_log_are_apaches_byte_for_byte(name: str, unpack: Unpack, maker: StoreMaker) -> None:
+def test_queues_rebuilt_from_log_apaches_byte_for_byte(name: str, unpack: Unpack, maker: StoreMaker) -> None:
     root = unpack(name)
     before = contents(root / "consumequeue")
     shutil.rmtree(root / "consumequeue")
@@ -222,7 +222,7 @@ def test_dispatching_a_whole_log_again_changes_nothing(unpack: Unpack, maker: St
     assert contents(root / "consumequeue") == before
 
 
-def test_killed_broker_store_gains_unit_and_drops_empty_file(unpack: Unpack, maker: StoreMaker) -> None:
+def test_killed_broker_store_gains_unit_without_empty_file(unpack: Unpack, maker: StoreMaker) -> None:
     root = unpack("store-crash")
     index = contents(root / "index")
     report = maker(root).recovery

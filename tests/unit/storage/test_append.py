@@ -23,7 +23,7 @@ def batch(store: MessageStore, *messages: tuple[int, bytes, bytes, int], **field
     ]
 
 
-def test_the_unit_carries_the_tags_code_it_was_given(store: MessageStore) -> None:
+def test_unit_carries_tags_code_it_was_given(store: MessageStore) -> None:
     place = put(store, "SCHEDULE_TOPIC_XXXX", 2, tags_code=1_800_000_123_456)
     unit = store.reader.queue_units("SCHEDULE_TOPIC_XXXX", 2, 0, 1)[0]
     assert (unit.physical_offset, unit.tags_code) == (place.physical_offset, 1_800_000_123_456)
@@ -51,7 +51,7 @@ def test_limits_name_themselves_and_store_nothing(maker: StoreMaker) -> None:
     assert store.reader.max_offset_in_queue("T", 0) == 1
 
 
-def test_a_batch_is_consecutive_records_with_one_store_time(store: MessageStore) -> None:
+def test_batch_is_consecutive_records_with_one_store_time(store: MessageStore) -> None:
     put(store)
     entries = [(number, b"body %d" % number, b"a\x01%d" % number, number * 7) for number in range(5)]
     places = store.append(batch(store, *entries))
@@ -69,7 +69,7 @@ def test_a_batch_is_consecutive_records_with_one_store_time(store: MessageStore)
     assert {each.store_timestamp for each in messages} == {store.commit_log.store_timestamp}
 
 
-def test_a_batch_that_does_not_fit_moves_as_a_whole(store: MessageStore) -> None:
+def test_batch_that_does_not_fit_moves_as_whole(store: MessageStore) -> None:
     for _ in range(4):
         put(store, body=bytes(15_000))
     end = store.commit_log.max_offset
@@ -108,7 +108,7 @@ def test_a_batch_longer_than_a_file_is_refused(store: MessageStore) -> None:
     assert store.commit_log.max_offset == 0
 
 
-def test_limits_for_new_messages_do_not_apply_to_copies(maker: StoreMaker) -> None:
+def test_copies_ignore_limits_for_new_messages(maker: StoreMaker) -> None:
     store = maker(max_message_size_bytes=1000, commit_log_file_size_bytes=1024 * 1024)
     large = message(store, body=bytes(1001))
     with pytest.raises(MessageIllegalError, match="body of 1001 bytes"):
@@ -116,9 +116,7 @@ def test_limits_for_new_messages_do_not_apply_to_copies(maker: StoreMaker) -> No
     assert len(store.append([large], are_copies=True)) == 1
 
 
-def test_batch_for_more_queues_than_can_be_mapped_is_rejected(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_for_more_queues_than_can_mapped_rejected(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.append._MAX_QUEUES", 2)
     store = maker()
     entries = [message(store, "U", number // 2) for number in range(6)]
@@ -142,7 +140,7 @@ def test_a_closed_store_takes_nothing(store: MessageStore) -> None:
 
 
 def scenario(store: MessageStore, stored: list[bytes]) -> None:
-    """Put, batch, roll over both kinds of files and flush; note what was accepted."""
+    """Put, batch, roll over both kinds of files and flush; note the accepted bodies."""
     for number in range(60):
         body = b"%d-" % number * (900 if number % 5 == 0 else 3)
         try:
@@ -201,7 +199,7 @@ def test_messages_above_watermark_are_rejected_until_freed(maker: StoreMaker, mo
     put(store)
 
 
-def test_delayed_message_is_due_its_delay_after_store_time(maker: StoreMaker) -> None:
+def test_delayed_message_due_delay_after_store_time(maker: StoreMaker) -> None:
     store = maker()
     due = store.config.delay_levels.due_time(3)
     for _ in range(2):
@@ -211,7 +209,7 @@ def test_delayed_message_is_due_its_delay_after_store_time(maker: StoreMaker) ->
         assert unit.tags_code == stored.store_timestamp + 10_000 == maker.clock.now_ms + 10_000
 
 
-def test_delay_starts_at_current_clock_after_clock_set_back(maker: StoreMaker) -> None:
+def test_delay_starts_at_clock_that_was_set_back(maker: StoreMaker) -> None:
     store = maker()
     ahead = put(store).store_timestamp
     maker.clock.now_ms -= 3000
@@ -249,7 +247,7 @@ def test_run_writes_same_bytes_as_single_messages(
     assert files[0] == files[1]
 
 
-def test_process_killed_while_writing_a_run_leaves_none_of_it(store: MessageStore) -> None:
+def test_process_killed_while_writing_run_leaves_none_of(store: MessageStore) -> None:
     put(store)
     log = store.commit_log
     end = log.max_offset
@@ -262,7 +260,7 @@ def test_process_killed_while_writing_a_run_leaves_none_of_it(store: MessageStor
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM])
 @pytest.mark.parametrize("call", ["reserve", "create_file", "rename"])
 @pytest.mark.parametrize("kind", ["commitlog", "consumequeue"])
-def test_disk_error_names_path_space_and_setting_and_clears(
+def test_disk_error_names_path_space_and_setting(
     maker: StoreMaker, faulty: FaultyFileSystem, code: int, call: str, kind: str
 ) -> None:
     store = maker(file_system=faulty, reserve_step_bytes=4096)
@@ -289,11 +287,11 @@ def test_disk_error_names_path_space_and_setting_and_clears(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_failed_zero_fill_fails_only_the_message_needing_it(
+def test_failed_zero_fill_fails_only_message_needing_it(
     maker: StoreMaker, faulty: FaultyFileSystem, count: int
 ) -> None:
     store = maker(file_system=faulty, commit_log_file_size_bytes=1024 * 1024)
-    known = [b"before" * 20_000] * 2  # up to near the end of what is filled
+    known = [b"before" * 20_000] * 2  # up to near the end of the filled part
     for body in known:
         put(store, body=body)
     end, body = store.commit_log.max_offset, b"refused" * 4000

@@ -24,12 +24,12 @@ def test_consume_queue_files_hold_whole_units() -> None:
     assert config(consume_queue_file_size_bytes=1001).consume_queue_file_size_bytes == 1020
 
 
-def test_record_is_limited_by_file_size_and_message_size() -> None:
+def test_record_limited_by_file_size_and_message_size() -> None:
     assert config(commit_log_file_size_bytes=65536).max_record_size_bytes == 65528
     assert config().max_record_size_bytes == 4 * 1024**2 + 65536
 
 
-def test_in_memory_is_a_part_of_the_main_memory() -> None:
+def test_in_memory_is_part_of_main_memory() -> None:
     assert config(physical_memory_bytes=1000).in_memory_bytes == 400
     assert config().in_memory_bytes > 0
 

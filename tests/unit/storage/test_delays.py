@@ -40,7 +40,7 @@ def test_anything_else_is_refused(text: str) -> None:
     ("properties", "level"),
     [(b"", 0), (b"DELAY\x017", 7), (b"DELAY\x01+7\x02a\x01b", 7), (b"DELAY\x01-7", 0), (b"MYDELAY\x017", 0)],
 )
-def test_a_message_asks_for_a_level_by_a_property(properties: bytes, level: int) -> None:
+def test_message_asks_for_level_by_property(properties: bytes, level: int) -> None:
     assert requested_level(properties) == level
 
 
@@ -85,7 +85,7 @@ def test_only_requests_are_taken_out() -> None:
 
 
 @pytest.mark.parametrize(("value", "expected"), [(b"17", 17), (b"", 0), (b"x", 0), (b"9" * 30, 0)])
-def test_a_time_that_cannot_be_read_is_long_ago(value: bytes, expected: int) -> None:
+def test_time_that_cannot_be_read_is_long_ago(value: bytes, expected: int) -> None:
     assert stored_time(b"TAGS\x01a\x02TIMER_OUT_MS\x01" + value) == expected
 
 
@@ -101,7 +101,7 @@ def test_a_time_that_cannot_be_read_is_long_ago(value: bytes, expected: int) -> 
         (40 * DAY, ROLL_WINDOW_MS),
     ],
 )
-def test_a_message_that_waits_for_days_is_looked_at_before(waits_ms: int, expected: int) -> None:
+def test_message_that_waits_for_days_looked_at_before(waits_ms: int, expected: int) -> None:
     assert wake_time(NOW + waits_ms, NOW) == NOW + expected
 
 
@@ -120,6 +120,6 @@ def test_a_message_that_waits_for_days_is_looked_at_before(waits_ms: int, expect
         ("T", b"TIMER_OUT_MS\x01777", 7),
     ],
 )
-def test_tags_code_of_delayed_record_is_its_delivery_time(topic: str, properties: bytes, code: int) -> None:
+def test_tags_code_of_delayed_record_delivery_time(topic: str, properties: bytes, code: int) -> None:
     found = RecordCheck(RecordKind.MESSAGE, 100, topic=topic, properties=properties, store_timestamp=50, tags_code=7)
     assert stored_tags_code(DelayLevels("1s 1m"))(found) == code

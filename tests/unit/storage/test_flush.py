@@ -50,7 +50,7 @@ def test_first_flush_of_file_also_syncs_parent_directories(maker: StoreMaker, fa
     assert synced(faulty, root) == ["commitlog/" + "0" * 20]
 
 
-def test_too_few_dirty_pages_wait_but_a_full_file_does_not(store: MessageStore) -> None:
+def test_full_file_is_flushed_despite_few_dirty_pages(store: MessageStore) -> None:
     put(store, body=bytes(10_000))
     assert store.flush_plan(least_pages=4) is None
     assert store.flush_plan(least_pages=2) is not None
@@ -97,7 +97,7 @@ def test_a_thorough_queue_flush_without_news_does_nothing(store: MessageStore) -
     assert store.flush_consume_queues_plan() is None
 
 
-def test_a_flushed_log_is_a_reason_for_a_new_checkpoint(maker: StoreMaker) -> None:
+def test_flushed_log_is_reason_for_new_checkpoint(maker: StoreMaker) -> None:
     store = maker()
     put(store)
     queues = store.flush_consume_queues_plan()
@@ -125,7 +125,7 @@ def test_a_flush_of_few_pages_leaves_the_checkpoint(store: MessageStore) -> None
     assert checkpoint(store) == (0, 0, 0)
 
 
-def test_a_plan_that_has_not_run_cannot_be_completed(store: MessageStore) -> None:
+def test_plan_that_has_not_run_cannot_be_completed(store: MessageStore) -> None:
     put(store)
     plan = store.flush_plan()
     assert plan is not None
@@ -135,7 +135,7 @@ def test_a_plan_that_has_not_run_cannot_be_completed(store: MessageStore) -> Non
 
 
 @pytest.mark.parametrize("failing", ["sync_file", "sync_directory"])
-def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
+def test_after_failed_sync_nothing_is_acknowledged_any_more(
     maker: StoreMaker, faulty: FaultyFileSystem, failing: str
 ) -> None:
     store = maker(file_system=faulty)
@@ -160,8 +160,8 @@ def test_after_a_failed_sync_nothing_is_acknowledged_any_more(
     assert (store.config.root / "abort").exists()
 
 
-def test_flush_planned_before_a_failed_flush_does_not_succeed(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
-    """The kernel tells only one of them of what it could not write."""
+def test_flush_planned_before_failed_flush_does_not_succeed(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    """The kernel reports the failed write to only one of them."""
     store = maker(file_system=faulty, durability=Durability.SYNC)
     put(store)
     first, second = store.flush_plan(), store.flush_plan()
@@ -194,8 +194,8 @@ def test_flush_planned_before_a_failed_flush_does_not_succeed(maker: StoreMaker,
     assert store.commit_log.flushed_offset == 0
 
 
-def test_a_sync_that_fails_for_lack_of_rights_is_a_failure(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
-    """As on a network file system whose server refuses what was written: it tells that once, and drops the data."""
+def test_sync_that_fails_for_lack_of_rights_failure(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+    """As on a network file system whose server rejects the data: it reports that once, and drops the data."""
     store = maker(file_system=faulty)
     put(store)
     faulty.code = errno.EACCES
@@ -210,7 +210,7 @@ def test_a_sync_that_fails_for_lack_of_rights_is_a_failure(maker: StoreMaker, fa
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("failing", ["open_file", "sync_directory"])
-def test_later_flush_recovers_when_files_could_not_be_opened(
+def test_later_flush_recovers_when_files_could_not_opened(
     maker: StoreMaker, faulty: FaultyFileSystem, code: int, failing: str
 ) -> None:
     store = maker(file_system=faulty)
@@ -231,7 +231,7 @@ def test_later_flush_recovers_when_files_could_not_be_opened(
     assert not (store.config.root / "abort").exists()
 
 
-def test_a_topic_deleted_while_its_flush_runs_spoils_neither(store: MessageStore) -> None:
+def test_topic_deleted_while_its_flush_runs_spoils_neither(store: MessageStore) -> None:
     put(store, "T")
     put(store, "U")
     plan = store.flush_consume_queues_plan()
@@ -245,7 +245,7 @@ def test_a_topic_deleted_while_its_flush_runs_spoils_neither(store: MessageStore
     assert store.flush_consume_queues_plan(least_pages=0) is not None
 
 
-def test_a_store_closed_while_a_flush_runs_spoils_neither(maker: StoreMaker) -> None:
+def test_store_closed_while_flush_runs_spoils_neither(maker: StoreMaker) -> None:
     store = maker()
     put(store)
     log, queues = store.flush_plan(), store.flush_consume_queues_plan()
@@ -303,7 +303,7 @@ def test_reads_at_unflushed_offsets_wait_for_the_flush(maker: StoreMaker) -> Non
     assert read(5) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 2)
 
 
-def test_a_store_of_many_queues_is_closed_with_few_syncs(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_store_of_many_queues_closed_with_few_syncs(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     """One for each queue would take a usual disk longer than container engines wait for a broker to stop."""
     store = maker(file_system=faulty)
     for number in range(200):
@@ -313,7 +313,7 @@ def test_a_store_of_many_queues_is_closed_with_few_syncs(maker: StoreMaker, faul
     assert sum(name in {"sync_file", "sync_directory"} for name, _ in faulty.calls) < 60
 
 
-def test_many_queues_are_synced_together_but_not_the_log(
+def test_many_queues_are_synced_together_but_not_log(
     maker: StoreMaker, faulty: FaultyFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("triomq.storage.flush._MANY", 5)
@@ -325,7 +325,7 @@ def test_many_queues_are_synced_together_but_not_the_log(
     put(store, "V", queue_id=1)
     plan = store.flush_consume_queues_plan()
     assert plan is not None
-    store.delete_topic("U")  # what is gone meanwhile is no error
+    store.delete_topic("U")  # a queue deleted meanwhile is no error
     faulty.calls.clear()
     plan.run()
     store.flush_done(plan)

@@ -31,7 +31,7 @@ def test_opening_twice_and_closing_twice_is_harmless(maker: StoreMaker) -> None:
     assert store.reader.max_offset_in_queue("T", 0) == 1
 
 
-def test_a_closed_directory_has_exactly_the_files_rocketmq_has(maker: StoreMaker) -> None:
+def test_closed_directory_has_exactly_files_rocketmq_has(maker: StoreMaker) -> None:
     store = maker()
     put(store)
     index_file = time.strftime("index/%Y%m%d%H%M%S000", time.localtime(maker.clock.now_ms // 1000))
@@ -45,7 +45,7 @@ def test_a_closed_directory_has_exactly_the_files_rocketmq_has(maker: StoreMaker
     )
 
 
-def test_an_empty_store_leaves_no_files_but_its_marks(maker: StoreMaker) -> None:
+def test_empty_store_leaves_no_files_but_its_marks(maker: StoreMaker) -> None:
     store = maker()
     store.queue("T", 0)
     store.close()
@@ -181,7 +181,7 @@ def test_deleting_an_unknown_topic_changes_nothing(store: MessageStore) -> None:
     assert store.reader.max_offset_in_queue("T", 0) == 1
 
 
-def test_a_queue_object_goes_on_after_its_topic_was_deleted(store: MessageStore) -> None:
+def test_queue_object_goes_on_after_topic_deleted(store: MessageStore) -> None:
     queue = store.queue("T", 0)
     arrived: list[int] = []
     queue.on_arrival = lambda queue: arrived.append(queue.max_offset)
@@ -201,7 +201,7 @@ def test_small_stores_take_little_disk_space(tmp_path: Path) -> None:
         assert (tmp_path / "commitlog" / f"{0:020d}").stat().st_size == 1024**3
 
 
-def test_disallowed_file_creation_is_an_error_for_the_sender(maker: StoreMaker) -> None:
+def test_disallowed_file_creation_is_error_for_sender(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=100_000)
     put(store, body=b"first")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -232,7 +232,7 @@ def test_sparse_rocketmq_files_are_reserved_before_writing(maker: StoreMaker) ->
     assert maker(maker.root / "copy").reader.max_offset_in_queue("T", 0) == 2
 
 
-def test_a_full_disk_hinders_neither_flush_nor_close_nor_start(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_full_disk_allows_flush_close_and_start(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     put(store)
     faulty.fails = lambda number, name, path: name in {"reserve", "create_file", "write_file", "overwrite_file"}
@@ -247,7 +247,7 @@ def test_a_full_disk_hinders_neither_flush_nor_close_nor_start(maker: StoreMaker
         assert again.reader.get_message(("T", 0), 0, 32).message_count == 2
 
 
-def test_a_full_disk_is_logged_once_until_there_is_room_again(
+def test_full_disk_logged_once_until_there_room_again(
     maker: StoreMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "triomq.storage.message_store")

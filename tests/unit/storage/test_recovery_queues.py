@@ -42,7 +42,7 @@ def test_queues_that_are_gone_are_built_again(maker: StoreMaker) -> None:
         assert (bodies(again, "T"), bodies(again, "U")) == wanted
 
 
-def test_lost_queue_is_rebuilt_from_log_begin_if_walk_meets_it(maker: StoreMaker) -> None:
+def test_lost_queue_is_rebuilt_if_walk_meets_it(maker: StoreMaker) -> None:
     for meets in (True, False):
         store = filled(maker, 30)
         maker.clock.now_ms += 100_000
@@ -61,7 +61,7 @@ def test_lost_queue_is_rebuilt_from_log_begin_if_walk_meets_it(maker: StoreMaker
         assert bodies(again, "U") == wanted
 
 
-def test_lost_units_in_the_middle_are_repaired_from_the_log(maker: StoreMaker) -> None:
+def test_lost_units_in_middle_are_repaired_from_log(maker: StoreMaker) -> None:
     store = filled(maker, 400, topics=("T",))
     maker.clock.now_ms += 100_000
     put(store)
@@ -81,7 +81,7 @@ def test_lost_units_in_the_middle_are_repaired_from_the_log(maker: StoreMaker) -
     ]
 
 
-def test_queue_without_units_or_old_records_keeps_its_offsets(maker: StoreMaker) -> None:
+def test_queue_without_units_or_old_records_keeps_offsets(maker: StoreMaker) -> None:
     store = filled(maker, 200, topics=("T",))
     copy = maker.killed_copy(store)
     shutil.rmtree(copy / "consumequeue")
@@ -164,7 +164,7 @@ def test_messages_after_rocketmq_restored_units_are_kept(maker: StoreMaker) -> N
         store.close()
 
 
-def test_a_deletion_does_not_outlive_the_log_it_belongs_to(maker: StoreMaker) -> None:
+def test_deletion_does_not_outlive_log_it_belongs_to(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     cut = store.reader.queue_units("U", 0, 3, 1)[0].physical_offset
     store.delete_topic("T")

@@ -1,4 +1,4 @@
-"""What is deleted when, in which order, and that nobody who reads is disturbed."""
+"""Which files are deleted, when and in which order, and that readers notice nothing."""
 
 import errno
 import gc
@@ -86,7 +86,7 @@ def test_plan(
     assert plan(files(*ages_h), moment(**fields), config(**settings)) == reasons
 
 
-def test_a_file_of_the_future_ages_from_when_it_is_seen(maker: StoreMaker) -> None:
+def test_file_of_future_ages_from_when_seen(maker: StoreMaker) -> None:
     steady_s = [0.0]
     store = maker(delete_when=range(24), retention_hours=72)
     retention = Retention(store, clock_s=lambda: steady_s[0])
@@ -169,7 +169,7 @@ def test_the_newest_files_stay_whatever_their_age(maker: StoreMaker) -> None:
     assert store.reader.max_offset_in_queue("T", 0) == maximum + 1
 
 
-def test_a_queue_whose_messages_are_all_gone_keeps_its_numbers(maker: StoreMaker) -> None:
+def test_queue_whose_messages_all_gone_keeps_numbers(maker: StoreMaker) -> None:
     store = maker()
     for number in range(100):  # exactly two files of units
         put(store, "Gone", body=body(number))
@@ -243,7 +243,7 @@ def test_full_disk_deletes_young_files_and_accepts_messages(
     put(store)
 
 
-def test_reader_of_deleted_file_is_unaffected_and_space_freed(
+def test_reader_of_deleted_file_unaffected_and_space_freed(
     maker: StoreMaker, disk: Callable[[DiskSpace], None]
 ) -> None:
     store = filled(maker, 300)
@@ -287,7 +287,7 @@ def test_failed_deletion_stops_the_run_and_is_retried(maker: StoreMaker, faulty:
     put(store)
 
 
-def test_each_deletion_is_on_the_disk_before_the_next(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_each_deletion_is_on_disk_before_next(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     for number in range(400):
         put(store, body=body(number))
@@ -327,7 +327,7 @@ def test_uncertain_deletion_is_repeated_before_the_next(maker: StoreMaker, fault
     assert ("sync_directory", directory) in faulty.calls
 
 
-def test_next_run_deletes_queue_files_left_by_killed_run(maker: StoreMaker) -> None:
+def test_next_run_deletes_remains_of_killed_run(maker: StoreMaker) -> None:
     store = filled(maker, 400)
     make_old(maker, store, 3)
     retention = requested(store)
@@ -340,7 +340,7 @@ def test_next_run_deletes_queue_files_left_by_killed_run(maker: StoreMaker) -> N
     assert not queue_file(again.config.root, "T", 0).exists()
 
 
-def test_log_begin_is_announced_once_and_after_queue_cleanup(maker: StoreMaker) -> None:
+def test_log_begin_announced_once_and_after_queue_cleanup(maker: StoreMaker) -> None:
     store = filled(maker, 400)
     seen: list[tuple[int, bool]] = []
     retention = Retention(store, [lambda begin: seen.append((begin, queue_file(store.config.root, "T", 0).exists()))])
@@ -369,7 +369,7 @@ def test_a_follower_that_fails_is_told_again(maker: StoreMaker) -> None:
     assert not retention.is_behind
 
 
-def test_a_topic_deleted_between_two_steps_does_no_harm(maker: StoreMaker) -> None:
+def test_topic_deleted_between_two_steps_does_no_harm(maker: StoreMaker) -> None:
     store = filled(maker, 400)
     make_old(maker, store, 3)
     retention = requested(store)

@@ -33,13 +33,13 @@ def test_files_are_for_their_owner_alone(maker: StoreMaker) -> None:
 
 
 @pytest.mark.parametrize("name", ["root", "root/below"])
-def test_a_file_in_the_place_of_the_root_is_refused(maker: StoreMaker, name: str) -> None:
+def test_file_in_place_of_root_is_refused(maker: StoreMaker, name: str) -> None:
     (maker.root / "root").write_bytes(b"")
     with pytest.raises(StoreLayoutError, match="is not a directory"):
         maker(maker.root / name)
 
 
-def test_a_root_that_may_not_be_made_or_read_is_refused(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_root_that_may_not_made_or_read_refused(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     faulty.fails = lambda number, name, path: name == "make_directories"
     faulty.code = 13
     with pytest.raises(StoreLayoutError, match=r"cannot create the store directory .*Permission denied"):
@@ -91,7 +91,7 @@ def test_second_store_on_directory_is_rejected_without_effect(maker: StoreMaker)
         ("consumequeue/T/0/x/y", b""),
     ],
 )
-def test_a_wrong_file_is_refused_before_anything_is_changed(maker: StoreMaker, name: str, content: bytes) -> None:
+def test_wrong_file_is_refused_before_anything_is_changed(maker: StoreMaker, name: str, content: bytes) -> None:
     store = maker()
     put(store)
     store.close()
@@ -137,7 +137,7 @@ def test_file_sizes_differing_from_directory_are_rejected(maker: StoreMaker) -> 
         maker(consume_queue_file_size_bytes=2000)
 
 
-def test_the_mark_of_a_running_store_tells_how_it_ended(tmp_path: Path) -> None:
+def test_mark_of_running_store_tells_how_it_ended(tmp_path: Path) -> None:
     directory = StoreDirectory(tmp_path, FileSystem())
     assert directory.mark_running()
     assert not directory.mark_running()
@@ -145,7 +145,7 @@ def test_the_mark_of_a_running_store_tells_how_it_ended(tmp_path: Path) -> None:
     assert directory.mark_running()
 
 
-def test_the_mark_is_on_the_disk_before_anything_else_happens(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_mark_is_on_disk_before_anything_else_happens(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     directory = StoreDirectory(tmp_path, faulty)
     directory.mark_running()
     assert faulty.calls[-2:] == [("write_file", tmp_path / "abort"), ("sync_directory", tmp_path)]
@@ -205,7 +205,7 @@ def tried_by_another_process(path: Path) -> int:
     return subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode
 
 
-def test_a_javas_lock_excludes_us_and_its_process_is_named(tmp_path: Path) -> None:
+def test_javas_lock_excludes_us_and_process_named(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.write_bytes(b"lock")
     command = [sys.executable, "-c", HOLDER, str(path)]
@@ -253,7 +253,7 @@ def test_another_failure_than_a_busy_lock_says_so(tmp_path: Path, monkeypatch: p
     assert not isinstance(caught.value, StoreLockedError)
 
 
-def test_where_nothing_may_be_written_readers_share_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_may_be_written_readers_share_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     really_open = os.open
 
     def read_only(path: Path, flags: int, mode: int = 0o777) -> int:

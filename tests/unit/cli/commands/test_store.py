@@ -119,7 +119,7 @@ def test_dump_by_time(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [message["body"] for message in found] == ["body 3", "body 4"]
 
 
-def test_dump_ends_with_the_last_message_that_was_asked_for(
+def test_dump_ends_with_last_message_that_asked_for(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []

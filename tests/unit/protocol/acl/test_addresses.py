@@ -51,7 +51,7 @@ def test_what_rocketmq_refuses_or_misreads_is_an_error(pattern: str) -> None:
         parse_pattern(pattern)
 
 
-def test_a_union_names_what_any_of_its_parts_names() -> None:
+def test_union_names_what_any_of_its_parts_names() -> None:
     found = union(map(parse_pattern, ("10.0.0.1", "", "11.0.0.*")))
     assert [host for host in ("10.0.0.1", "11.0.0.7", "12.0.0.1") if found.has(host)] == ["10.0.0.1", "11.0.0.7"]
     assert not union([])

@@ -20,7 +20,7 @@ dataVersion: [{counter: 1, timestamp: 2}]
 """
 
 
-def test_an_account_is_added_and_changed_and_the_rest_stays() -> None:
+def test_account_is_added_and_changed_and_rest_stays() -> None:
     before = read_rules(FILE)
     text = set_account(
         FILE, changes_of({"accessKey": "somebody", "secretKey": "secret: #1", "topicPerms": "a=SUB,b=PUB"})
@@ -53,7 +53,7 @@ def test_white_addresses_are_replaced() -> None:
         ({"accessKey": "operator", "secretKey": "a\x80bcdefgh"}, "this is not YAML"),
     ],
 )
-def test_what_could_not_be_read_again_is_not_written(fields: dict[str, str], reason: str) -> None:
+def test_what_could_not_read_again_not_written(fields: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(reason)) as caught:
         set_account(FILE, changes_of(fields))
     assert "short1" not in str(caught.value)

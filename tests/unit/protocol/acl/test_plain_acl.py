@@ -117,7 +117,7 @@ def account(more: str = "", key: str = "somebody", secret: str = "secret-42") ->
         (account() + "\n- {accessKey: somebody, secretKey: secret-43}", "line 5: accessKey somebody is given twice"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_without_secrets(text: str, reason: str) -> None:
+def test_mistake_told_with_line_and_without_secrets(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_rules(text)
     assert str(caught.value).startswith(reason)
@@ -145,6 +145,6 @@ def test_any_text_is_rules_or_an_error(text: str) -> None:
 
 
 @given(st.integers(0, len(FILE)), st.integers(0, 5), st.lists(PIECES, max_size=2).map("".join))
-def test_any_change_of_a_file_makes_rules_or_an_error(at: int, removed: int, added: str) -> None:
+def test_any_change_of_file_makes_rules_or_error(at: int, removed: int, added: str) -> None:
     with suppress(ConfigError):
         read_rules(FILE[:at] + added + FILE[at + removed :])

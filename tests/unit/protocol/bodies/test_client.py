@@ -138,12 +138,12 @@ def test_result_of_go_is_an_ordinal() -> None:
     assert ConsumeMessageDirectlyResult.decode(b'{"consumeResult":1}').consume_result is ConsumeResult.CR_LATER
 
 
-def test_lock_request_of_5_x_has_one_more_member() -> None:
+def test_lock_request_of_5_has_extra_member() -> None:
     text = b'{"clientId":"c","consumerGroup":"G","mqSet":[' + MQ + b'],"onlyThisBroker":false}'
     assert LockBatchRequestBody.decode(text).mq_set == [QUEUE]
 
 
-def test_offsets_for_cpp_are_a_list_and_read_back() -> None:
+def test_offsets_for_cpp_are_list_and_read_back() -> None:
     body = ResetOffsetBody({QUEUE: 5})
     assert body.encode_for_cpp() == b'{"offsetTable":[{"brokerName":"broker-a","offset":5,"queueId":0,"topic":"T"}]}'
     assert ResetOffsetBody.decode(body.encode_for_cpp()) == body

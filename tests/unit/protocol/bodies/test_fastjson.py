@@ -159,7 +159,7 @@ def test_depth_is_limited(opening: bytes, closing: bytes) -> None:
 @pytest.mark.parametrize(
     ("opening", "closing"), [(b"{" * 60, b"}" + b":1}" * 59), (b"{" + b'{"a":' * 59, b"}" * 59 + b":1}")]
 )
-def test_the_time_does_not_grow_with_the_depth_of_keys(opening: bytes, closing: bytes) -> None:
+def test_time_does_not_grow_with_depth_of_keys(opening: bytes, closing: bytes) -> None:
     content = b'"a":[' + b"1," * 100_000 + b"1]"
 
     def took(text: bytes) -> float:

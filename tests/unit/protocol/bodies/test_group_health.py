@@ -1,4 +1,4 @@
-"""What is wrong with a group, as far as its members and its broker tell."""
+"""Defects of a group, from the reports of its members and its broker."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -101,7 +101,7 @@ def test_unowned_queue_is_distinguished_from_silent_owner() -> None:
     assert cause(member(queue=OTHER), lock_owner="gone") is StallCause.LOCKED
 
 
-def test_a_lock_in_other_hands_stops_an_orderly_owner_only() -> None:
+def test_lock_in_other_hands_stops_orderly_owner_only() -> None:
     assert cause(member(BUSY, orderly=True), lock_owner="m2") is StallCause.LOCKED
     assert cause(member(BUSY, orderly=True)) is StallCause.NO_LOCK
     assert (

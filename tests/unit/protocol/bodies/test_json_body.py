@@ -192,7 +192,7 @@ def test_what_is_no_object_is_a_protocol_error(text: bytes) -> None:
         ),
     )
 )
-def test_any_json_is_a_body_or_a_protocol_error(value: dict[str, Any]) -> None:
+def test_any_json_is_body_or_protocol_error(value: dict[str, Any]) -> None:
     with contextlib.suppress(ProtocolError):
         Outer.from_json(value)
 
@@ -206,13 +206,13 @@ def test_an_irregular_body_may_be_limited(monkeypatch: pytest.MonkeyPatch) -> No
     assert Outer.decode(b'{"byId":{"0":"x"}} ').by_id == {0: "x"}
 
 
-def test_body_without_irregular_keys_is_parsed_as_strict_json() -> None:
+def test_body_without_irregular_keys_parsed_as_strict_json() -> None:
     with pytest.raises(ProtocolError):
         Inner.decode(b'{"number":5,0:1}')
     assert Outer.decode(b'{"aNumber":5,0:1}').a_number == 5
 
 
-def test_type_without_a_json_form_is_found_at_first_use() -> None:
+def test_type_without_json_form_found_at_first_use() -> None:
     @dataclass
     class Odd(JsonBody):
         odd: bytes = b""

@@ -1,4 +1,4 @@
-"""route_bodies: what the name server tells and is told."""
+"""route: requests to the name server and its answers."""
 
 import zlib
 from contextlib import suppress
@@ -92,7 +92,7 @@ def test_route_has_no_blank_anywhere() -> None:
     assert b" " not in ROUTE.encode()
 
 
-def test_route_may_lack_the_filter_servers_and_have_an_order() -> None:
+def test_route_may_lack_filter_servers_and_have_order() -> None:
     route = TopicRouteData.decode(b'{"orderTopicConf":"broker-a:4;broker-b:4","queueDatas":[],"brokerDatas":[]}')
     assert (route.order_topic_conf, route.filter_server_table) == ("broker-a:4;broker-b:4", {})
     assert route.encode().startswith(b'{"brokerDatas":[],"filterServerTable":{},"orderTopicConf":"broker-a:4;')
@@ -140,7 +140,7 @@ def test_the_plain_body_equals_what_java_writes() -> None:
 
 
 @pytest.mark.parametrize("line", [b"TopicA 4 4 6 SINGLE_TAG", b'TopicA 4 4 6 SINGLE_TAG {"+message.type":"NORMAL"}'])
-def test_the_compressed_body_of_4_9_and_5_x_is_read(line: bytes) -> None:
+def test_compressed_registration_of_both_versions_is_read(line: bytes) -> None:
     assert read(compressed(line), compressed=True) == TOPICS
 
 

@@ -1,4 +1,4 @@
-"""SQL filters: what is refused and where, odd verdicts, limits.  The interop suite compares thousands with Apache's."""
+"""SQL filters: positions of errors, odd verdicts, limits.  The interop suite compares thousands with Apache's."""
 
 import sys
 

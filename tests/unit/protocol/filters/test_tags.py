@@ -38,7 +38,7 @@ def test_other_codes_and_tags_do_not_match() -> None:
     assert tag_filter != TagFilter.parse("TagB")
 
 
-def test_equal_code_of_another_tag_is_told_apart_by_the_text() -> None:
+def test_tags_with_equal_code_differ_by_text() -> None:
     tag_filter = TagFilter.parse("Aa")
     assert tag_filter.matches_code(2112)  # of "BB" too
     assert not tag_filter.matches_tag("BB")
@@ -90,6 +90,6 @@ def test_strict_parsing_accepts_tag_expressions(expression: str | None) -> None:
         ("a ", False),
     ],
 )
-def test_tag_is_selectable_if_an_expression_can_hold_it(tag: str, *, expected: bool) -> None:
+def test_tag_is_selectable_if_expression_can_hold_it(tag: str, *, expected: bool) -> None:
     assert is_selectable(tag) is expected
     assert expected is (tag in TagFilter.parse(f"{tag} || b").tags)

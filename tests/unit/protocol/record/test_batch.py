@@ -36,7 +36,7 @@ def test_entry_agrees_with_its_layout(entry: BatchEntry) -> None:
     assert encode_batch([entry]) == layout
 
 
-def test_magic_and_crc_of_the_sender_do_not_matter() -> None:
+def test_magic_and_crc_of_sender_do_not_matter() -> None:
     data = bytearray(GOLDEN)
     data[4:12] = b"\xff" * 8
     assert decode_batch(data) == ENTRIES

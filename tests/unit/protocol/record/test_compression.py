@@ -25,7 +25,7 @@ def kind(request: pytest.FixtureRequest) -> int:
     return number
 
 
-def test_body_that_is_not_compressed_comes_back_as_it_is() -> None:
+def test_body_that_not_compressed_comes_back_as() -> None:
     body = b"plain"
     assert decompress(body, 0x300) is body
 
@@ -61,7 +61,7 @@ def test_garbage_is_a_protocol_error_or_a_body(kind: int, garbage: bytes) -> Non
 
 
 @given(st.sampled_from(KINDS), st.integers(0, 10_000), st.integers(0, 255))
-def test_damaged_body_is_a_protocol_error_or_a_body(kind: int, at: int, value: int) -> None:
+def test_damaged_body_is_protocol_error_or_body(kind: int, at: int, value: int) -> None:
     try:
         packed = bytearray(compress(b"some text, some text " * 50, kind))
         packed[at % len(packed)] = value
@@ -102,7 +102,7 @@ def test_missing_package_is_named_with_what_to_install(
         decompress(b"x", number | COMPRESSED)
 
 
-def test_what_follows_the_stream_is_ignored_as_in_java(kind: int) -> None:
+def test_what_follows_stream_is_ignored_as_in_java(kind: int) -> None:
     assert decompress(compress(b"hello", kind) + b"more", kind | COMPRESSED) == b"hello"
 
 

@@ -23,6 +23,6 @@ def test_unit_equals_bytes_that_rocketmq_wrote() -> None:
     assert UNIT.pack(0x3E5D, 0xDF, -(2**31)).hex() == "0000000000003e5d000000dfffffffff80000000"
 
 
-def test_blank_unit_counts_as_used_and_starts_at_0() -> None:
+def test_blank_unit_is_used_at_offset_0() -> None:
     assert ConsumeQueueUnit(*UNIT.unpack(BLANK_UNIT)) == (0, 2**31 - 1, 0)
     assert len(BLANK_UNIT) == UNIT_SIZE == 20

@@ -1,4 +1,4 @@
-"""The quick look must never pass what the thorough one refuses, and must pass what is usual."""
+"""The quick check must pass usual records, and none that the thorough check rejects."""
 
 import struct
 from typing import Final
@@ -63,7 +63,7 @@ def test_record_size_differing_from_unit_is_not_intact(size: int) -> None:
 
 
 @pytest.mark.parametrize("length", [MAX_PROPERTIES_BYTES, MAX_PROPERTIES_BYTES + 1])
-def test_properties_are_as_long_as_a_signed_length_can_say(length: int) -> None:
+def test_properties_as_long_as_signed_length_can_say(length: int) -> None:
     content = record()[: -len(PROPERTIES) - 2] + struct.pack(">H", length) + b"x" * length
     content = struct.pack(">i", len(content)) + content[4:]
     is_good = length <= MAX_PROPERTIES_BYTES
@@ -72,7 +72,7 @@ def test_properties_are_as_long_as_a_signed_length_can_say(length: int) -> None:
     assert len(walked(content + bytes(100), 0, len(content), OFFSET, check_crc=True)) == is_good
 
 
-def test_what_is_rare_is_left_to_the_thorough_look() -> None:
+def test_what_is_rare_is_left_to_thorough_look() -> None:
     assert not looks(record(body=b""))
     assert not looks(record(host=bytes(20)))
     assert not looks(record(topic=b"others"))
@@ -158,13 +158,13 @@ def test_walk_accepts_no_record_that_full_check_rejects(file: bytes, check_crc: 
 @given(st.binary(max_size=400), st.integers(0, 400), st.booleans())
 def test_a_walk_over_any_bytes_ends(content: bytes, at: int, check_crc: bool) -> None:
     whole = record(b"x")
-    size_and_magic = whole[:8]  # what lets it look further
+    size_and_magic = whole[:8]  # which makes the walk continue
     file = size_and_magic + content
     assert len(walked(file, at, len(file), OFFSET, check_crc=check_crc)) <= 1
 
 
 @given(files(hosts=st.just(bytes(8)), least_body=1), st.integers(0, 1000), st.integers(0, 6))
-def test_a_walk_begins_and_stops_where_it_is_told(file: bytes, stop: int, skipped: int) -> None:
+def test_walk_begins_and_stops_where_it_is_told(file: bytes, stop: int, skipped: int) -> None:
     records = checked(file, check_crc=True)
     begin = sum(each.size for each in records[:skipped])
     wanted = [each for each in records[skipped:] if each.physical_offset - START < stop]
@@ -196,7 +196,7 @@ def test_large_walk_is_split_and_skips_no_record() -> None:
 
 
 @pytest.mark.parametrize("body_bytes", [2048, 2049, 100_000])
-def test_a_walk_notices_a_flipped_bit_of_a_body_of_any_size(body_bytes: int) -> None:
+def test_walk_notices_flipped_bit_in_any_body(body_bytes: int) -> None:
     whole = record(bytes(body_bytes))
     damaged = bytearray(whole)
     damaged[88 + body_bytes // 2] ^= 1

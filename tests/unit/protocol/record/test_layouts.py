@@ -1,6 +1,6 @@
 """layouts: the readable layouts against bytes that RocketMQ wrote.
 
-The tests of the quick code compare it with these layouts; here are those without quick code of their own.
+The tests of the quick code compare it with these layouts; here are the layouts without quick code.
 """
 
 import struct

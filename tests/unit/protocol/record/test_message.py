@@ -53,7 +53,7 @@ def test_plain_message_sends_wait_only() -> None:
     assert Message("T", b"", keys="k1 k2").all_properties()["KEYS"] == "k1 k2"
 
 
-def test_a_blank_does_not_make_two_keys_of_one() -> None:
+def test_blank_does_not_make_two_keys_of_one() -> None:
     for keys in (["order 17"], ("a", "b c"), [" "]):
         with pytest.raises(MessageIllegalError, match="a key has no blanks, which separate keys"):
             Message("T", b"", keys=keys)
@@ -117,7 +117,7 @@ def test_an_impossible_delay_is_refused(delay_s: float) -> None:
 
 
 @pytest.mark.parametrize("body", ["text", None, 5, bytearray(b"x")])
-def test_body_that_is_not_bytes_is_refused_at_once(body: Any) -> None:
+def test_body_that_not_bytes_refused_at_once(body: Any) -> None:
     with pytest.raises(TypeError, match="bytes"):
         Message("T", body)
 
@@ -181,7 +181,7 @@ def test_a_large_decompressed_body_is_not_kept() -> None:
     assert message.body is not message.body
 
 
-def test_a_body_above_the_limit_of_its_client_is_refused() -> None:
+def test_body_above_limit_of_its_client_is_refused() -> None:
     message = received(body=zlib.compress(bytes(1000)), sys_flag=0x301)
     message.max_body_bytes = 999
     with pytest.raises(ProtocolError, match="max_body_bytes"):
@@ -211,7 +211,7 @@ def test_client_may_restore_topic_and_count_reconsumption() -> None:
     assert (message.topic, message.reconsume_times) == ("TopicTest", 1)
 
 
-def test_ill_formed_text_is_replaced_and_does_not_fail() -> None:
+def test_ill_formed_text_replaced_and_does_not_fail() -> None:
     message = received(topic=b"T\xff", properties=b"TAGS\x01\xff")
     assert (message.topic, message.tags) == ("T�", "�")
 

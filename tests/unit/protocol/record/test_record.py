@@ -168,7 +168,7 @@ def test_check_agrees_with_decoding(parts: dict[str, Any], before: int, kind: ty
 
 
 @pytest.mark.parametrize("border", [44, 66])
-def test_record_without_body_and_with_cut_header_end_is_bad(border: int) -> None:
+def test_record_with_cut_header_is_bad(border: int) -> None:
     """It was on the other side of a border of sectors; the length of a body would be zero there, too."""
     whole = encode_record(**{**GOLDEN_PARTS, "body": b""})
     torn = whole[:border] + bytes(88 - border) + whole[88:]
@@ -254,7 +254,7 @@ def test_empty_body_of_records_has_no_message() -> None:
 
 
 @given(st.sampled_from([0, 4, 36, 84]), DAMAGE)
-def test_damaged_field_is_a_protocol_error_or_a_record(at: int, number: int) -> None:
+def test_damaged_field_is_protocol_error_or_record(at: int, number: int) -> None:
     damaged = bytearray(GOLDEN)
     struct.pack_into(">i", damaged, at, number)
     check = check_record(damaged, 0, len(damaged), check_crc=False)
@@ -292,7 +292,7 @@ def test_lengths_that_contradict_each_other_are_refused() -> None:
             decode_record(damaged)
 
 
-def test_ipv6_bits_on_too_short_a_record_are_refused() -> None:
+def test_ipv6_bits_on_too_short_record_are_refused() -> None:
     damaged = bytearray(GOLDEN[:90])
     struct.pack_into(">i", damaged, 0, 90)
     struct.pack_into(">i", damaged, 36, 0x30)
@@ -300,7 +300,7 @@ def test_ipv6_bits_on_too_short_a_record_are_refused() -> None:
         decode_record(damaged)
 
 
-def test_body_crc_mismatch_is_bad_only_when_crc_is_checked() -> None:
+def test_body_crc_mismatch_bad_only_when_crc_checked() -> None:
     damaged = bytearray(GOLDEN)
     damaged[88] ^= 1
     assert check_record(damaged, 0, len(damaged), check_crc=True).kind is RecordKind.BAD
@@ -325,7 +325,7 @@ def test_missing_sector_in_topic_or_properties_is_detected(part: str, lost: str)
     assert "is missing" in found.reason
 
 
-def test_crc_has_no_top_bit_and_is_0_for_an_empty_body() -> None:
+def test_crc_has_no_top_bit() -> None:
     assert body_crc(b"") == 0
     assert body_crc(b"hello") == 0x3610A686
     assert all(body_crc(bytes([byte])) >= 0 for byte in range(256))

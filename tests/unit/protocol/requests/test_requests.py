@@ -156,7 +156,7 @@ def test_header_has_the_kinds_of_the_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(TABLE))
-def test_header_demands_what_the_table_demands_and_no_more(name: str) -> None:
+def test_header_demands_what_table_demands_and_no_more(name: str) -> None:
     check_required(CLASSES[name], TABLE[name])
 
 
@@ -165,7 +165,7 @@ def test_header_says_where_it_comes_from(name: str) -> None:
     assert CLASSES[name].__doc__
 
 
-def test_the_letters_of_v2_stand_for_the_long_names_in_order() -> None:
+def test_letters_of_v2_match_long_names() -> None:
     long, short = rows(TABLE["SendMessageRequestHeader"]), rows(TABLE["SendMessageRequestHeaderV2"])
     assert "".join(wire for wire, _, _ in short) == "abcdefghijklmn"
     assert [row[1:] for row in long] == [row[1:] for row in short]
@@ -186,7 +186,7 @@ def test_the_letters_of_v2_stand_for_the_long_names_in_order() -> None:
         QueryMessageResponseHeader(0, PhysicalOffset(0)),
     ],
 )
-def test_responses_write_all_their_fields_as_text_zeros_too(header: Header) -> None:
+def test_responses_write_zero_fields_as_text(header: Header) -> None:
     """Trap 3: a missing field is a NullPointerException in Java, a number that is no text a lost frame in Go."""
     encoded = header.encode()
     required = {wire for wire, _, required in rows(TABLE[type(header).__name__]) if required}
@@ -195,7 +195,7 @@ def test_responses_write_all_their_fields_as_text_zeros_too(header: Header) -> N
 
 
 @pytest.mark.parametrize("sub_version", [0, 1_700_000_000_000, 1_700_000_000_000_000_000])
-def test_a_pull_may_have_a_sub_version_of_0_or_in_ms_or_in_ns(sub_version: int) -> None:
+def test_sub_version_may_be_0_ms_or_ns(sub_version: int) -> None:
     """Trap 7: Go sends 0 here and nanoseconds in heartbeats."""
     fields = full(TABLE["PullMessageRequestHeader"]) | {"subVersion": str(sub_version)}
     assert PullMessageRequestHeader.decode(fields).sub_version == sub_version
@@ -228,7 +228,7 @@ def test_end_transaction_carries_both_offsets_and_group() -> None:
     assert (header.commit_or_rollback, header.from_transaction_check, header.transaction_id) == (8, False, None)
 
 
-def test_a_lite_pull_of_5_x_has_the_header_of_a_pull() -> None:
+def test_lite_pull_has_header_of_pull() -> None:
     """Trap 15: 361 is to be served like 11; what 5.x adds is ignored."""
     lite_pull_only = {
         "maxMsgBytes": "2147483647",
@@ -274,7 +274,7 @@ def test_absent_counts_are_none_where_absence_means_something() -> None:
     assert (header.unit_mode, header.batch) == (False, False)
 
 
-def test_push_reply_header_adds_hosts_and_store_time_to_send() -> None:
+def test_push_reply_adds_hosts_and_store_time() -> None:
     """wire.md 6, code 326: neither a batch nor a limit of attempts, but both hosts and the time."""
     sent, pushed = rows(TABLE["SendMessageRequestHeader"]), rows(TABLE["PushReplyMessageRequestHeader"])
     assert set(sent) - set(pushed) == {("batch", "bool", False), ("maxReconsumeTimes", "int", False)}
@@ -289,13 +289,13 @@ def test_push_reply_header_adds_hosts_and_store_time_to_send() -> None:
     assert (header.born_host, header.store_host) == ("10.0.0.9:49874", "10.0.0.5:10911")
 
 
-def test_a_query_may_ask_up_to_the_end_of_time() -> None:
+def test_query_may_ask_up_to_end_of_time() -> None:
     """wire.md 5.3: endTimestamp may be Long.MAX_VALUE."""
     header = QueryMessageRequestHeader.decode(full(TABLE["QueryMessageRequestHeader"]))
     assert header.end_timestamp == 2**63 - 1
     assert header.unique_key_query is True
 
 
-def test_a_topic_of_5_x_with_attributes_is_read() -> None:
+def test_topic_of_5_x_with_attributes_is_read() -> None:
     fields = full(TABLE["CreateTopicRequestHeader"]) | {"force": "false"}
     assert CreateTopicRequestHeader.decode(fields).topic == "text"

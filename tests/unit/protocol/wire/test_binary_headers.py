@@ -47,12 +47,12 @@ def test_binary_header_is_read() -> None:
     assert command.serialize_type == ROCKETMQ
 
 
-def test_binary_remark_and_map_of_length_zero_are_absent() -> None:
+def test_binary_remark_and_map_of_length_zero_absent() -> None:
     command = decode(binary(), ROCKETMQ)
     assert (command.remark, command.ext_fields) == (None, {})
 
 
-def test_binary_of_two_equal_names_the_last_one_wins() -> None:
+def test_binary_of_two_equal_names_last_one_wins() -> None:
     """wire.md 2.3: Java writes some fields twice, with ACL for instance."""
     assert decode(binary(entries=entry(b"a", b"1") + entry(b"b", b"") + entry(b"a", b"2")), ROCKETMQ).ext_fields == {
         "a": "2",
@@ -92,13 +92,13 @@ def test_binary_entry_beyond_its_map_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("junk", [b"\xff", b"\xed\xa0\x80", b"\xc0\x80"])
-def test_binary_text_that_is_not_utf_8_is_refused(junk: bytes) -> None:
+def test_binary_text_that_not_utf_8_refused(junk: bytes) -> None:
     refuse(binary(remark=junk), ROCKETMQ)
     refuse(binary(entries=entry(junk, b"")), ROCKETMQ)
     refuse(binary(entries=entry(b"a", junk)), ROCKETMQ)
 
 
-def test_binary_map_of_one_mib_empty_entries_takes_linear_time() -> None:
+def test_map_of_empty_entries_takes_linear_time() -> None:
     header = binary(entries=entry(b"", b"") * ((MEBIBYTE - 100) // 6))
     began = time.process_time()
     assert decode(header, ROCKETMQ).ext_fields == {"": ""}
@@ -128,7 +128,7 @@ def test_msgpack_header_is_an_array_of_seven_fields() -> None:
         *(msgpack.packb(value) for value in (None, 1, "text", b"bytes", {"code": 1}, {})),
     ],
 )
-def test_msgpack_that_is_no_array_of_seven_fields_is_refused(header: bytes) -> None:
+def test_msgpack_that_no_array_of_seven_fields_refused(header: bytes) -> None:
     refuse(header, MSGPACK, match="not an array of seven fields")
 
 

@@ -98,7 +98,7 @@ def frame_of(header: bytes, serialize_type: int = 0, body: bytes = b"") -> bytes
 
 
 @pytest.mark.parametrize(("golden", "expected"), GOLDEN, ids=GOLDEN_IDS)
-def test_golden_frame_decodes_to_what_apache_put_into_it(golden: str, expected: RemotingCommand) -> None:
+def test_golden_frame_decodes_to_what_apache_put_into(golden: str, expected: RemotingCommand) -> None:
     command = RemotingCommand.decode(split_one(from_hex(golden)))
     assert fields_of(command) == fields_of(expected)
 
@@ -128,7 +128,7 @@ def test_golden_frame_with_bytes_behind_it_decodes_alike(golden: str, expected: 
     [BINARY_REQUEST, BINARY_RESPONSE, BINARY_SEND, BINARY_NEGATIVE_OPAQUE],
     ids=["17.3", "17.4", "17.5", "17.7"],
 )
-def test_golden_binary_frame_is_encoded_again_byte_for_byte(golden: str) -> None:
+def test_golden_binary_frame_encoded_again_byte_for_byte(golden: str) -> None:
     data = from_hex(golden)
     assert RemotingCommand.decode(split_one(data)).encode() == data
 
@@ -177,7 +177,7 @@ def test_writer_rejects_overflowed_opaque(serialize_type: int, opaque: int) -> N
 
 
 @pytest.mark.parametrize("serialize_type", list(SerializeType))
-def test_a_frame_above_16_mib_is_refused_by_the_writer(serialize_type: int) -> None:
+def test_frame_above_16_mib_is_refused_by_writer(serialize_type: int) -> None:
     command = RemotingCommand(310, body=bytes(2**24), serialize_type=serialize_type)
     with pytest.raises(FrameTooLargeError):
         command.encode()
@@ -204,7 +204,7 @@ def test_an_unknown_serialisation_is_refused_by_the_writer(serialize_type: int) 
 
 
 @pytest.mark.parametrize("serialize_type", list(SerializeType))
-def test_a_reply_takes_opaque_and_serialisation_of_its_request(serialize_type: int) -> None:
+def test_reply_takes_opaque_and_serialisation_of_its_request(serialize_type: int) -> None:
     """Trap 2: the serialisation belongs to the frame, not to the connection."""
     request = make_command(
         310, 77, 0, SEND_FIELDS, b"hi", serialize_type=serialize_type, language=LanguageCode.JAVA, version=399
@@ -223,7 +223,7 @@ def test_a_reply_takes_opaque_and_serialisation_of_its_request(serialize_type: i
     }
 
 
-def test_frames_of_all_serialisations_are_read_from_one_stream() -> None:
+def test_frames_of_all_serialisations_read_from_one_stream() -> None:
     """Trap 2: a broker answers held pulls and errors in its own default serialisation."""
     sent = [RemotingCommand(0, number, 1, serialize_type=kind) for number, kind in enumerate((0, 1, 77, 1, 0))]
     frames, error = FrameSplitter().split(b"".join(command.encode() for command in sent))
@@ -238,7 +238,7 @@ def test_an_unknown_serialisation_is_refused_by_the_reader(serialize_type: int) 
         RemotingCommand.decode(frame_of(b'{"code":1}', serialize_type))
 
 
-def test_a_oneway_request_is_known_by_its_flag_alone() -> None:
+def test_oneway_request_is_known_by_its_flag_alone() -> None:
     """Trap 13: never answer one-way requests, always answer the others."""
     oneway = RemotingCommand.decode(split_one(from_hex(JSON_ONEWAY)))
     assert oneway.is_oneway
@@ -250,12 +250,12 @@ def test_a_oneway_request_is_known_by_its_flag_alone() -> None:
     assert not request.reply().is_oneway
 
 
-def test_other_bits_of_the_flag_do_not_hide_ours() -> None:
+def test_other_bits_of_flag_do_not_hide_ours() -> None:
     assert RemotingCommand(0, flag=0b101).is_response
     assert RemotingCommand(0, flag=0b110).is_oneway
 
 
-def test_a_reply_to_a_oneway_request_is_a_plain_response() -> None:
+def test_reply_to_oneway_request_is_plain_response() -> None:
     assert RemotingCommand(15, flag=CommandFlag.ONEWAY).reply().flag == CommandFlag.RESPONSE
 
 
@@ -291,7 +291,7 @@ def test_frame_shorter_than_header_word_is_protocol_error(length: int) -> None:
 
 @pytest.mark.parametrize("serialize_type", [0, 1, 77, 2])
 @pytest.mark.parametrize("claimed", [11, 255, 2**20, 2**24 - 1])
-def test_a_header_that_reaches_beyond_its_frame_is_refused(serialize_type: int, claimed: int) -> None:
+def test_header_that_reaches_beyond_its_frame_is_refused(serialize_type: int, claimed: int) -> None:
     frame = struct.pack(">I", serialize_type << 24 | claimed) + b'{"code":1}'
     with pytest.raises(ProtocolError, match=f"header of {claimed} bytes in a frame with 10"):
         RemotingCommand.decode(frame)
@@ -306,6 +306,6 @@ def test_a_header_cut_anywhere_is_a_protocol_error(golden: str, _expected: objec
             RemotingCommand.decode(frame_of(bytes(frame[4 : 4 + cut]), kind))
 
 
-def test_the_header_length_has_24_bits_and_no_sign() -> None:
+def test_header_length_has_24_bits_and_no_sign() -> None:
     header = b'{"code":1}' + b" " * 0x8000
     assert RemotingCommand.decode(frame_of(header, body=b"body")).body == b"body"

@@ -35,7 +35,7 @@ def length_field(length: int) -> bytes:
 # --- splitting ---
 
 
-def test_a_whole_frame_is_returned_without_its_length_field() -> None:
+def test_whole_frame_is_returned_without_its_length_field() -> None:
     splitter = FrameSplitter()
     assert splitter.split(FRAME) == ([FRAME[4:]], None)
     assert splitter.pending_bytes == 0
@@ -50,7 +50,7 @@ def test_frame_fed_bytewise_completes_exactly_at_last_byte() -> None:
     assert splitter.pending_bytes == 0
 
 
-def test_bytes_after_a_frame_wait_for_the_rest_of_theirs() -> None:
+def test_bytes_after_frame_wait_for_rest_of_theirs() -> None:
     splitter = FrameSplitter()
     assert splitter.split(FRAME + FRAME[:7]) == ([FRAME[4:]], None)
     assert splitter.pending_bytes == 7
@@ -59,7 +59,7 @@ def test_bytes_after_a_frame_wait_for_the_rest_of_theirs() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 36, 37, 38, 1000])
-def test_frames_do_not_depend_on_how_the_stream_is_cut(size: int) -> None:
+def test_frames_do_not_depend_on_how_stream_cut(size: int) -> None:
     other = build_frame(0, b"{}", b"body")
     stream = (FRAME + other) * 5
     splitter = FrameSplitter()
@@ -71,7 +71,7 @@ def test_frames_do_not_depend_on_how_the_stream_is_cut(size: int) -> None:
     assert frames == [FRAME[4:], other[4:]] * 5
 
 
-def test_a_long_frame_is_not_copied_when_it_is_complete() -> None:
+def test_long_frame_not_copied_when_complete() -> None:
     long = build_frame(0, b'{"code":1}', bytes(LONG_FRAME_BYTES))
     stream = FRAME + long * 3 + FRAME
     splitter = FrameSplitter()
@@ -88,7 +88,7 @@ def test_a_long_frame_is_not_copied_when_it_is_complete() -> None:
         assert len(frame.obj) == len(long)
 
 
-def test_all_frames_of_one_read_come_at_once_and_in_order() -> None:
+def test_one_read_returns_all_frames_in_order() -> None:
     sent = [build_frame(0, b"{}", bytes([number])) for number in range(100)]
     frames, error = FrameSplitter().split(b"".join(sent))
     assert error is None
@@ -112,7 +112,7 @@ def test_an_empty_read_changes_nothing() -> None:
     assert splitter.split(FRAME[10:]) == ([FRAME[4:]], None)
 
 
-def test_a_frame_without_header_and_body_is_a_frame() -> None:
+def test_frame_without_header_and_body_is_frame() -> None:
     assert FrameSplitter().split(length_field(4) + bytes(4)) == ([bytes(4)], None)
 
 
@@ -139,13 +139,13 @@ def test_java_maximum_frame_is_awaited_without_allocation() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3])
-def test_a_length_too_short_for_the_header_word_is_refused(length: int) -> None:
+def test_length_too_short_for_header_word_is_refused(length: int) -> None:
     _, error = FrameSplitter().split(length_field(length) + bytes(length))
     assert type(error) is ProtocolError
     assert "too short" in str(error)
 
 
-def test_a_limit_of_ones_own_counts_the_length_field_too() -> None:
+def test_limit_of_ones_own_counts_length_field_too() -> None:
     frame = build_frame(0, b"{}", b"1234")
     assert FrameSplitter(len(frame)).split(frame) == ([frame[4:]], None)
     _, error = FrameSplitter(len(frame) - 1).split(frame)
@@ -160,14 +160,14 @@ def test_frames_before_bad_length_are_returned_with_error() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
-def test_split_bad_length_is_rejected_at_its_fourth_byte(cut: int) -> None:
+def test_split_bad_length_rejected_at_fourth_byte(cut: int) -> None:
     splitter = FrameSplitter()
     assert splitter.split(length_field(-1)[:cut]) == ([], None)
     _, error = splitter.split(length_field(-1)[cut:])
     assert isinstance(error, FrameTooLargeError)
 
 
-def test_after_a_bad_length_nothing_is_split_or_kept_any_more() -> None:
+def test_splitter_stays_broken_after_bad_length() -> None:
     splitter = FrameSplitter()
     _, first = splitter.split(FRAME[:5])
     assert first is None
@@ -192,7 +192,7 @@ def test_after_a_bad_length_nothing_is_split_or_kept_any_more() -> None:
         (b"\xde\xad\xbe\xef", "does not speak RocketMQ Remoting"),
     ],
 )
-def test_the_error_names_the_protocol_that_a_stranger_speaks(start: bytes, name: str) -> None:
+def test_error_names_protocol_that_stranger_speaks(start: bytes, name: str) -> None:
     _, error = FrameSplitter().split(start)
     assert name in str(error)
     assert name in explain_first_bytes(start[:4])
@@ -201,8 +201,8 @@ def test_the_error_names_the_protocol_that_a_stranger_speaks(start: bytes, name:
 # --- cost ---
 
 
-def test_frame_of_16_mib_in_4_kib_chunks_takes_linear_time() -> None:
-    """Copying what waits at each read would move 32 GiB; this moves some 50 MiB, in a few hundredths of a second."""
+def test_long_frame_in_chunks_takes_linear_time() -> None:
+    """To copy waiting bytes at each read would move 32 GiB; this moves some 50 MiB, in a few hundredths of a second."""
     body = bytes(MAX_FRAME_BYTES - 8)
     frame = length_field(MAX_FRAME_BYTES - 4) + bytes(4) + body
     pieces = [frame[start : start + 4096] for start in range(0, len(frame), 4096)]
@@ -214,7 +214,7 @@ def test_frame_of_16_mib_in_4_kib_chunks_takes_linear_time() -> None:
     assert found == [len(frame) - 4]
 
 
-def test_a_read_full_of_tiny_frames_takes_linear_time() -> None:
+def test_read_full_of_tiny_frames_takes_linear_time() -> None:
     tiny = length_field(4) + bytes(4)
     began = time.process_time()
     frames, error = FrameSplitter().split(tiny * 200_000)
@@ -225,7 +225,7 @@ def test_a_read_full_of_tiny_frames_takes_linear_time() -> None:
 # --- building ---
 
 
-def test_a_frame_is_length_type_header_length_header_body() -> None:
+def test_frame_is_length_type_header_length_header_body() -> None:
     assert build_frame(1, b"header", b"body") == bytes.fromhex("0000000e 01000006") + b"header" + b"body"
 
 
@@ -234,7 +234,7 @@ def test_a_frame_without_body_ends_with_its_header() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"body", memoryview(b"a body")])
-def test_prefix_and_body_are_the_same_frame_as_built_at_once(body: bytes | memoryview) -> None:
+def test_prefix_and_body_equal_whole_frame(body: bytes | memoryview) -> None:
     assert frame_prefix(77, b"header", len(body)) + bytes(body) == build_frame(77, b"header", body)
 
 
@@ -258,7 +258,7 @@ def test_oversized_header_is_rejected_before_hitting_type_byte() -> None:
             frame_prefix(0, header, 0)
 
 
-def test_a_body_of_2_gib_is_refused_without_a_struct_error() -> None:
+def test_body_of_2_gib_refused_without_struct_error() -> None:
     with pytest.raises(FrameTooLargeError):
         frame_prefix(0, b"{}", 2**31)
 
@@ -287,13 +287,13 @@ def test_short_and_long_frames_come_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 5, LONG_BYTES - 1, LONG_BYTES, LONG_BYTES + 1, len(LONG) - 1])
-def test_a_long_frame_in_two_pieces_is_one_frame(cut: int) -> None:
+def test_long_frame_in_two_pieces_is_one_frame(cut: int) -> None:
     receiver = FrameReceiver(MAX_FRAME_BYTES)
     assert receive(receiver, LONG[:cut]) == []
     assert receive(receiver, LONG[cut:] + SHORT) == [LONG[4:], SHORT[4:]]
 
 
-def test_buffer_fits_exactly_the_rest_of_a_long_frame() -> None:
+def test_buffer_fits_exactly_rest_of_long_frame() -> None:
     receiver = FrameReceiver(MAX_FRAME_BYTES)
     assert len(receiver.room()) == LONG_BYTES
     receive(receiver, LONG[:100])
@@ -320,7 +320,7 @@ def test_a_very_long_frame_leaves_no_memory_behind() -> None:
     assert len(memoryview(receiver.room().obj)) <= 2 * 1024**2
 
 
-def test_full_reads_get_more_room_until_one_is_not_full() -> None:
+def test_full_reads_enlarge_the_next_read() -> None:
     receiver = FrameReceiver(MAX_FRAME_BYTES)
     receive(receiver, (SHORT * LONG_BYTES)[:LONG_BYTES])
     assert len(receiver.room()) == 1024**2
@@ -329,7 +329,7 @@ def test_full_reads_get_more_room_until_one_is_not_full() -> None:
     assert len(receiver.room()) == LONG_BYTES
 
 
-def test_a_long_frame_is_decoded_into_memory_of_its_own() -> None:
+def test_long_frame_decoded_into_memory_of_own() -> None:
     receiver = FrameReceiver(MAX_FRAME_BYTES)
     stream = RemotingCommand(0, 7, 1, {"a": "b"}, bytes(300_000)).encode()
     receive(receiver, stream[:1000])

@@ -72,7 +72,7 @@ def test_unknown_fields_are_ignored() -> None:
     assert Empty.decode({"x": "y"}) == Empty()
 
 
-def test_any_mapping_may_be_decoded_and_stays_as_it_is() -> None:
+def test_any_mapping_may_decoded_and_stays_as() -> None:
     assert Sample.decode(MappingProxyType(REQUIRED)) == Sample("T", 1, 2, True)
 
 
@@ -86,7 +86,7 @@ def test_missing_field_error_names_class_and_wire_name(missing: str) -> None:
     ("text", "value"),
     [("true", True), ("TRUE", True), ("True", True), ("false", False), ("1", False), ("yes", False), ("", False)],
 )
-def test_a_bool_is_true_in_any_case_and_else_false(text: str, value: bool) -> None:
+def test_bool_true_in_any_case_and_else_false(text: str, value: bool) -> None:
     """wire.md 2.1: Java's ``Boolean.parseBoolean``."""
     assert Sample.decode(with_field("isForce", text)).is_force is value
     assert Sample.decode(with_field("unitMode", text)).unit_mode is value
@@ -109,13 +109,13 @@ def test_an_int_field_takes_every_long_of_java(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**32, 9_999_999_999, 2**63, -(2**63), 10**40])
-def test_a_number_beyond_an_int32_field_is_refused_by_name(number: int) -> None:
+def test_number_beyond_int32_field_is_refused_by_name(number: int) -> None:
     with pytest.raises(ProtocolError, match=r"^Sample: field 'queueId' is out of range: "):
         Sample.decode(with_field("queueId", str(number)))
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**19, 2**64, 10**40, -(10**4000)])
-def test_a_number_beyond_a_long_field_is_refused_by_name(number: int) -> None:
+def test_number_beyond_long_field_is_refused_by_name(number: int) -> None:
     with pytest.raises(ProtocolError, match=r"^Sample: field 'size' is out of range: "):
         Sample.decode(with_field("size", str(number)))
 
@@ -145,18 +145,18 @@ def test_a_number_beyond_a_long_field_is_refused_by_name(number: int) -> None:
         "\0",
     ],
 )
-def test_a_number_that_java_would_not_parse_is_refused_by_name(name: str, text: str) -> None:
+def test_number_java_rejects_is_rejected_by_name(name: str, text: str) -> None:
     with pytest.raises(ProtocolError, match=f"^Sample: field '{name}' is not a number: "):
         Sample.decode(with_field(name, text))
 
 
 @pytest.mark.parametrize(("text", "value"), [("+7", 7), ("-0", 0), ("007", 7), ("-007", -7), ("\uff11\uff12", 12)])
-def test_a_number_may_be_spelt_in_any_way_that_java_parses(text: str, value: int) -> None:
+def test_number_is_parsed_as_in_java(text: str, value: int) -> None:
     assert Sample.decode(with_field("queueId", text)).queue_id == value
     assert Sample.decode(with_field("size", text)).size == value
 
 
-def test_the_error_cites_no_more_than_the_start_of_a_long_text() -> None:
+def test_error_cites_start_of_long_text() -> None:
     for text in ("x" * 100_000, "9" * 100_000):
         with pytest.raises(ProtocolError) as caught:
             Sample.decode(with_field("queueId", text))
@@ -164,7 +164,7 @@ def test_the_error_cites_no_more_than_the_start_of_a_long_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["9" * 2**20, "-" + "9" * 2**20, "0" * 2**20, "9" * 4300, "1" + "\u0661" * 2**19])
-def test_a_number_of_a_million_digits_is_refused_at_once(text: str) -> None:
+def test_number_of_million_digits_is_refused_at_once(text: str) -> None:
     """``int`` takes a time that grows with the square of the digits."""
     began = time.process_time()
     with pytest.raises(ProtocolError, match="out of range"):
@@ -240,7 +240,7 @@ def test_unsupported_field_type_is_rejected_on_first_use() -> None:
         Wrong(1.5).encode()
 
 
-def test_a_subclass_has_the_fields_of_its_base_and_its_own() -> None:
+def test_subclass_has_fields_of_base_and_own() -> None:
     @dataclass(slots=True)
     class More(Renamed):
         five: Int32 = 5

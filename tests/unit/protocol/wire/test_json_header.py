@@ -1,4 +1,4 @@
-"""JSON headers, which nearly all peers write, and what holds for all serialisations."""
+"""JSON headers, which nearly all peers write, and rules for all serialisations."""
 
 import time
 
@@ -34,7 +34,7 @@ def refuse(header: bytes | str, serialize_type: int = JSON, match: str = ".") ->
 
 
 def test_json_needs_the_code_alone() -> None:
-    """wire.md 2.2: what is missing is 0 or absent, and the language is Java."""
+    """wire.md 2.2: a missing field is 0 or absent, and the language is Java."""
     command = decode('{"code":105}')
     assert (command.code, command.opaque, command.flag, command.version) == (105, 0, 0, 0)
     assert (command.language, command.remark, command.ext_fields) == (LanguageCode.JAVA, None, {})
@@ -67,7 +67,7 @@ def test_json_without_a_code_is_refused(header: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["7", "+7", "007"])
-def test_json_numbers_may_be_text_as_java_reads_it(text: str) -> None:
+def test_json_numbers_may_text_as_java_reads(text: str) -> None:
     command = decode(f'{{"code":"{text}","opaque":"{text}","flag":"{text}","version":"{text}"}}')
     assert (command.code, command.opaque, command.flag, command.version) == (7, 7, 7, 7)
 
@@ -123,7 +123,7 @@ def test_json_number_may_be_any_int32(field: str, value: int) -> None:
         ),
     ],
 )
-def test_json_language_is_a_name_or_an_ordinal_or_unknown(value: str, language: int) -> None:
+def test_json_language_is_name_or_ordinal_or_unknown(value: str, language: int) -> None:
     """wire.md 2.2: an unknown language name is accepted."""
     assert decode(f'{{"code":1,"language":{value}}}').language == language
 
@@ -135,7 +135,7 @@ def test_json_remark_is_text_whatever_it_was(value: str, text: str) -> None:
     assert decode(f'{{"code":1,"remark":{value}}}').remark == text
 
 
-def test_json_ext_values_become_text_and_null_is_dropped() -> None:
+def test_json_ext_values_become_text_and_null_dropped() -> None:
     assert ext(
         '{"a":1,"b":true,"c":false,"d":null,"e":1.5,"f":{"x":1},"g":[1,"2"],"h":-9223372036854775808,"i":""}'
     ) == {
@@ -151,7 +151,7 @@ def test_json_ext_values_become_text_and_null_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("value", ["[]", '"x"', "5", "true", '[["a","b"]]'])
-def test_json_ext_fields_that_are_no_object_are_refused(value: str) -> None:
+def test_json_ext_fields_that_no_object_refused(value: str) -> None:
     refuse(f'{{"code":1,"extFields":{value}}}', match="extFields is not an object")
 
 
@@ -202,7 +202,7 @@ def test_json_text_may_be_any_unicode() -> None:
     assert command.ext_fields == {"\u6587": "\x01"}
 
 
-def test_json_of_two_equal_names_the_last_one_wins() -> None:
+def test_json_of_two_equal_names_last_one_wins() -> None:
     command = decode('{"code":1,"code":2,"extFields":{"a":"1","a":"2"}}')
     assert (command.code, command.ext_fields) == (2, {"a": "2"})
 
@@ -231,7 +231,7 @@ def test_json_of_nothing_but_brackets_takes_bounded_memory() -> None:
 # --- JSON, writing ---
 
 
-def test_json_writer_omits_absent_but_keeps_opaque_and_ext() -> None:
+def test_json_writer_omits_absent_fields() -> None:
     assert encode_header(RemotingCommand(34, 0)) == (
         b'{"code":34,"extFields":{},"flag":0,"language":"PYTHON","opaque":0,"serializeTypeCurrentRPC":"JSON","version":407}'
     )
@@ -299,7 +299,7 @@ def test_the_binary_writer_refuses_names_above_32767_bytes() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"a": 1}, {1: "a"}, {"a": None}, {"a": b"b"}])
-def test_the_binary_writer_refuses_fields_that_are_not_text(fields: dict[str, str]) -> None:
+def test_binary_writer_refuses_fields_that_are_not_text(fields: dict[str, str]) -> None:
     with pytest.raises(ProtocolError):
         encode_header(RemotingCommand(1, ext_fields=fields, serialize_type=ROCKETMQ))
 

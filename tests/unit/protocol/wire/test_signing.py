@@ -27,7 +27,7 @@ def test_signing_again_gives_the_same() -> None:
     assert ACCOUNT.sign(once, b"hi") == once
 
 
-def test_the_mark_of_queries_by_unique_key_is_not_sent() -> None:
+def test_mark_of_queries_by_unique_key_not_sent() -> None:
     """Whether it is signed differs between the versions of brokers."""
     assert ACCOUNT.sign({**FIELDS, "_UNIQUE_KEY_QUERY": "true"}, b"hi") == ACCOUNT.sign(FIELDS, b"hi")
 
@@ -45,7 +45,7 @@ def test_a_security_token_is_sent_and_signed() -> None:
 
 
 @given(st.dictionaries(st.text(), st.text(), max_size=8), st.binary(max_size=50), st.text(min_size=1))
-def test_values_are_signed_in_the_order_of_their_names(fields: dict[str, str], body: bytes, secret: str) -> None:
+def test_values_are_signed_in_order_of_their_names(fields: dict[str, str], body: bytes, secret: str) -> None:
     fields = {name: value for name, value in fields.items() if name not in {"Signature", "_UNIQUE_KEY_QUERY"}}
     signed = {**fields, "AccessKey": "me"}
     names = sorted(signed, key=lambda name: name.encode("utf-16-be"))  # Java's order
@@ -54,7 +54,7 @@ def test_values_are_signed_in_the_order_of_their_names(fields: dict[str, str], b
     assert Credentials("me", secret).sign(fields, memoryview(body))["Signature"] == base64.b64encode(mac).decode()
 
 
-def test_no_secret_is_in_the_text_of_an_account() -> None:
+def test_no_secret_is_in_text_of_account() -> None:
     account = Credentials("me", "hush", "token")
     assert str(account) == repr(account) == "Credentials(access_key='me')"
 
@@ -68,7 +68,7 @@ def test_no_secret_is_in_the_text_of_an_account() -> None:
         ("accessKey: me\nsecretKey: hush\nsecurityToken:", Credentials("me", "hush")),
     ],
 )
-def test_an_account_is_read_as_apaches_tools_have_it(text: str, account: Credentials) -> None:
+def test_account_is_read_as_apaches_tools_have_it(text: str, account: Credentials) -> None:
     assert parse_credentials(text) == account
 
 
@@ -80,7 +80,7 @@ def test_an_account_is_read_as_apaches_tools_have_it(text: str, account: Credent
         ("accessKey: hush\nsecretKey:", "no secretKey;"),
     ],
 )
-def test_what_is_missing_is_told_without_what_is_there(text: str, missing: str) -> None:
+def test_what_missing_told_without_what_there(text: str, missing: str) -> None:
     with pytest.raises(ConfigError, match=missing) as caught:
         parse_credentials(text)
     assert "hush" not in str(caught.value)

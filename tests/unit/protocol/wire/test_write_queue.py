@@ -42,7 +42,7 @@ def test_empty_chunks_are_not_kept() -> None:
     assert queue.chunks() == []
 
 
-def test_what_was_written_in_part_goes_on_where_it_stopped() -> None:
+def test_what_written_in_part_goes_on_where_stopped() -> None:
     queue = WriteQueue()
     for chunk in (b"abc", b"def", b"ghi"):
         queue.put(chunk)
@@ -66,7 +66,7 @@ def test_a_write_that_took_nothing_changes_nothing() -> None:
     assert queue.chunks() == [b"abc"]
 
 
-def test_the_rest_of_a_large_chunk_is_a_view_and_no_copy() -> None:
+def test_rest_of_large_chunk_view_and_no_copy() -> None:
     large = bytes(2**20)
     queue = WriteQueue()
     queue.put(large)
@@ -76,7 +76,7 @@ def test_the_rest_of_a_large_chunk_is_a_view_and_no_copy() -> None:
     assert rest.obj is large
 
 
-def test_one_call_gets_no_more_buffers_than_the_system_takes() -> None:
+def test_chunks_respect_limit_of_one_call() -> None:
     queue = WriteQueue()
     for number in range(MAX_CHUNKS + 10):
         queue.put(bytes([number % 251]))

@@ -57,7 +57,7 @@ def test_a_record_is_what_the_codec_writes(store: MessageStore, born: bytes, sto
     assert store.commit_log.store_time(place.physical_offset) == place.store_timestamp
 
 
-def test_an_ipv4_peer_of_a_dual_stack_socket_is_stored_as_ipv4(store: MessageStore) -> None:
+def test_mapped_ipv4_peer_is_stored_as_ipv4(store: MessageStore) -> None:
     place = put(store, born_host=encode_host("::ffff:10.1.2.3", 5), sys_flag=0x30)
     view = store.reader.look_message(place.physical_offset)
     assert view is not None
@@ -74,7 +74,7 @@ def test_a_memoryview_is_as_good_as_bytes(store: MessageStore) -> None:
         assert decode_record(view).stored_body == b"x" * length
 
 
-def test_a_message_that_leaves_room_for_the_least_blank_fits(store: MessageStore) -> None:
+def test_message_that_leaves_room_for_least_blank_fits(store: MessageStore) -> None:
     filled_up_to(store, 1000)
     place = put(store, body=bytes(1000 - 8 - FIXED))
     assert place.physical_offset == FILE - 1000
@@ -84,7 +84,7 @@ def test_a_message_that_leaves_room_for_the_least_blank_fits(store: MessageStore
     assert (blank.kind, blank.size) == (RecordKind.BLANK, 8)
 
 
-def test_a_message_one_byte_longer_goes_to_the_next_file(store: MessageStore) -> None:
+def test_message_one_byte_longer_goes_to_next_file(store: MessageStore) -> None:
     filled_up_to(store, 1000)
     place = put(store, body=bytes(1000 - 8 - FIXED + 1))
     assert place.physical_offset == FILE
@@ -92,7 +92,7 @@ def test_a_message_one_byte_longer_goes_to_the_next_file(store: MessageStore) ->
     assert (blank.kind, blank.size) == (RecordKind.BLANK, 1000)
 
 
-def test_file_sized_message_is_stored_and_longer_one_rejected(store: MessageStore) -> None:
+def test_file_sized_message_stored_and_longer_one_rejected(store: MessageStore) -> None:
     put(store)
     place = put(store, body=bytes(FILE - 8 - FIXED))
     assert place.physical_offset == FILE
@@ -129,7 +129,7 @@ def test_store_times_follow_a_clock_set_back_far(
     assert list(maker().commit_log.clock_steps.all) == steps
 
 
-def test_a_step_of_the_clock_is_forgotten_with_the_log(maker: StoreMaker) -> None:
+def test_step_of_clock_is_forgotten_with_log(maker: StoreMaker) -> None:
     store = maker()
     put(store)
     maker.clock.now_ms -= 86_400_000
@@ -146,7 +146,7 @@ def test_min_offset_is_minus_one_without_files(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, -(2**62), 1, 50, 91, 149, 151, 5000, FILE - 8, FILE, 2**62])
-def test_looking_at_any_place_that_is_no_record_finds_nothing(store: MessageStore, offset: int) -> None:
+def test_look_at_place_without_record_finds_nothing(store: MessageStore, offset: int) -> None:
     put(store, body=bytes(150 - FIXED))
     filled_up_to(store, 900)
     assert store.reader.look_message(offset) is None
@@ -160,7 +160,7 @@ def test_looking_with_another_size_finds_nothing(store: MessageStore) -> None:
     assert store.reader.look_message(place.physical_offset, len(view) - 1) is None
 
 
-def test_a_record_inside_a_body_is_never_taken_for_one(store: MessageStore) -> None:
+def test_record_inside_body_is_never_taken_for_one(store: MessageStore) -> None:
     place = put(store, body=b"inner")
     inner = store.reader.look_message(place.physical_offset)
     assert inner is not None
@@ -168,7 +168,7 @@ def test_a_record_inside_a_body_is_never_taken_for_one(store: MessageStore) -> N
     assert store.reader.look_message(outer.physical_offset + 88) is None  # it names another place as its own
 
 
-def test_record_claiming_to_extend_beyond_end_is_not_shown(store: MessageStore) -> None:
+def test_record_claiming_to_extend_beyond_end_not_shown(store: MessageStore) -> None:
     place = put(store)
     file = store.commit_log.files.files[0]
     end = store.commit_log.max_offset
@@ -183,7 +183,7 @@ def forged(physical_offset: int) -> bytes:
     return make_record(queue_offset=1, physical_offset=physical_offset, body=b"x")
 
 
-def test_out_of_range_numbers_are_rejected_before_any_write(store: MessageStore) -> None:
+def test_out_of_range_numbers_rejected_before_any_write(store: MessageStore) -> None:
     put(store)
     end = store.commit_log.max_offset
     too_large: list[dict[str, Any]] = [
@@ -202,7 +202,7 @@ def test_out_of_range_numbers_are_rejected_before_any_write(store: MessageStore)
     assert put(store).queue_offset == 1
 
 
-def test_a_file_is_entered_only_when_a_record_goes_there(store: MessageStore) -> None:
+def test_file_is_entered_only_when_record_goes_there(store: MessageStore) -> None:
     filled_up_to(store, 8)
     assert len(store.commit_log.files.files) == 1
     put(store)

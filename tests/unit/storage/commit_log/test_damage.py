@@ -1,4 +1,4 @@
-"""Damaged records cost themselves, are told, and leave a log that everybody can read."""
+"""Damage costs only the damaged records, is logged, and leaves a log without holes."""
 
 import shutil
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_a_damaged_record_costs_only_its_message(maker: StoreMaker, kind: str, q
 @pytest.mark.parametrize("hurt", [(0,), (3,), (0, 1, 2, 9, 17, 18), tuple(range(20))])
 @pytest.mark.parametrize("queues", ["kept", "deleted"])
 @pytest.mark.parametrize("most", [1, 32])
-def test_damage_in_the_first_file_costs_only_its_messages_too(
+def test_damage_in_first_file_costs_only_messages_too(
     maker: StoreMaker, hurt: tuple[int, ...], queues: str, most: int
 ) -> None:
     store = filled(maker)
@@ -125,7 +125,7 @@ def queue_files(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (root / "consumequeue" / "T" / "0").iterdir()}
 
 
-def test_damaged_bytes_are_quarantined_and_log_has_no_hole(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_damaged_bytes_quarantined_and_log_has_no_hole(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
     offset, size = place(store, HURT)
@@ -183,7 +183,7 @@ def test_repeated_failed_starts_leave_one_quarantine_copy(maker: StoreMaker, fau
     assert [path.name for path in (copy / QUARANTINE).iterdir()] == [f"damaged-{offset:020d}"]
 
 
-def test_hole_too_short_for_a_record_stays_and_store_starts(maker: StoreMaker) -> None:
+def test_store_starts_with_hole_too_short_for_record(maker: StoreMaker) -> None:
     """A message's body holds a record that names the very place where it comes to lie, and then loses its head."""
     store = maker()
     put(store, body=b"first")
@@ -202,7 +202,7 @@ def test_hole_too_short_for_a_record_stays_and_store_starts(maker: StoreMaker) -
         (copy / "checkpoint").unlink()
 
 
-def test_damage_up_to_the_end_of_a_file_becomes_a_blank_record(maker: StoreMaker) -> None:
+def test_damage_to_file_end_becomes_blank_record(maker: StoreMaker) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
     units = store.reader.queue_units("T", 0, 0, 100) + store.reader.queue_units("U", 0, 0, 100)
@@ -218,7 +218,7 @@ def test_damage_up_to_the_end_of_a_file_becomes_a_blank_record(maker: StoreMaker
     assert report(third).damage == ()
 
 
-def test_lost_messages_at_queue_end_leave_no_blank_unit(maker: StoreMaker) -> None:
+def test_lost_messages_at_queue_end_are_cut(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     for _ in range(5):
         put(store, "U")
@@ -246,7 +246,7 @@ def test_damaged_last_record_is_reported_after_clean_exit(maker: StoreMaker) -> 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 6, 8, 9, 11])
 @pytest.mark.parametrize("number", [9, 0])
-def test_clean_start_restores_damaged_last_unit_of_idle_queue(maker: StoreMaker, at: int, number: int) -> None:
+def test_clean_start_restores_damaged_last_unit(maker: StoreMaker, at: int, number: int) -> None:
     store = maker()
     for each in range(number + 1):
         put(store, body=body(each))
@@ -261,9 +261,7 @@ def test_clean_start_restores_damaged_last_unit_of_idle_queue(maker: StoreMaker,
     assert put(again).queue_offset == number + 1
 
 
-def test_clean_start_killed_during_unit_check_hides_no_message(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_clean_start_hides_no_message(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(maker, 20)
     wanted = bodies(store)
     maker.clock.now_ms += 100_000

@@ -14,7 +14,7 @@ from triomq.storage.message_store import MessageStore
 from triomq.storage.tools.stopped_store import StoppedStore
 
 
-def test_a_walk_gives_every_message_and_ends_behind_the_last(store: MessageStore) -> None:
+def test_walk_gives_every_message_and_ends_behind_last(store: MessageStore) -> None:
     places = [put(store, body=bytes(15_000)) for _ in range(10)]
     scan = LogScan(store.commit_log, 0)
     assert [offset for offset, _ in scan] == [place.physical_offset for place in places]
@@ -32,14 +32,14 @@ def test_walk_continues_after_record_needing_closer_check(store: MessageStore) -
     assert scan.store_timestamp == places[-1].store_timestamp
 
 
-def test_a_walk_may_begin_at_any_record_and_stop_early(store: MessageStore) -> None:
+def test_walk_begins_and_stops_at_any_record(store: MessageStore) -> None:
     places = [put(store) for _ in range(5)]
     scan = LogScan(store.commit_log, places[1].physical_offset, stop=places[3].physical_offset)
     assert [offset for offset, _ in scan] == [place.physical_offset for place in places[1:3]]
     assert scan.stopped_by == ""
 
 
-def test_a_walk_ends_before_a_damaged_last_record_and_says_why(store: MessageStore) -> None:
+def test_walk_ends_before_damaged_last_record(store: MessageStore) -> None:
     places = [put(store) for _ in range(3)]
     store.commit_log.files.files[0].map[places[2].physical_offset + 88] ^= 0xFF
     scan = LogScan(store.commit_log, 0)
@@ -81,7 +81,7 @@ def test_walk_skips_damage_to_next_provable_record(store: MessageStore, damaged:
     assert "magic" in part.reason
 
 
-def test_a_walk_looks_for_no_record_behind_its_stop(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walk_looks_for_no_record_behind_its_stop(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     places = [put(store) for _ in range(9)]
     store.commit_log.files.files[0].map[places[1].physical_offset + 4] ^= 1
     looked: list[int] = []
@@ -99,7 +99,7 @@ def test_a_walk_looks_for_no_record_behind_its_stop(store: MessageStore, monkeyp
 
 
 @pytest.mark.parametrize("check_crc", [True, False])
-def test_record_with_altered_body_after_damage_is_not_provable(store: MessageStore, check_crc: bool) -> None:
+def test_record_with_altered_body_after_damage_not_provable(store: MessageStore, check_crc: bool) -> None:
     places = [put(store) for _ in range(4)]
     content = store.commit_log.files.files[0].map
     content[places[1].physical_offset + 4] = 0  # its magic
@@ -164,7 +164,7 @@ def test_a_torn_end_is_a_tail(maker: StoreMaker) -> None:
     assert damage[0].end > offsets[-1] + 1000
 
 
-def test_damage_before_only_blank_file_end_counts_as_tail(maker: StoreMaker) -> None:
+def test_damage_before_blank_file_end_is_tail(maker: StoreMaker) -> None:
     """As a start of the store sees it, which cuts the log there."""
     root, offsets = closed(maker)
     in_first = [offset for offset in offsets if offset < 65536]
@@ -202,7 +202,7 @@ def test_progress_is_told(maker: StoreMaker) -> None:
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_any_damage_costs_at_most_the_records_it_touches(data: st.DataObject, tmp_path_factory: object) -> None:
+def test_any_damage_costs_at_most_records_it_touches(data: st.DataObject, tmp_path_factory: object) -> None:
     root = _template()
     content = log_file(root, 0).read_bytes()
     at = data.draw(st.integers(0, len(content) - 1))

@@ -30,7 +30,7 @@ def test_one_reader_after_the_other_makes_one_range() -> None:
     assert checked.covers(0, 384)
 
 
-def test_of_too_many_ranges_the_shortest_old_one_goes() -> None:
+def test_of_too_many_ranges_shortest_old_one_goes() -> None:
     checked = CheckedUnits()
     for begin, count in ((0, 10), (100, 3), (200, 20), (300, 5), (400, 1)):
         checked.add(begin, begin + count)

@@ -56,7 +56,7 @@ def test_many_units_are_those_of_each_message(tmp_path: Path, queue_offsets: lis
     assert queue.units_at(queue_offsets) == [queue.unit(number) or (0, 0, 0) for number in queue_offsets]
 
 
-def test_space_for_many_units_is_reserved_in_all_files_at_once(tmp_path: Path) -> None:
+def test_reserve_covers_all_files_of_many_units(tmp_path: Path) -> None:
     queue = make(tmp_path)
     fill(queue, 3)
     queue.reserve(12)
@@ -81,7 +81,7 @@ def test_a_full_disk_changes_nothing_that_readers_see(tmp_path: Path, faulty: Fa
     assert queue.unit(5) == (1500, 100, 5)
 
 
-def test_a_file_made_for_a_failed_reservation_is_used_later(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_file_made_for_failed_reservation_is_used_later(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     queue = make(tmp_path, faulty)
     faulty.fails = lambda number, name, path: name == "reserve"
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_a_file_made_for_a_failed_reservation_is_used_later(tmp_path: Path, faul
     assert len(queue.files.files) == 2
 
 
-def test_read_stops_at_file_end_visible_units_and_limit(tmp_path: Path) -> None:
+def test_read_stops_at_file_end_and_limit(tmp_path: Path) -> None:
     queue = make(tmp_path)
     fill(queue, 8)
 
@@ -122,7 +122,7 @@ def test_queue_starting_midway_is_padded_with_blank_units(tmp_path: Path) -> Non
     assert [file.start for file in queue.files.files] == [200, 300]
 
 
-def test_a_queue_that_begins_with_a_file_needs_no_blank_unit(tmp_path: Path) -> None:
+def test_queue_beginning_with_file_has_no_blank_unit(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.start_at(10, 2000, 100)
     assert queue.files.start == 200
@@ -138,9 +138,7 @@ def test_lost_messages_keep_their_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 1023, 1025, 2047, 2049, 3500])
-def test_many_lost_messages_are_what_they_are_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+def test_many_lost_messages_what_they_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("triomq.storage.consume_queue.consume_queue._LOST_AT_ONCE", 1024)
     files = MappedFileQueue(
         FileSystem(), tmp_path / "q", 100_000, reserve_step_bytes=4096, scratch=tmp_path / "scratch"

@@ -13,14 +13,14 @@ def units(content: bytes) -> list[ConsumeQueueUnit]:
     return [ConsumeQueueUnit._make(unit) for unit in UNIT.iter_unpack(content)]
 
 
-def test_lost_units_in_first_file_point_to_following_record() -> None:
+def test_lost_unit_in_first_file_names_next_record() -> None:
     found = units(lost_units(3, "T", FILE_SIZE, 9_999, 150))
     assert [unit[:2] for unit in found] == [(9_999, 150)] * 3
     assert all(unit.is_lost for unit in found)
     assert {unit.tags_code & 0xFFFF_FFFF for unit in found} == {0}, "who asks for tags is asked to take none of them"
 
 
-def test_before_a_message_of_a_later_file_they_are_blank() -> None:
+def test_before_message_of_later_file_they_are_blank() -> None:
     assert lost_units(3, "T", FILE_SIZE, 10_000, 150) == BLANK_UNIT * 3
 
 
@@ -29,7 +29,7 @@ def test_messages_that_wait_are_not_named_twice(topic: str) -> None:
     assert lost_units(3, topic, FILE_SIZE, 500, 150) == BLANK_UNIT * 3
 
 
-def test_only_as_many_as_one_read_looks_at_name_a_record() -> None:
+def test_units_of_one_read_name_next_record() -> None:
     found = units(lost_units(5_000, "T", FILE_SIZE, 500, 150))
     assert len(found) == 5_000
     assert all(unit.is_lost for unit in found)

@@ -74,7 +74,7 @@ def test_deleting_the_last_queue_removes_the_topics_directory(store: MessageStor
     assert sorted(path.name for path in below.iterdir()) == ["U"]
 
 
-def test_a_topics_directory_with_something_else_in_it_stays(store: MessageStore) -> None:
+def test_topics_directory_with_something_else_in_it_stays(store: MessageStore) -> None:
     put(store, "T", 0)
     (store.config.root / "consumequeue/T/notes").mkdir()
     store.delete_topic("T")
@@ -101,7 +101,7 @@ def test_undeletable_topic_rejects_messages_and_others_work(store: MessageStore)
 
 
 @pytest.mark.parametrize("failing", ["unlink", "remove_directory", "sync_directory"])
-def test_what_is_left_of_a_topic_gives_nothing_back(maker: StoreMaker, faulty: FaultyFileSystem, failing: str) -> None:
+def test_what_is_left_of_topic_gives_nothing_back(maker: StoreMaker, faulty: FaultyFileSystem, failing: str) -> None:
     """With three files: neither while the store runs, nor after a clean stop, nor after a kill."""
     store = maker(file_system=faulty)
     for _ in range(120):
@@ -174,7 +174,7 @@ def test_held_queue_reappears_when_its_topic_is_recreated(maker: StoreMaker) -> 
     assert bodies(maker()) == [b"again"]
 
 
-def test_a_topic_takes_no_messages_while_it_is_deleted(store: MessageStore) -> None:
+def test_topic_takes_no_messages_while_it_is_deleted(store: MessageStore) -> None:
     for queue_id in range(3):
         put(store, "T", queue_id)
     deletion = store.deletion("T")

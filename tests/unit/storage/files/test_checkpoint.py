@@ -12,7 +12,7 @@ from triomq.storage.files.file_system import FileSystem
 FILES = FileSystem()
 
 
-def test_a_saved_checkpoint_begins_with_the_times_of_rocketmq(tmp_path: Path) -> None:
+def test_saved_checkpoint_begins_with_times_of_rocketmq(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     saved = Checkpoint(1, 2, 3, 4, 5, 6)
     saved.save(FILES, path)
@@ -21,7 +21,7 @@ def test_a_saved_checkpoint_begins_with_the_times_of_rocketmq(tmp_path: Path) ->
     assert load_checkpoint(FILES, path) == saved
 
 
-def test_offsets_count_for_the_times_they_were_saved_with(tmp_path: Path) -> None:
+def test_offsets_count_for_times_they_were_saved_with(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     Checkpoint(1, 2, 3, 4, 5, 6).save(FILES, path)
     with path.open("r+b") as file:  # as RocketMQ does
@@ -51,7 +51,7 @@ def test_an_existing_checkpoint_is_written_in_place(tmp_path: Path) -> None:
     assert load_checkpoint(FILES, path) == Checkpoint(4, 5, 6)
 
 
-def test_a_full_disk_leaves_the_old_checkpoint_and_is_no_error(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_full_disk_leaves_old_checkpoint_and_no_error(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     path = tmp_path / "checkpoint"
     Checkpoint(1, 2, 3).save(FILES, path)
     faulty.fails = lambda number, name, path: True

@@ -23,7 +23,7 @@ def test_a_deletion_is_remembered_over_a_restart(tmp_path: Path) -> None:
     assert deleted(tmp_path).end_of("T") == 900
 
 
-def test_a_deletion_that_cannot_be_written_has_not_happened(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_deletion_that_cannot_be_written_has_not_happened(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     topics = deleted(tmp_path, faulty)
     faulty.fails = lambda number, name, path: name == "write_file"
     with pytest.raises(StoreError):

@@ -29,7 +29,7 @@ def test_new_file_has_full_length_before_its_rename(tmp_path: Path) -> None:
     assert [entry.name for entry in FILES.list_directory(tmp_path)] == ["0"]
 
 
-def test_an_existing_file_is_never_replaced_by_a_new_one(tmp_path: Path) -> None:
+def test_existing_file_is_never_replaced_by_new_one(tmp_path: Path) -> None:
     (tmp_path / "0").write_bytes(b"precious")
     with pytest.raises(FileExistsError):
         FILES.create_file(tmp_path / "scratch", 5000, tmp_path / "0")
@@ -58,7 +58,7 @@ def test_holes_are_no_data(tmp_path: Path) -> None:
     assert list(FILES.data_ranges(file, 900_000, 1024 * 1024)) == []
 
 
-def test_reading_leaves_a_hole_behind_what_is_read_a_hole(tmp_path: Path) -> None:
+def test_reading_leaves_hole_behind_what_is_read_hole(tmp_path: Path) -> None:
     """Else the next start would have to search it for units."""
     file = FILES.create_file(tmp_path / "scratch", 1024 * 1024, tmp_path / "0")
     FILES.reserve(file, 0, 1024 * 1024)
@@ -93,7 +93,7 @@ def test_missing_directory_is_empty_and_entry_kinds_distinct(tmp_path: Path) -> 
     assert (b.name, b.is_file, b.is_directory, b.size_bytes) == ("b", False, True, 0)
 
 
-def test_a_link_that_leads_nowhere_is_not_taken_for_nothing(tmp_path: Path) -> None:
+def test_link_that_leads_nowhere_not_taken_for_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"123")
     (tmp_path / "b").symlink_to(tmp_path / "unmounted")
     a, b = FILES.list_directory(tmp_path)
@@ -128,7 +128,7 @@ def test_used_space_is_rounded_up_as_in_rocketmq() -> None:
     assert DiskSpace(used_bytes=901, available_bytes=99).used_percent == 91
 
 
-def test_a_file_system_that_tells_no_size_is_never_full() -> None:
+def test_file_system_that_tells_no_size_never_full() -> None:
     """A ramfs, or a tmpfs with ``size=0``."""
     assert DiskSpace(used_bytes=0, available_bytes=0).used_percent == 0
 
@@ -146,7 +146,7 @@ def test_the_real_disk_has_some_space(tmp_path: Path) -> None:
         (errno.EIO, StoreError, "Input/output error"),
     ],
 )
-def test_errors_say_what_failed_where_and_what_to_do(code: int, kind: type[StoreError], text: str) -> None:
+def test_error_names_action_path_and_remedy(code: int, kind: type[StoreError], text: str) -> None:
     error = store_error(OSError(code, os.strerror(code)), "create", Path("/store/file"))
     assert type(error) is kind
     assert "cannot create /store/file" in str(error)
@@ -169,7 +169,7 @@ def test_free_space_is_taken_from_nearest_accessible_folder(tmp_path: Path, monk
     assert asked == [path, path.parent, tmp_path]
 
 
-def test_free_space_of_a_failed_disk_is_not_that_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_space_is_that_of_failed_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def statvfs(path: Path) -> os.statvfs_result:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -212,14 +212,14 @@ def test_durable_write_is_synced_after_writing(
     assert synced == [(name, tmp_path / file_name, size)]
 
 
-def test_small_files_are_written_and_read_whole_or_in_part(tmp_path: Path) -> None:
+def test_small_files_are_written_and_read(tmp_path: Path) -> None:
     FILES.write_file(tmp_path / "small", b"0123456789")
     FILES.write_file(tmp_path / "small", b"abc")
     assert FILES.read_file(tmp_path / "small") == b"abc"
     assert FILES.read_head(tmp_path / "small", 2) == b"ab"
 
 
-def test_the_kernel_is_told_whether_pages_are_read_in_order(tmp_path: Path) -> None:
+def test_kernel_told_whether_pages_read_in_order(tmp_path: Path) -> None:
     map_ = FILES.map_file(FILES.create_file(tmp_path / "0", 5000, tmp_path / "1"), 5000)
     assert mapped_without_read_ahead(tmp_path) == set()
     FILES.expect_order(map_, in_order=False)
@@ -229,9 +229,7 @@ def test_the_kernel_is_told_whether_pages_are_read_in_order(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_many_files_are_synced_at_once_where_linux_reports_errors(
-    tmp_path: Path, is_old: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_files_sync_at_once_if_errors_show(tmp_path: Path, is_old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     module = "triomq.storage.files.file_system"
     monkeypatch.setattr(f"{module}._SYNCFS_REPORTS", not is_old)

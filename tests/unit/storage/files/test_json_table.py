@@ -57,7 +57,7 @@ def test_unusable_table_falls_back_to_its_backup(
     assert f"table taken from its backup, later changes are lost path={path} reason={path} is " in caplog.text
 
 
-def test_the_save_after_a_damage_keeps_the_good_backup(path: Path) -> None:
+def test_save_after_damage_keeps_good_backup(path: Path) -> None:
     table = JsonTable(path)
     table.save({"n": 0})
     table.save({"n": 1})
@@ -79,7 +79,7 @@ def test_no_table_and_no_backup_is_fine(path: Path, damage: bytes | None, caplog
     assert (f"table is empty path={path}" in caplog.text) == (damage is not None)
 
 
-def test_damage_without_backup_is_not_read_as_empty_table(path: Path) -> None:
+def test_damage_without_backup_not_read_as_empty_table(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"{broken")
     with pytest.raises(StoreLayoutError, match=r"topics\.json is not JSON.*restore the file"):
@@ -100,7 +100,7 @@ def test_an_unreadable_table_is_an_error(path: Path) -> None:
         JsonTable(path).load()
 
 
-def test_failure_at_any_save_step_loses_at_most_newest_state(path: Path) -> None:
+def test_failed_save_loses_at_most_newest_state(path: Path) -> None:
     steps = 0
     while True:
         faulty = FaultyFileSystem()
@@ -121,7 +121,7 @@ def test_failure_at_any_save_step_loses_at_most_newest_state(path: Path) -> None
 
 
 @pytest.mark.parametrize("count", [0, 1, 682, 683, 684, 700])
-def test_a_long_table_in_pieces_is_the_same_table(count: int) -> None:
+def test_long_table_in_pieces_is_same_table(count: int) -> None:
     rows = {f"topic-{number:03}": {"perm": number, "name": "ü" * (number == 3)} for number in range(count)}
     head = {"dataVersion": {"counter": 1}}
     pieces = list(encode_rows(head, "table", [*rows, "gone"], rows.get))
@@ -130,7 +130,7 @@ def test_a_long_table_in_pieces_is_the_same_table(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [2048, 2049, 4096, 65_536])
-def test_a_long_row_is_written_in_pieces_while_it_changes(count: int) -> None:
+def test_long_row_written_in_pieces_while_changes(count: int) -> None:
     """A topic may have 65,536 queues, and writing so many offsets takes 30 ms."""
     before: dict[int, int] = dict.fromkeys(range(count), 1)
     rows: dict[str, dict[int, int]] = {"T@a": {0: 1}, "T@b": dict(before), "T@c": dict(before), "T@d": {0: 1}}

@@ -26,7 +26,7 @@ def disk_bytes(file: MappedFile) -> int:
     return os.fstat(file.file.fileno()).st_blocks * 512
 
 
-def test_a_new_file_takes_no_disk_space_before_it_is_reserved(tmp_path: Path) -> None:
+def test_new_file_takes_no_disk_space_before_reserved(tmp_path: Path) -> None:
     file = mapped(tmp_path, FileSystem())
     assert disk_bytes(file) == 0
     file.reserve(1, 64 * 1024)
@@ -49,7 +49,7 @@ def test_reserving_ends_with_the_file(tmp_path: Path) -> None:
     assert os.fstat(file.file.fileno()).st_size == 5000
 
 
-def test_a_nearly_full_disk_gives_less_than_a_whole_step(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_nearly_full_disk_gives_less_than_whole_step(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     lengths: list[int] = []
 
@@ -65,7 +65,7 @@ def test_a_nearly_full_disk_gives_less_than_a_whole_step(tmp_path: Path, faulty:
     assert file.reserved == 16384
 
 
-def test_a_full_disk_is_an_error_with_path_and_free_bytes(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_full_disk_error_with_path_and_free_bytes(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     faulty.fails = lambda number, name, path: name == "reserve"
     with pytest.raises(
@@ -78,7 +78,7 @@ def test_a_full_disk_is_an_error_with_path_and_free_bytes(tmp_path: Path, faulty
     assert file.reserved == 8192
 
 
-def test_unknown_free_space_does_not_hide_the_full_disk(tmp_path: Path) -> None:
+def test_unknown_free_space_does_not_hide_full_disk(tmp_path: Path) -> None:
     class Broken(FaultyFileSystem):
         def space(self, path: Path) -> None:  # type: ignore[override]  # for the test
             raise OSError(errno.EIO, "no idea")
@@ -134,7 +134,7 @@ def test_a_disk_that_takes_no_bytes_is_named(
     assert file.filled == 0
 
 
-def test_clearing_an_end_touches_only_what_is_not_zero(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_clearing_end_touches_only_what_is_not_zero(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     assert file.zero_from(0) == 0
     file.map[1000:1010] = b"x" * 10
@@ -244,14 +244,14 @@ def expected(queue_id: int) -> list[bytes]:
     return [b"%d" % number for number in range(queue_id, QUEUES * 20, QUEUES)]
 
 
-def test_many_queues_are_written_and_read_with_few_mapped(used: MessageStore, maker: StoreMaker) -> None:
+def test_many_queues_written_and_read_with_few_mapped(used: MessageStore, maker: StoreMaker) -> None:
     assert descriptors(used.config.root) == len(mapped_queues(used)) == 3
     for queue_id in range(QUEUES):
         assert bodies(used, "T", queue_id) == expected(queue_id)
     assert used.statistics().mapped_files == 3 + len(used.commit_log.files.files)
 
 
-def test_a_full_file_stays_mapped_while_the_next_one_is_made(maker: StoreMaker, three: None) -> None:
+def test_full_file_stays_mapped_while_next_one_made(maker: StoreMaker, three: None) -> None:
     store = maker()
     for _ in range(50):  # as many as a file takes
         put(store)

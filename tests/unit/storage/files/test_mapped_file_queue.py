@@ -49,7 +49,7 @@ def test_loaded_files_have_what_was_written(tmp_path: Path) -> None:
     assert [file.start for file in read.files] == [0, 100]
 
 
-def test_a_file_that_cannot_be_opened_is_a_layout_error(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_file_that_cannot_be_opened_is_layout_error(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     sequence(tmp_path).create_next(0)
     faulty.fails = lambda number, name, path: name == "open_file"
     with pytest.raises(StoreLayoutError, match="cannot open"):
@@ -92,7 +92,7 @@ def test_new_directory_needs_sync_with_parents_until_synced(tmp_path: Path) -> N
     assert [*states, files.is_directory_synced] == [True, False, True]
 
 
-def test_a_good_directory_gives_the_starts_of_its_files(tmp_path: Path) -> None:
+def test_good_directory_gives_starts_of_its_files(tmp_path: Path) -> None:
     files = sequence(tmp_path)
     files.create_next(300)
     files.create_next(0)
@@ -100,7 +100,7 @@ def test_a_good_directory_gives_the_starts_of_its_files(tmp_path: Path) -> None:
     assert check_directory(tmp_path / "none", [], 100) == ([], [], [])
 
 
-def test_empty_files_at_the_end_are_told_apart_and_deleted(tmp_path: Path) -> None:
+def test_empty_files_at_end_told_apart_and_deleted(tmp_path: Path) -> None:
     files = sequence(tmp_path)
     files.create_next(0)
     for start in (100, 200):
@@ -115,7 +115,7 @@ def test_empty_files_at_the_end_are_told_apart_and_deleted(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_files_behind_a_gap_are_strays_after_a_crash_only(tmp_path: Path, empty: bool) -> None:
+def test_files_behind_gap_are_strays_after_crash_only(tmp_path: Path, empty: bool) -> None:
     files = sequence(tmp_path)
     for _ in range(4):
         files.create_next(0)
@@ -145,7 +145,7 @@ def test_strays_are_deleted_or_quarantined(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_removal_is_synced_before_file_of_same_name_is_created(tmp_path: Path) -> None:
+def test_removal_synced_before_file_of_same_name_created(tmp_path: Path) -> None:
     files = sequence(tmp_path)
     for _ in range(3):
         files.create_next(0)
@@ -190,7 +190,7 @@ def test_a_directory_among_the_files_is_refused(tmp_path: Path) -> None:
         check_directory(tmp_path, FileSystem().list_directory(tmp_path), 100)
 
 
-def test_the_first_file_of_one_of_many_sequences_takes_little_disk_at_first(tmp_path: Path) -> None:
+def test_first_file_in_pool_reserves_little_at_first(tmp_path: Path) -> None:
     size, step = 32 * 4096, 4 * 4096
     queue = MappedFileQueue(
         FileSystem(), tmp_path / "q", size, reserve_step_bytes=step, scratch=tmp_path / "s", pool=MappingPool(8)

@@ -102,7 +102,7 @@ def test_a_file_is_the_one_that_rocketmq_writes(tmp_path: Path, entries: list[En
     st.integers(-5, 60),
     st.integers(1, 5),
 )
-def test_the_newest_units_of_a_hash_and_a_time_are_found(
+def test_newest_units_of_hash_and_time_are_found(
     tmp_path: Path, entries: list[Entry], key_hash: int, begin_s: int, end_s: int, most: int
 ) -> None:
     times = sorted(entry.timestamp for entry in entries)
@@ -117,7 +117,7 @@ def test_the_newest_units_of_a_hash_and_a_time_are_found(
     assert find(file, key_hash, begin, end, most) == wanted[::-1][:most]
 
 
-def test_times_are_compared_in_whole_seconds_since_file_begin(tmp_path: Path) -> None:
+def test_times_compared_in_whole_seconds_since_file_begin(tmp_path: Path) -> None:
     file = make(tmp_path)
     append(file, [Entry(1, 0, 10_500), Entry(1, 100, 11_400)])
     assert find(file, 1, begin=10_500) == [100, 0]
@@ -126,7 +126,7 @@ def test_times_are_compared_in_whole_seconds_since_file_begin(tmp_path: Path) ->
     assert find(file, 1, end=10_499) == []
 
 
-def test_first_time_is_relative_to_end_of_previous_file(tmp_path: Path) -> None:
+def test_first_time_relative_to_end_of_previous_file(tmp_path: Path) -> None:
     file = make(tmp_path, IndexHeader(4000, 4000, PhysicalOffset(50), PhysicalOffset(50), 0, 1))
     append(file, [Entry(1, 60, 9000), Entry(1, 70, 11_000)])
     assert [file.unit(number).time_diff_s for number in (1, 2)] == [5, 2]
@@ -152,7 +152,7 @@ def test_a_long_chain_is_walked_in_steps(tmp_path: Path) -> None:
     assert found == list(range(4999, 0, -2))
 
 
-def test_a_file_can_be_unmapped_and_is_mapped_again(tmp_path: Path) -> None:
+def test_file_can_be_unmapped_and_is_mapped_again(tmp_path: Path) -> None:
     file = make(tmp_path)
     append(file, [Entry(1, 0, 1)])
     file.unmap()
@@ -168,7 +168,7 @@ def test_failed_creation_on_full_disk_leaves_no_file(tmp_path: Path, faulty: Fau
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_no_unit_is_written_where_the_disk_refuses_space(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_no_unit_is_written_where_disk_refuses_space(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     path = make(tmp_path).path
     file = open_index_file(faulty, SMALL, path, SMALL.file_size)
     before = path.read_bytes()
@@ -181,7 +181,7 @@ def test_no_unit_is_written_where_the_disk_refuses_space(tmp_path: Path, faulty:
     assert find(file, 1) == [0]
 
 
-def test_a_file_that_cannot_be_opened_is_told_with_its_path(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_file_that_cannot_opened_told_with_path(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     path = make(tmp_path).path
     file = open_index_file(faulty, SMALL, path, SMALL.file_size)
     faulty.code = errno.EMFILE
@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_opened_is_told_with_its_path(tmp_path: Path, faul
         append(file, [Entry(1, 0, 1)])
 
 
-def test_another_length_than_that_of_the_settings_is_damage(tmp_path: Path) -> None:
+def test_another_length_than_that_of_settings_is_damage(tmp_path: Path) -> None:
     file = make(tmp_path)
     with pytest.raises(IndexDamagedError, match="index_slots"):
         open_index_file(FileSystem(), SMALL, file.path, SMALL.file_size - 1)
@@ -216,7 +216,7 @@ def test_an_impossible_header_is_damage(tmp_path: Path, header: IndexHeader) -> 
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_units_that_do_not_end_as_the_header_says_are_damage(tmp_path: Path, number: int) -> None:
+def test_units_that_contradict_header_are_damage(tmp_path: Path, number: int) -> None:
     file = make(tmp_path)
     append(file, [Entry(1, 10, 1), Entry(1, 20, 1), Entry(1, 30, 1)])
     file.check_ends()

@@ -50,7 +50,7 @@ def indexed(topic: str, *keys: str) -> list[int]:
         ({"A": "UNIQ_KEY", "B": "KEYS"}, ()),
     ],
 )
-def test_record_is_indexed_under_unique_key_and_each_key_word(
+def test_record_has_unique_key_and_each_word(
     store: MessageStore, properties: dict[str, str], keys: tuple[str, ...]
 ) -> None:
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_record_is_indexed_under_unique_key_and_each_key_word(
     ),
     st.sampled_from([b"", b"\x02", b"\x02KEYS\x01", b"\x02UNIQ_KEY\x01\x02", b"\x02UNIQ_KEY\x01other"]),
 )
-def test_the_quick_way_finds_what_the_rules_for_properties_say(
+def test_quick_way_finds_what_rules_for_properties_say(
     store: MessageStore, properties: dict[str, str], tail: bytes
 ) -> None:
     encoded = encode_properties(properties) + tail
@@ -94,7 +94,7 @@ def test_records_with_ipv6_hosts_are_indexed(store: MessageStore) -> None:
     assert batch.timestamps == [place.store_timestamp]
 
 
-def test_reading_stops_at_a_file_border_and_goes_on_behind_it(maker: StoreMaker) -> None:
+def test_reading_stops_at_file_border(maker: StoreMaker) -> None:
     store = maker()
     places = [put(store, "T", body=bytes(20_000), properties=b"KEYS\x01k") for _ in range(7)]
     batches = read_all(store)
@@ -112,7 +112,7 @@ def test_no_more_records_are_read_than_asked_for(store: MessageStore) -> None:
     assert KeyReader(store.commit_log).read(batch.end, places[4].physical_offset, 9).end == places[4].physical_offset
 
 
-def test_a_place_without_a_record_costs_itself_and_is_told(maker: StoreMaker) -> None:
+def test_place_without_record_costs_itself_and_is_told(maker: StoreMaker) -> None:
     store = maker()
     places = [put(store, "T", body=bytes(20_000), properties=b"KEYS\x01k") for _ in range(5)]
     overwrite(store.config.root / "commitlog" / f"{0:020d}", places[1].physical_offset + 4, b"ruin")
@@ -123,7 +123,7 @@ def test_a_place_without_a_record_costs_itself_and_is_told(maker: StoreMaker) ->
     assert second.damage == ""
 
 
-def test_damage_up_to_the_end_of_the_log_is_passed_over(maker: StoreMaker) -> None:
+def test_damage_up_to_end_of_log_passed_over(maker: StoreMaker) -> None:
     store = maker()
     places = [put(store, "T", properties=b"KEYS\x01k") for _ in range(3)]
     overwrite(store.config.root / "commitlog" / f"{0:020d}", places[2].physical_offset + 4, b"ruin")

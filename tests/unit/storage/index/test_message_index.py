@@ -64,7 +64,7 @@ def everything_is_found(store: MessageStore, count: int = 400) -> bool:
     return all(len(matches(store, "T", f"key-{number}").offsets) == 1 for number in range(count))
 
 
-def test_a_search_finds_what_was_put_the_moment_before(store: MessageStore) -> None:
+def test_search_finds_what_was_put_moment_before(store: MessageStore) -> None:
     first = put_keys(store, "a", "b")
     second = put_keys(store, "b")
     put_keys(store, "b", topic="U")
@@ -82,7 +82,7 @@ def test_putting_a_message_touches_no_index_file(store: MessageStore) -> None:
     assert store.index.position == 0
 
 
-def test_at_most_64_of_the_newest_are_found_oldest_first(maker: StoreMaker) -> None:
+def test_at_most_64_of_newest_found_oldest_first(maker: StoreMaker) -> None:
     store = filled(maker, 100)
     found = matches(store, "T", "all", most=1000).offsets
     assert len(found) == 64
@@ -99,7 +99,7 @@ def test_a_time_range_over_several_files_is_kept(maker: StoreMaker) -> None:
     assert len(set(newest) | set(found)) == 64 + len(found)
 
 
-def test_file_holds_one_unit_below_size_and_rolls_mid_record(maker: StoreMaker) -> None:
+def test_file_rolls_in_middle_of_record(maker: StoreMaker) -> None:
     store = maker()
     put_keys(store, *(f"k{number}" for number in range(148)))
     last = put_keys(store, "x", "y")
@@ -109,7 +109,7 @@ def test_file_holds_one_unit_below_size_and_rolls_mid_record(maker: StoreMaker) 
     assert first.end_physical_offset == second.begin_physical_offset == last.physical_offset
 
 
-def test_record_after_full_file_creates_next_one_without_keys(maker: StoreMaker) -> None:
+def test_record_without_keys_follows_full_file(maker: StoreMaker) -> None:
     store = maker()
     maker.clock.now_ms += 5
     full = put_keys(store, *(f"k{number}" for number in range(149)))
@@ -123,7 +123,7 @@ def test_record_after_full_file_creates_next_one_without_keys(maker: StoreMaker)
     assert len(names(store.config.root)) == 2
 
 
-def test_new_file_gets_newer_name_even_after_clock_set_back(maker: StoreMaker) -> None:
+def test_file_names_ascend_after_clock_set_back(maker: StoreMaker) -> None:
     store = maker()
     put_keys(store, *(f"k{number}" for number in range(149)))
     index_all(store)
@@ -154,7 +154,7 @@ def test_sync_durability_indexes_no_unflushed_messages(maker: StoreMaker) -> Non
     assert matches(store, "T", "a").offsets == [0]
 
 
-def test_closing_and_opening_goes_on_where_the_index_ends(maker: StoreMaker) -> None:
+def test_closing_and_opening_goes_on_where_index_ends(maker: StoreMaker) -> None:
     whole = filled(maker)
     index_all(whole)
     wanted = contents(whole.config.root)
@@ -360,7 +360,7 @@ def test_unresolved_log_position_creates_no_duplicate_entries(maker: StoreMaker,
     assert everything_is_found(store)
 
 
-def test_two_searches_that_meet_the_same_damage_both_find_all(maker: StoreMaker) -> None:
+def test_two_searches_survive_same_damage(maker: StoreMaker) -> None:
     store = filled(maker, 60, NothingInMemory())
     index_all(store)
     wanted = matches(store, "T", "all")
@@ -386,7 +386,7 @@ def test_units_added_during_cold_search_are_no_damage(maker: StoreMaker) -> None
     assert store.index.files.all == [file]
 
 
-def test_a_search_lets_others_read_what_it_has_to_index_first(maker: StoreMaker) -> None:
+def test_search_loads_log_before_indexing(maker: StoreMaker) -> None:
     sizes: dict[str, Any] = {"commit_log_file_size_bytes": 4 * 1024**2}
     store = maker(**sizes)
     for number in range(30):
@@ -449,7 +449,7 @@ def test_checkpoint_excludes_files_rebuilt_later(maker: StoreMaker) -> None:
     assert vouched(store) == wanted
 
 
-def test_a_close_syncs_all_files_that_were_made_again(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_close_syncs_all_files_that_were_made_again(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     filled(maker).close()
     store = maker(file_system=faulty)
     store.index._rebuild(store.index.files.all[1], IndexDamagedError("rotten"))
@@ -459,7 +459,7 @@ def test_a_close_syncs_all_files_that_were_made_again(maker: StoreMaker, faulty:
     assert synced.issuperset(names(store.config.root)[1:])
 
 
-def test_a_full_file_that_cannot_be_opened_is_flushed_later(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_full_file_that_cannot_opened_flushed_later(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = filled(maker, file_system=faulty)
     index_all(store)
     log_plan = store.flush_plan()
@@ -478,7 +478,7 @@ def test_a_full_file_that_cannot_be_opened_is_flushed_later(maker: StoreMaker, f
     assert vouched(store)
 
 
-def test_files_that_lead_behind_the_end_of_the_log_go(maker: StoreMaker) -> None:
+def test_files_that_lead_behind_end_of_log_go(maker: StoreMaker) -> None:
     store = filled(maker)
     store.close()
     for number in (1, 2):
@@ -489,7 +489,7 @@ def test_files_that_lead_behind_the_end_of_the_log_go(maker: StoreMaker) -> None
     assert len(matches(again, "T", "key-1").offsets) == 1
 
 
-def test_files_that_are_none_of_the_index_are_left_alone(maker: StoreMaker) -> None:
+def test_files_that_none_of_index_left_alone(maker: StoreMaker) -> None:
     store = filled(maker, 10)
     store.close()
     strange = store.config.root / "index" / "notes"
@@ -498,7 +498,7 @@ def test_files_that_are_none_of_the_index_are_left_alone(maker: StoreMaker) -> N
     assert strange.read_bytes() == b"mine"
 
 
-def test_damage_that_a_search_meets_is_told_and_made_good(maker: StoreMaker, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_that_search_meets_told_and_made_good(maker: StoreMaker, caplog: pytest.LogCaptureFixture) -> None:
     store = filled(maker)
     index_all(store)
     wanted = contents(store.config.root)
@@ -544,7 +544,7 @@ def test_full_disk_delays_indexing_and_loses_nothing(
     assert contents(again.config.root) == wanted
 
 
-def test_a_file_that_cannot_be_read_fails_the_search_alone(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_file_that_cannot_be_read_fails_search_alone(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = filled(maker, file_system=faulty)
     index_all(store)
     faulty.code = errno.EIO
@@ -575,7 +575,7 @@ def test_expired_files_go_but_never_the_newest(maker: StoreMaker) -> None:
     assert len(matches(store, "T", "key-399").offsets) == 1
 
 
-def test_index_ending_before_log_begin_resumes_at_log_begin(maker: StoreMaker) -> None:
+def test_index_behind_log_begin_resumes_there(maker: StoreMaker) -> None:
     store = filled(maker, 50)
     index_all(store)
     for number in range(50, 400):
@@ -606,7 +606,7 @@ def test_impossible_sizes_are_refused(maker: StoreMaker, slots: int, units: int)
         maker(index_slots=slots, index_units=units)
 
 
-def test_a_message_with_very_many_keys_holds_nobody_up(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_with_very_many_keys_holds_nobody_up(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step indexes a few hundred of them, and they are looked for once."""
     store = maker(index_units=10_000)
     put_keys(store, *[f"{number:x}" for number in range(5000)])

@@ -1,4 +1,4 @@
-"""What is not in memory is found before it is touched."""
+"""Pages that are not in memory are found before they are touched."""
 
 import errno
 import mmap
@@ -50,7 +50,7 @@ def old(maker: StoreMaker, count: int = 100, **settings: Any) -> tuple[MessageSt
     return store, store.queue("T", 0)
 
 
-def test_first_the_units_then_the_records_are_asked_for(maker: StoreMaker) -> None:
+def test_first_units_then_records_are_asked_for(maker: StoreMaker) -> None:
     store, queue = old(maker)
     memory = Memory()
     cold = reads(store, memory)
@@ -68,7 +68,7 @@ def test_first_the_units_then_the_records_are_asked_for(maker: StoreMaker) -> No
 
 
 def in_windows(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> tuple[MessageStore, ConsumeQueue, int]:
-    """Messages of 1 KB whose records lie each in a window of its own, with those of another queue."""
+    """Messages of 1 KB with one record in each window, beside those of another queue."""
     monkeypatch.setattr("triomq.storage.reading.cold_read._WINDOW_BYTES", 16384)
     monkeypatch.setattr("triomq.storage.reading.cold_read._MAX_WINDOWS", 1)
     monkeypatch.setattr("triomq.storage.reading.cold_read._GAP_BYTES", 100)
@@ -92,9 +92,7 @@ def test_known_distant_windows_suffice_for_a_read(maker: StoreMaker, monkeypatch
     assert cold.find(queue, 0, count, None) == []
 
 
-def test_record_in_unknown_window_is_checked_among_known_ones(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_in_unknown_window_checked_among_known_ones(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     store, queue, count = in_windows(maker, monkeypatch)
     memory = Memory()
     cold = reads(store, memory)
@@ -111,7 +109,7 @@ def test_record_in_unknown_window_is_checked_among_known_ones(
     assert [part.file for part in cold.find(queue, 0, count, None)] == [last]
 
 
-def test_what_was_written_just_now_is_not_asked_for(maker: StoreMaker) -> None:
+def test_what_written_just_now_not_asked_for(maker: StoreMaker) -> None:
     store = maker()
     memory = Memory()
     cold = reads(store, memory)
@@ -139,7 +137,7 @@ def test_far_from_the_end_it_is_asked_for(maker: StoreMaker) -> None:
 
 
 @pytest.mark.parametrize("queue_offset", [-1, 100, 101])
-def test_where_nothing_can_be_read_nothing_is_asked_for(maker: StoreMaker, queue_offset: int) -> None:
+def test_where_nothing_can_read_nothing_asked_for(maker: StoreMaker, queue_offset: int) -> None:
     store, queue = old(maker)
     assert reads(store, memory := Memory()).find(queue, queue_offset, 32, None) == []
     assert memory.asked == 0
@@ -186,7 +184,7 @@ def test_distant_records_are_requested_singly_without_filtered(maker: StoreMaker
     assert sum(each.end - each.start for each in records) < 1000
 
 
-def test_filter_scans_as_many_units_as_messages_are_wanted(maker: StoreMaker) -> None:
+def test_filter_scans_as_many_units_as_messages_wanted(maker: StoreMaker) -> None:
     settings: dict[str, Any] = {"consume_queue_file_size_bytes": 20 * 2000, "commit_log_file_size_bytes": 1024 * 1024}
     store = maker(**settings)
     for number in range(1000):
@@ -205,7 +203,7 @@ def test_filter_scans_as_many_units_as_messages_are_wanted(maker: StoreMaker) ->
     assert (asked[0].end, asked[-1].start) == (20_000, unit.physical_offset)
 
 
-def test_records_on_both_sides_of_a_file_border_are_asked_for(maker: StoreMaker) -> None:
+def test_records_on_both_sides_of_file_border_load(maker: StoreMaker) -> None:
     store, queue = old(maker, 100)
     second = store.commit_log.files.files[1]
     numbers = range(queue.max_offset)
@@ -257,7 +255,7 @@ def test_resident_window_is_not_rechecked_for_a_moment(maker: StoreMaker) -> Non
     assert cold.find(queue, 1, 4, None) != []
 
 
-def test_the_log_is_asked_for_from_a_place_on_until_its_end(maker: StoreMaker) -> None:
+def test_log_asked_for_from_place_on_until_end(maker: StoreMaker) -> None:
     store, _ = old(maker)
     log = store.commit_log
     cold = reads(store, memory := Memory())
@@ -275,7 +273,7 @@ def test_the_log_is_asked_for_from_a_place_on_until_its_end(maker: StoreMaker) -
     assert finish(cold.load_log(log.own_from)) == log.max_offset
 
 
-def test_one_cold_page_matters_only_to_reads_that_need_it(maker: StoreMaker) -> None:
+def test_cold_page_delays_only_reads_that_need_it(maker: StoreMaker) -> None:
     store, queue = old(maker)
     cold = reads(store, memory := Memory())
     files = [*queue.files.files, *store.commit_log.files.files]
@@ -285,7 +283,7 @@ def test_one_cold_page_matters_only_to_reads_that_need_it(maker: StoreMaker) -> 
     assert cold.find(queue, 90, 1, None) == []
 
 
-def test_deleted_and_damaged_places_are_left_to_the_read(maker: StoreMaker) -> None:
+def test_deleted_and_damaged_places_are_left_to_read(maker: StoreMaker) -> None:
     store, queue = old(maker)
     memory = Memory()
     cold = reads(store, memory)
@@ -315,12 +313,12 @@ def test_the_kernel_knows_what_is_in_memory(tmp_path: Path) -> None:
     files.read_ahead(file, 0, 4096)
 
 
-def test_what_cannot_be_asked_for_counts_as_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_asked_for_counts_as_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.files.file_system._mincore", lambda *_: -1)
     assert FileSystem().is_resident(mmap.mmap(-1, 4096), 0, 4096)
 
 
-def test_a_disk_that_cannot_read_is_an_error_with_the_path(maker: StoreMaker) -> None:
+def test_disk_that_cannot_read_is_error_with_path(maker: StoreMaker) -> None:
     class Broken(FaultyFileSystem):
         def read_into_memory(self, file: object, start: int, end: int) -> None:
             raise OSError(errno.EIO, "Input/output error")
@@ -413,25 +411,21 @@ def test_begin_of_idle_queue_is_preloaded_for_retention(maker: StoreMaker, monke
     assert retention.reading_for(store.queues) is None
 
 
-def test_a_queue_that_is_mapped_but_not_in_memory_is_read_too(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mapped_queue_outside_memory_is_loaded(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     store, retention = behind_its_log(maker)
     retention.correct_queues(store.queues)
     monkeypatch.setattr(FileSystem, "is_resident", lambda *_: False)
     assert retention.reading_for(store.queues) is not None
 
 
-def test_queue_with_only_its_begin_in_memory_is_read_too(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_with_only_begin_in_memory_read_too(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     store, retention = behind_its_log(maker)
     retention.correct_queues(store.queues)
     monkeypatch.setattr(FileSystem, "is_resident", lambda self, map_, start, end: start == 0)
     assert retention.reading_for(store.queues) is not None
 
 
-def test_unreadable_queue_is_an_error_and_deleted_queue_is_not(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_queue_error_and_deleted_queue_not(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -64,7 +64,7 @@ def test_records_behind_one_another_share_a_view(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "got"), [(-1, 1), (0, 1), (1, 1), (7, 7), (32, 32), (1000, 32)])
-def test_a_read_gives_at_least_one_and_at_most_32_messages(store: MessageStore, wanted: int, got: int) -> None:
+def test_read_returns_one_to_32_messages(store: MessageStore, wanted: int, got: int) -> None:
     for _ in range(40):
         put(store)
     found = store.reader.get_message(("T", 0), 0, wanted)
@@ -86,7 +86,7 @@ def test_a_read_gives_at_most_256_kib(maker: StoreMaker) -> None:
     assert (offsets(found), found.size_bytes) == ([0, 1, 2, 3], 262_144)
 
 
-def test_records_far_from_end_count_as_cold_with_smaller_reads(maker: StoreMaker) -> None:
+def test_records_far_from_end_give_smaller_reads(maker: StoreMaker) -> None:
     store = maker(physical_memory_bytes=1000)  # 400 bytes are in memory
     for _ in range(30):
         put(store)
@@ -101,7 +101,7 @@ def test_records_far_from_end_count_as_cold_with_smaller_reads(maker: StoreMaker
     assert offsets(store.reader.get_message(("T", 0), first_in_memory, 32)) == list(range(first_in_memory, 30))
 
 
-def test_records_on_disk_come_with_at_most_64_kib(maker: StoreMaker) -> None:
+def test_read_from_disk_returns_at_most_64_kib(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=1024 * 1024, physical_memory_bytes=1)
     for _ in range(4):
         put(store, body=bytes(32768 - FIXED))
@@ -117,13 +117,13 @@ TAKES_MORE: Final[dict[str, Any]] = {"max_transfer_bytes_asked": 20 * (FIXED + 4
 )
 @pytest.mark.parametrize("memory_bytes", [2**30, 1])
 @pytest.mark.parametrize("codes", [None, frozenset({tags_code("A")})])
-def test_large_read_is_honoured_up_to_its_own_limits(
+def test_large_read_honoured_up_to_own_limits(
     maker: StoreMaker, codes: frozenset[int] | None, memory_bytes: int, wanted: int, most_records: int, got: int
 ) -> None:
     store = maker(**TAKES_MORE, max_transfer_count_in_memory=3, physical_memory_bytes=memory_bytes)
     for _ in range(40):
         put(store, tags_code=tags_code("A"))
-    for _ in range(2):  # the second time as what an earlier process wrote
+    for _ in range(2):  # the second time as records of an earlier process
         found = store.reader.get_message(("T", 0), 0, wanted, codes, most_records * (FIXED + 4))
         assert (offsets(found), found.next_begin_offset) == (list(range(got)), got)
         assert found.size_bytes == got * (FIXED + 4)
@@ -143,7 +143,7 @@ def test_a_thousand_messages_come_as_they_were_stored(maker: StoreMaker) -> None
             as_found_at_start(store)
 
 
-def test_unit_with_huge_size_hides_nothing_from_large_read(store: MessageStore) -> None:
+def test_huge_unit_hides_nothing_from_large_read(store: MessageStore) -> None:
     for _ in range(200):
         put(store, queue_id=1, body=bytes(2000))
     for _ in range(4):
@@ -168,7 +168,7 @@ def test_only_the_low_32_bits_are_compared(store: MessageStore) -> None:
     assert offsets(store.reader.get_message(("T", 0), 0, 32, frozenset({-1}))) == [1]
 
 
-def test_a_filter_that_matches_nothing_goes_on_after_800_units(maker: StoreMaker) -> None:
+def test_filter_without_match_returns_after_800_units(maker: StoreMaker) -> None:
     store = maker(consume_queue_file_size_bytes=20_000)
     for _ in range(1100):
         put(store, tags="A")
@@ -179,7 +179,7 @@ def test_a_filter_that_matches_nothing_goes_on_after_800_units(maker: StoreMaker
     assert outcome(store.reader.get_message(("T", 0), 0, 950, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 950)
 
 
-def test_a_full_read_leaves_the_next_unit_for_the_next_read(store: MessageStore) -> None:
+def test_full_read_leaves_next_unit_for_next_read(store: MessageStore) -> None:
     for tags in ("A", "B", "A", "A"):
         put(store, tags=tags)
     found = store.reader.get_message(("T", 0), 0, 2, frozenset({tags_code("A")}))
@@ -190,7 +190,7 @@ def remove_first_log_file(store: MessageStore) -> None:
     del store.commit_log.files.files[0]
 
 
-def test_messages_of_a_removed_commit_log_file_are_passed_over(store: MessageStore) -> None:
+def test_messages_of_removed_commit_log_file_passed_over(store: MessageStore) -> None:
     for _ in range(10):
         put(store, body=bytes(15_000))
     remove_first_log_file(store)
@@ -198,7 +198,7 @@ def test_messages_of_a_removed_commit_log_file_are_passed_over(store: MessageSto
     assert (found.status, offsets(found), found.next_begin_offset) == (GetMessageStatus.FOUND, [4, 5, 6, 7, 8, 9], 10)
 
 
-def test_only_removed_messages_say_so_and_the_reader_gets_on(store: MessageStore) -> None:
+def test_read_of_removed_messages_only_moves_on(store: MessageStore) -> None:
     for queue_id in (0, 0, 1, 1, 1, 1):
         put(store, "T", queue_id, body=bytes(15_000))
     remove_first_log_file(store)
@@ -232,7 +232,7 @@ def test_own_records_are_read_as_found_ones_are(maker: StoreMaker) -> None:
     assert own == results()
 
 
-def test_records_of_an_earlier_process_are_looked_at_once(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_earlier_process_are_looked_at_once(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []  # positions in the file
 
     def noted(buffer: mmap, positions: Sequence[int], *arguments: Any) -> bool:
@@ -265,7 +265,7 @@ def test_damaged_record_of_earlier_process_is_always_skipped(store: MessageStore
     assert store.commit_log.damage.count == 1
 
 
-def test_own_records_whose_file_is_gone_send_the_reader_on(maker: StoreMaker) -> None:
+def test_own_records_whose_file_gone_send_reader_on(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=4096)
     for number in range(60):
         put(store, body=bytes(200), queue_id=number % 2)
@@ -299,7 +299,7 @@ def test_damaged_unit_yields_nothing_false_and_hides_nothing(store: MessageStore
     assert outcome(store.reader.get_message(("T", 0), 1, 1)) == (GetMessageStatus.FOUND, 3)
 
 
-def test_unit_with_huge_size_ends_a_read_and_next_one_skips_it(store: MessageStore) -> None:
+def test_huge_unit_ends_read_and_is_skipped_next(store: MessageStore) -> None:
     for _ in range(4):
         put(store)
     as_found_at_start(store)
@@ -327,7 +327,7 @@ def test_missing_consume_queue_file_advances_reader_to_next(store: MessageStore)
     assert store.reader.get_message(queue, 50, 32).message_count == 10
 
 
-def test_views_stay_valid_when_topic_and_store_are_gone(store: MessageStore) -> None:
+def test_views_stay_valid_when_topic_and_store_gone(store: MessageStore) -> None:
     put(store, body=b"still here")
     view = store.reader.get_message(("T", 0), 0, 1).buffers[0]
     store.destroy()

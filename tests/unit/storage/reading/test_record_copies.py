@@ -77,7 +77,7 @@ def read(store: MessageStore, reader: CopyReader, *places: Appended) -> list[Ent
 
 @SEVERAL
 @given(messages=st.lists(st.tuples(ENDING, st.binary(max_size=40), HOSTS), min_size=1, max_size=6))
-def test_what_is_read_is_what_decoding_each_record_gives(
+def test_what_read_what_decoding_each_record_gives(
     store: MessageStore, messages: list[tuple[bytes, bytes, bytes]]
 ) -> None:
     places = [put(store, *message) for message in messages]
@@ -98,9 +98,7 @@ def test_what_is_read_is_what_decoding_each_record_gives(
 
 @SEVERAL
 @given(at=st.integers(0, 300), value=st.integers(0, 255), learned=st.booleans())
-def test_a_damaged_record_is_read_as_the_slow_way_reads_it(
-    store: MessageStore, at: int, value: int, learned: bool
-) -> None:
+def test_damaged_record_read_as_slow_way_reads(store: MessageStore, at: int, value: int, learned: bool) -> None:
     good, bad = (put(store, b"TAGS\x01a\x02UNIQ_KEY\x010123456789ABCDEF\x02" + PLACE) for _ in range(2))
     reader = CopyReader(find_of(store, []))
     if learned:
@@ -122,7 +120,7 @@ def test_a_unit_that_points_nowhere_gives_nothing(store: MessageStore, unit: tup
         assert [copy is None for copy in copies] == [each == unit for each in units]
 
 
-def test_records_of_several_files_are_read_in_one_go(store: MessageStore) -> None:
+def test_records_of_several_files_read_in_one_go(store: MessageStore) -> None:
     places = [put(store, b"TAGS\x01a\x02" + PLACE, bytes(20_000)) for _ in range(10)]
     looked: list[int] = []
     reader = CopyReader(find_of(store, looked))
@@ -142,7 +140,7 @@ def test_what_it_remembers_has_a_bound(store: MessageStore, monkeypatch: pytest.
 
 @SEVERAL
 @given(messages=st.lists(st.tuples(PROPERTIES, st.binary(max_size=40), HOSTS, HOSTS), min_size=1, max_size=6))
-def test_a_copy_is_the_record_that_encoding_it_anew_would_give(
+def test_copy_record_that_encoding_anew_would_give(
     store: MessageStore, messages: list[tuple[bytes, bytes, bytes, bytes]]
 ) -> None:
     entries, expected, queues = [], [], [store.queue("T", queue_id) for queue_id in (0, 1)]

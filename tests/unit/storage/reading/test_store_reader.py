@@ -31,7 +31,7 @@ def test_units_are_given_within_the_visible_range(
     assert store.reader.queue_units("T", 1, index, count) == []
 
 
-def test_a_lost_message_has_the_time_of_the_next_one(maker: StoreMaker) -> None:
+def test_lost_message_has_time_of_next_one(maker: StoreMaker) -> None:
     store = filled(maker)
     times = [finish(store.reader.store_time("T", 0, number)) for number in range(100)]
     copy = maker.killed_copy(store)
@@ -98,9 +98,7 @@ def test_an_unknown_or_empty_queue_gives_zero(store: MessageStore) -> None:
     ("timestamp", "queue_offset"),
     [(-1000, 0), (0, 0), (10, 1), (14, 1), (15, 1), (16, 2), (20, 2), (29, 3), (30, 3), (99999, 3)],
 )
-def test_the_nearest_message_is_found_and_the_older_one_of_two(
-    maker: StoreMaker, timestamp: int, queue_offset: int
-) -> None:
+def test_nearest_message_found_and_older_one_of_two(maker: StoreMaker, timestamp: int, queue_offset: int) -> None:
     store = fill(maker, [0, 10, 20, 30])
     assert finish(store.reader.offset_by_time("T", 0, START + timestamp)) == queue_offset
 
@@ -111,7 +109,7 @@ def test_the_file_that_covers_the_time_is_searched(maker: StoreMaker) -> None:
         assert finish(store.reader.offset_by_time("T", 0, START + queue_offset * 10)) == queue_offset
 
 
-def test_file_deleted_during_cold_search_hides_no_other_file(maker: StoreMaker) -> None:
+def test_file_deleted_during_cold_search_hides_no_other(maker: StoreMaker) -> None:
     store = fill(maker, range(0, 1700, 10), file_system=NothingInMemory())
     search = store.reader.offset_by_time("T", 0, START + 700)
     assert next(search)  # the last unit of the first file
@@ -137,7 +135,7 @@ def test_expired_messages_are_not_found(maker: StoreMaker) -> None:
     assert finish(store.reader.offset_by_time("T", 0, START)) == first_left
 
 
-def test_a_queue_that_has_expired_altogether_gives_its_end(maker: StoreMaker) -> None:
+def test_queue_that_has_expired_altogether_gives_its_end(maker: StoreMaker) -> None:
     store = fill(maker, [0, 10])
     store.queue("T", 0).min_offset = 2
     assert finish(store.reader.offset_by_time("T", 0, START)) == 2

@@ -65,7 +65,7 @@ def overwrite(queue: ConsumeQueue, queue_offset: int, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("unit", [bytes(20), UNIT.pack(-1, 100, 0), UNIT.pack(5000, 0, 0), UNIT.pack(5000, -100, 0)])
-def test_queue_ends_before_first_bad_unit_and_rest_is_cleared(tmp_path: Path, unit: bytes) -> None:
+def test_queue_ends_before_first_bad_unit(tmp_path: Path, unit: bytes) -> None:
     overwrite(fill(make(tmp_path), 14), 8, unit)
     queue = loaded(tmp_path)
     recover_queue(queue, FileSystem(), 2**62)
@@ -99,7 +99,7 @@ def test_a_queue_without_files_stays_empty(tmp_path: Path) -> None:
     assert truncate_queue(queue, 0) == 0
 
 
-def test_blank_units_count_as_units_but_not_as_messages(tmp_path: Path) -> None:
+def test_blank_units_are_units_without_messages(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.start_at(8, 1800, 100)
     queue = loaded(tmp_path)
@@ -111,7 +111,7 @@ def test_blank_units_count_as_units_but_not_as_messages(tmp_path: Path) -> None:
     assert newest_unit(queue) == oldest_unit(queue) == (1800, 100, 7)
 
 
-def test_first_message_after_many_lost_ones_is_found_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_message_after_many_lost_ones_found_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "scratch"
     files = MappedFileQueue(FileSystem(), tmp_path / "q", 2_000_000, reserve_step_bytes=100, scratch=scratch)
     queue = ConsumeQueue("T", 0, files, LOG_FILE_SIZE)
@@ -129,7 +129,7 @@ def test_first_message_after_many_lost_ones_is_found_directly(tmp_path: Path, mo
     assert len(looked_at) < 2000
 
 
-def test_truncating_keeps_what_ends_before_the_end_of_the_log(tmp_path: Path) -> None:
+def test_truncating_keeps_what_ends_before_end_of_log(tmp_path: Path) -> None:
     queue = fill(make(tmp_path), 12)
     assert truncate_queue(queue, 1700) == 5
     assert (queue.next_offset, queue.max_physical_offset) == (7, 1700)
@@ -139,7 +139,7 @@ def test_truncating_keeps_what_ends_before_the_end_of_the_log(tmp_path: Path) ->
     assert queue.files.files == []
 
 
-def test_cutting_at_a_file_border_leaves_no_empty_file(tmp_path: Path) -> None:
+def test_cutting_at_file_border_leaves_no_empty_file(tmp_path: Path) -> None:
     queue = fill(make(tmp_path), 12)
     cut_queue(queue, 5)
     assert [file.start for file in queue.files.files] == [0]
@@ -147,14 +147,14 @@ def test_cutting_at_a_file_border_leaves_no_empty_file(tmp_path: Path) -> None:
     assert queue.unit(5) == (1500, 100, 7)
 
 
-def test_min_offset_is_the_first_message_the_log_still_has(tmp_path: Path) -> None:
+def test_min_offset_is_first_message_log_still_has(tmp_path: Path) -> None:
     queue = fill(make(tmp_path), 12)
     for log_start, wanted in ((-1, 0), (0, 0), (1000, 0), (1001, 1), (1850, 9), (2100, 11), (2101, 12), (10**6, 12)):
         correct_min_offset(queue, log_start)
         assert queue.min_offset == wanted, log_start
 
 
-def test_blank_units_stay_hidden_when_log_begins_at_zero(tmp_path: Path) -> None:
+def test_blank_units_stay_hidden_at_log_zero(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.start_at(8, 1800, 100)
     fill(queue, 2)
@@ -162,7 +162,7 @@ def test_blank_units_stay_hidden_when_log_begins_at_zero(tmp_path: Path) -> None
     assert queue.min_offset == 8
 
 
-def test_clean_start_loses_no_unit_after_a_damaged_one(tmp_path: Path) -> None:
+def test_clean_start_loses_no_unit_after_damaged_one(tmp_path: Path) -> None:
     overwrite(fill(make(tmp_path), 14), 11, bytes(20))
     queue = loaded(tmp_path)
     resume_queue(queue, FileSystem())
@@ -223,7 +223,7 @@ def test_queue_not_bounded_by_messages_returns_no_ends(tmp_path: Path, number: i
 
 
 @pytest.mark.parametrize("hurt", ["magic", "body", "topic", "nothing"])
-def test_a_queue_ends_intact_if_its_last_record_does(maker: StoreMaker, hurt: str) -> None:
+def test_queue_ends_intact_if_its_last_record_does(maker: StoreMaker, hurt: str) -> None:
     store = maker()
     at = {"magic": 4, "body": 90, "topic": 93, "nothing": 1000}[hurt]  # the body is "body"
     put(store)
@@ -242,7 +242,7 @@ def test_a_queue_ends_intact_if_its_last_record_does(maker: StoreMaker, hurt: st
 
 @pytest.mark.parametrize("good", [0, 1, 511, 512, 513, 1024, 1025])
 @pytest.mark.parametrize("more", [1, 511, 512, 2000])
-def test_last_unit_is_found_before_any_number_of_zeros(tmp_path: Path, good: int, more: int) -> None:
+def test_last_unit_found_before_any_number_of_zeros(tmp_path: Path, good: int, more: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(UNIT.pack(5000, 100, 0) * good + bytes(more * 20))
     files = FileSystem()
@@ -298,7 +298,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         find_good_units(mapped, Broken())
 
 
-def test_a_unit_of_an_expired_record_is_no_dangling_one(maker: StoreMaker) -> None:
+def test_unit_of_expired_record_is_no_dangling_one(maker: StoreMaker) -> None:
     store = maker()
     put(store, "T")
     for _ in range(5):
@@ -322,7 +322,7 @@ def test_lost_messages_in_the_middle_hide_no_other(tmp_path: Path, log_start: in
 
 
 @pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
-def test_lost_messages_at_the_begin_and_the_end_are_hidden(tmp_path: Path, log_file_size: int) -> None:
+def test_lost_messages_at_begin_and_end_are_hidden(tmp_path: Path, log_file_size: int) -> None:
     queue = make(tmp_path, log_file_size=log_file_size)
     queue.start_at(4, 1400, 100)
     fill(queue, 1)
@@ -334,7 +334,7 @@ def test_lost_messages_at_the_begin_and_the_end_are_hidden(tmp_path: Path, log_f
 
 
 @pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
-def test_messages_are_lost_with_those_that_stand_for_them(tmp_path: Path, log_file_size: int) -> None:
+def test_messages_lost_with_those_that_stand_for_them(tmp_path: Path, log_file_size: int) -> None:
     queue = fill(make(tmp_path, log_file_size=log_file_size), 12)
     assert lose_units(queue, 1300, 1500) == 2
     assert lose_units(queue, 1500, 1600) == 1
@@ -346,7 +346,7 @@ def test_messages_are_lost_with_those_that_stand_for_them(tmp_path: Path, log_fi
 
 
 @pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
-def test_a_queue_that_is_cut_does_not_end_with_lost_messages(tmp_path: Path, log_file_size: int) -> None:
+def test_cut_queue_never_ends_with_lost_messages(tmp_path: Path, log_file_size: int) -> None:
     queue = fill(make(tmp_path, log_file_size=log_file_size), 8)
     lose_units(queue, 1500, 1700)
     assert truncate_queue(queue, 1750) == 1
@@ -378,7 +378,7 @@ def test_damaged_ranges_of_queue_match_exhaustive_search(tmp_path: Path, monkeyp
         assert parts_with_units(queue, begins, ends) == wanted, f"seed {seed}"
 
 
-def test_lost_units_of_a_start_that_was_interrupted_hide_no_others(tmp_path: Path) -> None:
+def test_lost_units_of_interrupted_start_hide_nothing(tmp_path: Path) -> None:
     queue = fill(make(tmp_path), 12)
     for number in range(1, PER_FILE):  # the disk has the first file, but not yet the second one
         overwrite(queue, number, UNIT.pack(1900, 100, REPEATED_CODE))
@@ -408,7 +408,7 @@ def test_queue_without_records_in_damage_is_barely_read(tmp_path: Path, monkeypa
     assert looks < 10
 
 
-def test_lost_messages_at_the_end_of_a_queue_are_cut(tmp_path: Path) -> None:
+def test_lost_messages_at_end_of_queue_are_cut(tmp_path: Path) -> None:
     queue = fill(make(tmp_path), 12)
     assert lose_units(queue, 1900, 5000) == 3
     assert queue.next_offset == 9

@@ -31,7 +31,7 @@ from triomq.storage.recovery.queue_recovery import ends_intact
 FILE: Final = 65536
 
 
-def test_a_clean_start_looks_only_at_the_last_record(maker: StoreMaker) -> None:
+def test_clean_start_looks_only_at_last_record(maker: StoreMaker) -> None:
     store = filled(maker)
     end = store.commit_log.max_offset
     store.close()
@@ -68,7 +68,7 @@ def test_clean_start_uses_readahead_only_for_log_walk(maker: StoreMaker, monkeyp
     assert mapped_without_read_ahead(maker.root / "store") == log_and_queue_files(maker.root / "store")
 
 
-def test_clean_start_maps_only_the_queue_of_last_record(maker: StoreMaker) -> None:
+def test_clean_start_maps_only_queue_of_last_record(maker: StoreMaker) -> None:
     store = filled(maker, 90, topics=("T", "U", "V", "W"))
     wanted = {topic: bodies(store, topic) for topic in ("T", "U", "V", "W")}
     store.close()
@@ -79,7 +79,7 @@ def test_clean_start_maps_only_the_queue_of_last_record(maker: StoreMaker) -> No
     assert [put(again, topic).queue_offset for topic in "TUVW"] == [23, 23, 22, 22]
 
 
-def test_clean_start_syscalls_do_not_grow_with_queue_length(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_clean_start_syscalls_ignore_queue_length(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker()
     for number in range(49 + 50):  # "long" has files that are full, and both are read from
         put(store, "long" if number else "short")
@@ -151,7 +151,7 @@ def test_units_of_lost_records_vouch_for_no_others(maker: StoreMaker, is_all_los
 
 
 @pytest.mark.parametrize("ahead_ms", [1, 10**9, 2**62])
-def test_a_checkpoint_ahead_of_the_log_vouches_for_nothing(maker: StoreMaker, ahead_ms: int) -> None:
+def test_checkpoint_ahead_of_log_vouches_for_nothing(maker: StoreMaker, ahead_ms: int) -> None:
     """Its times are those of messages that the log does not have: what else they vouch for may be gone as well."""
     store = filled(maker, 150)
     maker.clock.now_ms += 100_000
@@ -209,7 +209,7 @@ def test_stale_record_after_log_end_is_not_accepted(maker: StoreMaker) -> None:
     assert report(again).truncated_bytes > 0
 
 
-def test_a_blank_record_at_the_very_end_stays_the_end(maker: StoreMaker) -> None:
+def test_blank_record_at_very_end_stays_end(maker: StoreMaker) -> None:
     store = filled(maker, 80, topics=("T",))
     end = max(
         unit.physical_offset + unit.size
@@ -260,7 +260,7 @@ def test_queue_pointing_beyond_log_end_is_truncated(maker: StoreMaker) -> None:
     assert (put(again, "T").physical_offset, put(again, "U").queue_offset) == (torn, 4)
 
 
-def test_damage_found_on_clean_start_moves_other_queue_begins(maker: StoreMaker) -> None:
+def test_damage_on_clean_start_moves_queue_begins(maker: StoreMaker) -> None:
     store = maker()
     for topic in ("U", "U", "V", "V"):
         put(store, topic, body=body(7))
@@ -278,11 +278,11 @@ def test_damage_found_on_clean_start_moves_other_queue_begins(maker: StoreMaker)
     assert [len(bodies(again, topic)) for topic in ("U", "V")] == [1, 1]
 
 
-def test_a_queue_begins_with_the_log_after_a_clean_exit(maker: StoreMaker) -> None:
+def test_queue_begins_with_log_after_clean_exit(maker: StoreMaker) -> None:
     store = filled(maker, 200, topics=("T", "U"))
     put(store, "V")
     store.close()
-    log_file(store.config.root, 0).unlink()  # as if it had expired while nobody ran
+    log_file(store.config.root, 0).unlink()  # as if it had expired while the store was closed
     again = maker()
     begins = [again.reader.min_offset_in_queue(topic, 0) for topic in ("T", "U", "V")]
     assert 0 < begins[0] == begins[1]
@@ -303,7 +303,7 @@ def test_a_log_of_zeros_is_an_empty_log(maker: StoreMaker) -> None:
     assert put(again).physical_offset == 0
 
 
-def test_progress_is_told_while_a_long_log_is_read(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_told_while_long_log_is_read(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 50_000)
     store = filled(maker)
     told: list[tuple[int, int]] = []
@@ -314,9 +314,7 @@ def test_progress_is_told_while_a_long_log_is_read(maker: StoreMaker, monkeypatc
     assert {total for _, total in told} == {len(list((again.config.root / "commitlog").iterdir())) * FILE}
 
 
-def test_after_a_crash_the_log_is_synced_and_queues_only_if_they_were_cut(
-    maker: StoreMaker, faulty: FaultyFileSystem
-) -> None:
+def test_crash_start_syncs_log_and_cut_queues(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     """Ten thousand others would take minutes; the next flush makes up for it, and the checkpoint waits for that."""
     store = filled(maker, 20)
     now_ms = maker.clock.now_ms
@@ -337,7 +335,7 @@ def _synced(faulty: FaultyFileSystem) -> set[str]:
     return {directory.parent.name if directory.name == "0" else directory.name for directory in files}
 
 
-def test_a_recovery_that_the_disk_refuses_can_be_tried_again(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_recovery_that_disk_refuses_can_be_tried_again(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = filled(maker, 20)
     copy = maker.killed_copy(store)
     overwrite(queue_file(copy, "T", 0), 3 * 20, bytes(7 * 20))

@@ -22,7 +22,7 @@ def state(root: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("name", ["store-normal", "store-crash", "store-powerloss", "store-trimmed"])
-def test_apache_store_opens_with_its_sizes_and_stays_unchanged(unpack: Unpack, name: str) -> None:
+def test_apache_store_opens_with_sizes_and_stays_unchanged(unpack: Unpack, name: str) -> None:
     root = unpack(name)
     before = state(root)
     with StoppedStore(root) as store:
@@ -32,7 +32,7 @@ def test_apache_store_opens_with_its_sizes_and_stays_unchanged(unpack: Unpack, n
     assert state(root) == before
 
 
-def test_its_queues_end_and_begin_as_in_a_running_store(maker: StoreMaker) -> None:
+def test_queues_end_and_begin_as_in_running_store(maker: StoreMaker) -> None:
     store = filled(maker)
     ends = {(queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset) for queue in store.queues}
     store.close()
@@ -41,19 +41,19 @@ def test_its_queues_end_and_begin_as_in_a_running_store(maker: StoreMaker) -> No
     assert found == ends
 
 
-def test_a_store_that_a_broker_runs_on_is_refused(maker: StoreMaker) -> None:
+def test_store_that_broker_runs_on_is_refused(maker: StoreMaker) -> None:
     store = filled(maker, 1)
     with pytest.raises(StoreLockedError, match=str(os.getpid())), StoppedStore(store.config.root):
         pass
 
 
-def test_what_is_no_store_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
+def test_what_no_store_refused_and_nothing_made(tmp_path: Path) -> None:
     with pytest.raises(StoreLayoutError, match="is no store"), StoppedStore(tmp_path / "no"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_file_of_impossible_size_is_rejected_and_lock_released(tmp_path: Path) -> None:
+def test_file_of_impossible_size_rejected_and_lock_released(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     file = tmp_path / "commitlog" / ("0" * 20)
     file.write_bytes(b"short")
@@ -95,7 +95,7 @@ def test_stored_offsets_are_read(maker: StoreMaker) -> None:
 @pytest.mark.parametrize(
     "content", ['{"offsetTable":[1]}', '{"offsetTable":{"T@G":{0:"x"}}}', '{"offsetTable":{"T@G":1}}']
 )
-def test_a_table_of_offsets_that_is_none_is_named(maker: StoreMaker, content: str) -> None:
+def test_table_of_offsets_that_is_none_is_named(maker: StoreMaker, content: str) -> None:
     store = filled(maker, 1)
     store.close()
     path = store.config.root / "config" / "consumerOffset.json"

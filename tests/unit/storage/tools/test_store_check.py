@@ -1,4 +1,4 @@
-"""A check finds what is wrong and nothing else."""
+"""A check finds all defects and nothing else."""
 
 import shutil
 import struct
@@ -32,7 +32,7 @@ def kinds(report: CheckReport) -> list[tuple[ProblemKind, int, int]]:
 
 
 def rebuild(root: Path, report: CheckReport) -> None:
-    """What docs/cli.md recommends: the next start reads the whole log and builds anew what was deleted."""
+    """As docs/cli.md recommends: the next start reads the whole log and rebuilds the deleted queues."""
     for problem in report.problems:
         if problem.kind in {ProblemKind.MISSING_UNIT, ProblemKind.WRONG_UNIT}:
             topic, _, queue_id = problem.place.rpartition(":")
@@ -67,7 +67,7 @@ def test_unit_added_by_apache_crash_recovery_is_reported(unpack: Unpack) -> None
     ]
 
 
-def test_a_power_loss_of_apaches_shows_all_its_kinds(unpack: Unpack) -> None:
+def test_power_loss_of_apaches_shows_all_its_kinds(unpack: Unpack) -> None:
     report = checked(unpack("store-powerloss"))
     assert report.log_end == 264202
     assert [(problem.kind, problem.place.rpartition("/")[2]) for problem in report.problems] == [
@@ -80,7 +80,7 @@ def test_a_power_loss_of_apaches_shows_all_its_kinds(unpack: Unpack) -> None:
     ]
 
 
-def test_groups_that_are_ahead_of_a_queue_are_found(unpack: Unpack) -> None:
+def test_groups_that_are_ahead_of_queue_are_found(unpack: Unpack) -> None:
     report = checked(unpack("store-trimmed"))
     assert (report.records, report.units) == (51, 51)
     assert [(problem.kind, problem.place) for problem in report.problems] == [
@@ -90,7 +90,7 @@ def test_groups_that_are_ahead_of_a_queue_are_found(unpack: Unpack) -> None:
 
 
 @pytest.mark.parametrize("made_again", [True, False])
-def test_records_of_a_topic_that_apache_deleted_lack_no_unit(maker: StoreMaker, made_again: bool) -> None:
+def test_records_of_topic_apache_deleted_need_no_unit(maker: StoreMaker, made_again: bool) -> None:
     report = checked(deleted_by_apache(maker, "T", made_again=made_again))
     assert report.problems == []
     assert report.units == (104 if made_again else 101)
@@ -102,7 +102,7 @@ def test_lost_queue_of_known_topic_is_reported_missing(maker: StoreMaker) -> Non
     assert kinds(checked(root)) == [(ProblemKind.MISSING_UNIT, 0, 100), (ProblemKind.MISSING_UNIT, 0, 1)]
 
 
-def test_after_a_crash_the_table_of_topics_proves_no_deletion(maker: StoreMaker) -> None:
+def test_after_crash_table_of_topics_proves_no_deletion(maker: StoreMaker) -> None:
     root = deleted_by_apache(maker, "T", made_again=False)
     (root / "abort").touch()
     assert kinds(checked(root)) == [(ProblemKind.MISSING_UNIT, 0, 100), (ProblemKind.MISSING_UNIT, 0, 1)]
@@ -176,7 +176,7 @@ def test_delayed_messages_may_have_their_delivery_time(maker: StoreMaker) -> Non
     ]
 
 
-def test_a_delivery_time_may_lie_before_the_store_time(maker: StoreMaker) -> None:
+def test_delivery_time_may_lie_before_store_time(maker: StoreMaker) -> None:
     store = maker()
     put(store)
     maker.clock.now_ms -= 3_600_000
@@ -200,7 +200,7 @@ def test_prepared_records_need_no_unit(maker: StoreMaker) -> None:
     assert checked(store.config.root).problems == []
 
 
-def test_empty_files_and_those_behind_a_gap_are_named_and_left(root: Path) -> None:
+def test_empty_and_stray_files_are_named_and_kept(root: Path) -> None:
     (root / "abort").touch()  # without it a gap is refused
     log_file(root, 65536).unlink()
     empty = queue_file(root, "T", 2000)
@@ -248,7 +248,7 @@ def test_every_part_of_an_index_unit_is_verified(
     ],
     ids=["end time", "end offset", "slot"],
 )
-def test_what_hides_index_units_from_a_search_is_found(unpack: Unpack, position: int, text: str) -> None:
+def test_what_hides_index_units_from_search_is_found(unpack: Unpack, position: int, text: str) -> None:
     root = unpack("store-normal")
     path = min((root / "index").iterdir())
     overwrite(path, position, bytes(4))
@@ -259,7 +259,7 @@ def test_what_hides_index_units_from_a_search_is_found(unpack: Unpack, position:
 
 
 @pytest.mark.parametrize("count", [-(2**31) + 149, 1, 0])
-def test_an_index_file_that_denies_its_units_is_found(unpack: Unpack, count: int) -> None:
+def test_index_file_that_denies_its_units_is_found(unpack: Unpack, count: int) -> None:
     root = unpack("store-normal")
     path = min((root / "index").iterdir())
     overwrite(path, 36, struct.pack(">i", count))
@@ -304,7 +304,7 @@ def test_what_is_no_index_file_is_named(unpack: Unpack) -> None:
     assert "too short" in problems[2].text
 
 
-def test_an_index_file_may_be_full_but_not_fuller(maker: StoreMaker) -> None:
+def test_index_file_may_be_full_but_not_fuller(maker: StoreMaker) -> None:
     store = maker()
     for number in range(160):  # a file takes 149
         put(store, properties=b"KEYS\x01a%d" % number)
@@ -354,7 +354,7 @@ def test_rocketmq_5_tag_index_entries_are_no_problem(maker: StoreMaker) -> None:
     assert checked(store.config.root).problems == []
 
 
-def test_times_that_no_index_unit_can_hold_are_no_problem(maker: StoreMaker) -> None:
+def test_times_too_long_for_index_unit_are_fine(maker: StoreMaker) -> None:
     store = maker()
     for _ in range(2):
         put(store, properties=b"KEYS\x01a")
@@ -363,7 +363,7 @@ def test_times_that_no_index_unit_can_hold_are_no_problem(maker: StoreMaker) -> 
     assert checked(store.config.root).problems == []
 
 
-def test_lost_units_are_fine_if_they_refer_to_their_own_queue(maker: StoreMaker) -> None:
+def test_lost_units_must_name_their_own_queue(maker: StoreMaker) -> None:
     store = filled(maker)
     copy = maker.killed_copy(store)
     lost = store.reader.queue_units("T", 0, 3, 1)[0]
@@ -398,7 +398,7 @@ def test_index_units_of_lost_messages_are_no_problem(maker: StoreMaker) -> None:
     assert checked(root).problems == []
 
 
-def test_a_damaged_table_is_told_before_the_log_is_read(root: Path) -> None:
+def test_damaged_table_is_told_before_log_is_read(root: Path) -> None:
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "topics.json").write_text("{")
     read: list[int] = []
@@ -407,7 +407,7 @@ def test_a_damaged_table_is_told_before_the_log_is_read(root: Path) -> None:
     assert read == []
 
 
-def test_an_index_whose_first_record_has_expired_is_verified(maker: StoreMaker) -> None:
+def test_index_whose_first_record_has_expired_is_verified(maker: StoreMaker) -> None:
     store = maker()
     for number in range(40):
         put(store, body=bytes(2000), properties=f"KEYS\x01a{number}".encode())
