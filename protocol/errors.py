@@ -224,14 +224,14 @@ class SubscriptionGroupNotExistError(BrokerResponseError):
 class NoBuyerIdError(BrokerResponseError):
     """NO_BUYER_ID(204): this broker does not serve the unit of the client."""
 
-    response_code: ClassVar[int] = 204
+    response_code: ClassVar[int] = ResponseCode.NO_BUYER_ID
     is_retriable_elsewhere = True
 
 
 class NotInCurrentUnitError(BrokerResponseError):
     """NOT_IN_CURRENT_UNIT(205): this broker belongs to another unit."""
 
-    response_code: ClassVar[int] = 205
+    response_code: ClassVar[int] = ResponseCode.NOT_IN_CURRENT_UNIT
     is_retriable_elsewhere = True
 
 
