@@ -82,9 +82,9 @@ def _fill(options: argparse.Namespace, folder: Path) -> int:
             queue = store.queue(_TOPIC, number % options.queues)
             message = entry(queue, body, properties, born_timestamp=stored_ms, born_host=_HOST, store_host=_HOST)
             if options.kind == "level":
-                broker.schedule.put(_LEVEL, message)
+                broker.delayed.schedule.put(_LEVEL, message)
             else:
-                broker.timer.put(due_ms, message)
+                broker.delayed.timer.put(due_ms, message)
         broker.save_tables()
     return due_ms
 

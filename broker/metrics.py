@@ -66,7 +66,7 @@ class BrokerMetrics:
     def not_ready(self) -> str:
         """Return the reason why the broker does not serve now; "" while it does."""
         broker = self._broker
-        if not broker.is_serving or broker.stopping.is_set():
+        if not broker.is_serving or broker.acceptors.stopping.is_set():
             return "the broker stops" if broker.is_serving else "the broker starts"
         return str(broker.store.refused.error() or "") or self.failure()
 
@@ -218,7 +218,7 @@ class BrokerMetrics:
                 missing[group.name] += not (topic.startswith(RETRY_PREFIX) or self._broker.topics.get(topic))
                 yield PAUSE
         for name, counts in (
-            ("triomq_stalled_queues", self._broker.stalls.by_group()),
+            ("triomq_stalled_queues", self._broker.housekeeping.stalls.by_group()),
             ("triomq_duplicate_client_ids", ((group.name, len(group.duplicate_ids)) for group in live)),
             ("triomq_different_subscriptions", ((group.name, len(group.differences)) for group in live)),
             ("triomq_missing_topics", missing.items()),
@@ -255,11 +255,11 @@ class BrokerMetrics:
 
     def _write_delays(self, text: Exposition) -> None:
         broker, statistics = self._broker, self._broker.statistics
-        text.put("rocketmq_half_messages", len(broker.undecided))
+        text.put("rocketmq_half_messages", len(broker.transactions.undecided))
         text.put("rocketmq_commit_messages_total", statistics.committed)
         text.put("rocketmq_rollback_messages_total", statistics.rolled_back)
-        text.put("rocketmq_timing_messages", len(broker.timer), _STORAGE)
-        end_of, delivered = broker.store.reader.max_offset_in_queue, broker.schedule.offsets.get
+        text.put("rocketmq_timing_messages", len(broker.delayed.timer), _STORAGE)
+        end_of, delivered = broker.store.reader.max_offset_in_queue, broker.delayed.schedule.offsets.get
         levels = range(1, len(broker.store.config.delay_levels.delays_ms) + 1)
         waiting = ((label("level", str(n)), max(end_of(SCHEDULE_TOPIC, n - 1) - delivered(n), 0)) for n in levels)
         text.put_all("triomq_delayed_messages", waiting)
@@ -284,7 +284,7 @@ class BrokerMetrics:
             ("queues", len(broker.store.queues), None),
             ("mapped_files", len(pool), pool.limit),
             ("queue_locks", len(groups.locks), None),
-            ("held_pulls", broker.pull_hold.held, None),  # these two are limited by the memory budget
+            ("held_pulls", broker.pulls.hold.held, None),  # these two are limited by the memory budget
             ("paged_reads", broker.worker.waiting, None),
             *broker.routes.sizes(),
         )

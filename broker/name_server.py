@@ -24,7 +24,7 @@ from triomq.broker.network.connection import Connection, ConnectionContext, Port
 from triomq.broker.network.listeners import check_ports
 from triomq.broker.network.sockets import listen
 from triomq.broker.network.tls import ServerTls
-from triomq.broker.pipeline import Pipeline, methods_of
+from triomq.broker.pipeline import Access, Pipeline, methods_of
 from triomq.broker.processors.namesrv import NameServerProcessors
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, log_exposure
 from triomq.broker.services.monitor import Monitor, put_server
@@ -92,7 +92,7 @@ class NameServer:
         self._tls = tls
         self.audit: Final = None if config.audit is None else Audit(config, system_clock_ms)
         methods = methods_of([NameServerProcessors(self.routes, self.key_values, settings)])
-        self.pipeline: Final = Pipeline(self.context, self.routes, methods, audit=self.audit)
+        self.pipeline: Final = Pipeline(self.context, self.routes, methods, Access(None, None, self.audit))
         self.context.service = self.pipeline
 
     def _forget(self, connection: Connection, _closed_by_peer: bool) -> None:

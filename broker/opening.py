@@ -106,7 +106,7 @@ async def _serving(broker: Broker) -> AsyncGenerator[None]:
             await nursery.start(broker.serve, endpoints)
             yield
             await broker.registration.leave()
-            broker.stopping.set()
+            broker.acceptors.stopping.set()
     finally:
         broker.save_tables()
         broker.store.close()

@@ -25,7 +25,7 @@ The invariant
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import is_in
@@ -59,6 +59,19 @@ _RECORD_BYTES: Final = 128  # of a record beside body and properties, about
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 
 
+class Access(NamedTuple):
+    """Who may do what, and how much of it; ``None``: that is not limited, or not recorded."""
+
+    accounts: Accounts | None
+    quotas: Quotas | None
+    audit: Audit | None
+
+    @property
+    def files(self) -> list[Accounts | Quotas]:
+        """The files that are read again when they change."""
+        return [file for file in (self.accounts, self.quotas) if file is not None]
+
+
 def methods_of(families: Iterable[object]) -> dict[int, Method]:
     """Return the methods that are named as request codes, such as ``send_message``, by code."""
     return {
@@ -73,6 +86,7 @@ class Pipeline:
     """Serves the requests of all ports of a server.
 
     Attributes:
+        access: who may do what.
         methods: what serves each code.
         plain_requests: serves plain sends and decisions together; ``None``: a name server.
         overload: refuses late sends; ``None``: likewise.
@@ -83,13 +97,11 @@ class Pipeline:
         context: ConnectionContext,
         routes: RouteTable,
         methods: Mapping[int, Method],
-        *,
-        accounts: Accounts | None = None,
-        audit: Audit | None = None,
-        quotas: Quotas | None = None,
+        access: Access,
         plain_requests: PlainRequests | None = None,
         overload: Overload | None = None,
     ) -> None:
+        self.access: Final = access
         self.methods: Final = dict(methods)
         self.plain_requests: Final = plain_requests
         self.overload: Final = overload
@@ -97,10 +109,8 @@ class Pipeline:
         self._statistics = context.statistics
         self._worker = context.worker
         self._routes = routes
-        self._accounts = accounts
-        self._audit = audit
-        self._quotas = quotas
-        self._is_guarded = accounts is not None or quotas is not None
+        self._accounts, self._quotas, self._audit = access
+        self._is_guarded = access.accounts is not None or access.quotas is not None
         self._log = EventLog(
             LOGGER,
             "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s",

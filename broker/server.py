@@ -6,39 +6,33 @@ services, and last the store.
 Source: behaviour.md A.1, A.20.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 import trio
 
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import Address
-from triomq.broker.audit import Audit
 from triomq.broker.config import BrokerConfig
-from triomq.broker.delayed.delivery import Delivery
-from triomq.broker.delayed.levels import Schedule
-from triomq.broker.delayed.service import ScheduledDelivery
-from triomq.broker.delayed.timer import Timer
-from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
-from triomq.broker.groups.groups import FormerOffsets, GroupNotices, Groups
-from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
-from triomq.broker.groups.queue_locks import QueueLocks
-from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
-from triomq.broker.limits.connections import ConnectionLimits
-from triomq.broker.limits.memory import MemoryBudget
 from triomq.broker.limits.overload import Overload
-from triomq.broker.limits.rates import Quotas
-from triomq.broker.limits.refused import Refusals
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.acceptors import Acceptors, Endpoint
-from triomq.broker.network.client_requests import ClientRequests
-from triomq.broker.network.connection import Connection, ConnectionContext, Service
+from triomq.broker.network.connection import Connection, Service
 from triomq.broker.network.listeners import Listeners
 from triomq.broker.network.tls import ServerTls
-from triomq.broker.pipeline import Method, Pipeline, methods_of
+from triomq.broker.parts import (
+    build_access,
+    build_delayed,
+    build_group_commit,
+    build_groups,
+    build_network,
+    build_transactions,
+    json_table,
+)
+from triomq.broker.pipeline import Access, Pipeline, methods_of
 from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
 from triomq.broker.processors.admin_runtime import RuntimeProcessor
@@ -56,10 +50,8 @@ from triomq.broker.processors.reply import ReplyProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
 from triomq.broker.processors.transaction import TransactionProcessors
-from triomq.broker.pulls.pull_answers import PullAnswers
-from triomq.broker.pulls.pull_hold import PullHold
 from triomq.broker.services.clock_watch import ClockWatch, elapsed_ms, steady_ms
-from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
+from triomq.broker.services.flush import flush_commit_log, flush_consume_queues
 from triomq.broker.services.housekeeping import Housekeeping, Indexing, log_exposure
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import Registration
@@ -70,12 +62,7 @@ from triomq.broker.settings import Settings
 from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
-from triomq.broker.transactions.checks import TransactionChecks
-from triomq.broker.transactions.undecided import Undecided
 from triomq.broker.work import Worker
-from triomq.protocol.message_queue import MessageQueue
-from triomq.storage.config import Durability
-from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
 Gate: TypeAlias = Callable[[Service], Service]
@@ -87,21 +74,23 @@ class Broker:
 
     Attributes:
         config: its settings.
-        pipeline: serves the requests.
-        store, topics, key_values, schedule, timer, undecided: what is on disk.
+        store: messages and queues on disk.
+        context: what the connections share.
+        pulls: answers and holds pulls.
+        group_commit: holds the answers to sends until a flush; ``None``: durability is async.
+        topics, groups: all topics; settings, offsets, members and locks of groups.
         routes: the brokers that registered here, and this one.
-        groups, notices: groups with offsets, members and locks; what tells members that theirs has changed.
-        accounts, quotas: who may do what, and how much of it; ``None``: everybody everything.
-        audit: notes who did what, if that is wanted.
-        statistics: counters.
-        budget: counts the memory that peers make the broker hold.
-        pull_hold, group_commit: requests that wait for messages, for a flush (if sync).
-        stalls, clock_watch: queues whose messages are not consumed; whether the wall clock was set.
-        retention, table_saving, scheduled_delivery, transaction_checks, housekeeping: services.
-        registration: tells name servers of the broker.
-        acceptors, worker, context, connections: the connections and what they share.
-        is_serving, stopping, monitor: whether it has begun to serve; set to stop it; serves metrics, if configured.
+        delayed: the delivery of delayed messages: by level, and by time.
+        transactions: the checks of undecided transactions.
+        housekeeping, retention, registration, table_saving: services.
+        pipeline: serves the requests.
+        listeners, acceptors: the listening ports, and how their connections begin and end.
+        is_serving: whether it has begun to serve.
+        monitor: serves metrics, if configured.
     """
+
+    is_serving = False
+    monitor: Monitor | None = None
 
     def __init__(
         self,
@@ -114,184 +103,107 @@ class Broker:
         gate: Gate | None = None,
         elapsed_clock_ms: Callable[[], int] = elapsed_ms,
     ) -> None:
+        """Build the parts; nothing is read or opened."""
+        random = random or Random()  # noqa: S311  # spreads load, protects nothing
+        stopping, changed, statistics = trio.Event(), Signal(), BrokerStatistics(clock_ms())
+        clocks = ClockWatch(clock_ms, elapsed_clock_ms)
+        access = build_access(config, clock_ms, steady_clock_ms)
         self.config: Final = config
         self.store: Final = store
-        self.stopping: Final = trio.Event()
-        self.is_serving = False
-        self.monitor: Monitor | None = None
-        self.statistics: Final = BrokerStatistics(clock_ms())
-        self.accounts: Final = None if config.acl is None else Accounts(config.acl)
-        self.audit: Final = None if config.audit is None else Audit(config, clock_ms)
-        self._clock_ms = clock_ms
-        self.clock_watch: Final = ClockWatch(clock_ms, elapsed_clock_ms)
-        self._steady_ms = steady_clock_ms
-        self.quotas: Final = (
-            Quotas(config.quotas, steady_clock_ms, has_accounts=config.acl is not None) if config.quotas else None
+        self.context, self.pulls = build_network(config, store, statistics, access.quotas, stopping, self._forget)
+        self.group_commit: Final = build_group_commit(store, self.context, config.sync_flush_timeout_s)
+        self.topics: Final = TopicTable(
+            json_table(store, "topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
         )
-        self._watched_files = cast(list[Accounts | Quotas], [*filter(None, (self.accounts, self.quotas))])
-        self._build_pulls()
-        random = random or Random()  # noqa: S311  # spreads load, protects nothing
-        self._build_tables(steady_clock_ms, random)
-        self._build_delays()
-        self._build_transactions(random)
-        self._build_services()
-        self.pipeline: Final = self._build_pipeline()
-        self.context.service = self.pipeline if gate is None else gate(self.pipeline)
-        self._listeners: Final = Listeners(config.listeners, config.admin_listen)
-        self.acceptors: Final = Acceptors(self.context, self.stopping, tls)
-
-    def _build_pulls(self) -> None:
-        config, store = self.config, self.store
-        self.refusals = Refusals(self.statistics, config.region)
-        self.budget = MemoryBudget(config.memory_budget_bytes, config.unread_high_bytes, self.statistics)
-        self.pull_hold = PullHold(self.budget, filtered_hold_s=config.filtered_hold_s)
-        self.pulls = PullAnswers(
-            store,
-            self.statistics,
-            self.pull_hold,
-            self.refusals,
-            config.max_hold_s,
-            self.budget,
-        )
-        self.worker = Worker(self.refusals, self.budget, self.pulls.serve_arrivals)
-        self.group_commit: GroupCommit | None = None
-        if config.store.durability is Durability.SYNC:
-            self.group_commit = GroupCommit(store, self.worker, config.sync_flush_timeout_s, self.statistics)
-
-    def _build_tables(self, steady_clock_ms: Callable[[], int], random: Random) -> None:
-        config, clock_ms = self.config, self._clock_ms
-        self._changed = Signal()
-        self.topics = TopicTable(
-            self._json_table("topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
-        )
-        self.registration = Registration(config, self.topics, self.worker, self._address_at)
-        settings = SubscriptionGroupTable(
-            self._json_table("subscriptionGroup"), config, clock_ms=clock_ms, on_change=self._changed.set
-        )
-        offsets = ConsumerOffsetTable(
-            self._json_table("consumerOffset"), clock_ms=clock_ms, max_group_topics=config.max_group_topics
-        )
-        self.routes = RouteTable(steady_clock_ms, self.statistics)
+        self.groups: Final = build_groups(config, store, self.context, self.topics, changed, clock_ms, steady_clock_ms)
+        self.routes: Final = RouteTable(steady_clock_ms, statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
-        self.key_values = KvTable(self._json_table("kvConfig"), on_change=self._changed.set)
-        self.client_requests = ClientRequests(self.stopping, self.budget)
-        self.notices = GroupNotices(self.worker, self.client_requests.notify_ids_changed)
-        consumers = ConsumerGroups(
-            clock_ms=steady_clock_ms,
-            notify=self.notices.add,
-            notifies=settings.notifies_members,
-            charge=self.worker.charge,
-            max_sql_characters=config.max_sql_characters,
+        self.delayed: Final = build_delayed(config, store, self.context, self.group_commit, clock_ms)
+        self.transactions: Final = build_transactions(
+            config, store, self.context, self.topics, self.groups, self.group_commit, random, clocks
         )
-        producers = ProducerGroups(clock_ms=steady_clock_ms)
-        locks = QueueLocks(clock_ms=steady_clock_ms, freed=consumers.notify_members, may_lock=self._may_lock)
-        self.groups = Groups(settings, offsets, consumers, producers, locks, FormerOffsets(consumers), self.worker)
+        stalls = StallWatch(config, store, self.topics, self.groups, self.context.client_requests, clock_ms)
+        self.housekeeping: Final = Housekeeping(config, self.context, self.groups, self.routes, stalls, clocks)
+        self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
+        self.registration: Final = Registration(config, self.topics, self.worker, self._address_at)
+        key_values = KvTable(json_table(store, "kvConfig"), on_change=changed.set)
+        saved = self.topics, key_values, self.groups.settings, self.groups.offsets
+        self.table_saving: Final = TableSaving(saved, self.worker, changed)
+        self.pipeline: Final = self._build_pipeline(key_values, clock_ms, access)
+        self.context.service = self.pipeline if gate is None else gate(self.pipeline)
+        self.listeners: Final = Listeners(config.listeners, config.admin_listen)
+        self.acceptors: Final = Acceptors(self.context, stopping, tls)
 
-    def _topics_changed(self) -> None:
-        self._changed.set()
-        self.registration.topics_changed()
-        self.worker.charge(0.0005)  # seconds, at least: the files of a topic are made in one step
-
-    def _may_lock(self, group: str, queue: MessageQueue) -> bool:
-        """Whether there are this group and this queue; others lock nothing: there is no end of them."""
-        topic, broker_name, queue_id = queue
-        config = self.topics.get(topic)
-        queues = 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
-        return broker_name == self.config.broker_name and 0 <= queue_id < queues and self.groups.is_known(group)
-
-    def _json_table(self, name: str) -> JsonTable:
-        return JsonTable(self.config.store.root / "config" / f"{name}.json", self.store.file_system)
-
-    def _build_delays(self) -> None:
-        store, statistics = self.store, self.statistics
-        self.delayed_arrived = arrived = Signal()
-        self.delivery = Delivery(store, statistics)
-        self.schedule = Schedule(store, self._json_table("delayOffset"), statistics, self.delivery, arrived)
-        self.timer = Timer(store, self._json_table("timerProgress"), statistics, self.delivery, arrived, self.config)
-        self.scheduled_delivery = ScheduledDelivery(
-            store, self.schedule, self.timer, self.delivery, arrived, self.group_commit, self.worker, self._clock_ms
-        )
-
-    def _build_transactions(self, random: Random) -> None:
-        self.undecided = Undecided(
-            self.store, self.groups.offsets, self.statistics, self.config, self.clock_watch.even_ms
-        )
-        self.transaction_checks = TransactionChecks(
-            self.config,
+    def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
+        config, statistics, settings = self.config, self.statistics, self.groups.settings
+        sends = SendProcessor(
+            config,
             self.store,
-            self.undecided,
             self.topics,
-            self.groups.producers,
-            self.client_requests,
+            settings,
+            self.delayed.schedule,
+            self.delayed.timer,
+            self.transactions.undecided,
+            statistics,
             self.group_commit,
-            self.worker,
-            random,
-            self.clock_watch.even_ms,
         )
-
-    def _build_services(self) -> None:
-        config, store = self.config, self.store
-        connection_limits = ConnectionLimits(config, self.statistics, lambda: store.max_open_files, self.quotas)
-        parts = self.worker, self.budget, self.refusals, self.client_requests, connection_limits
-        self.context = ConnectionContext(config, self.statistics, *parts, self._forget)
-        self.stalls = StallWatch(config, store, self.topics, self.groups, self.client_requests, self._clock_ms)
-        self.housekeeping = Housekeeping(config, self.context, self.groups, self.routes, self.stalls, self.clock_watch)
-        self.retention = RetentionService(store, config.retention_delay_s, self.clock_watch)
-        saved = self.topics, self.groups.settings, self.groups.offsets, self.key_values
-        self.table_saving = TableSaving(saved, self.worker, self._changed)
-
-    def _build_methods(self, sends: SendProcessor) -> dict[int, Method]:
-        config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
-        names = NameServerSettings(self._json_table("kvConfig").path)
-        families: list[object] = [
-            NameServerProcessors(self.routes, self.key_values, names),
-            sends,
-            ReplyProcessors(sends, groups.producers, self.client_requests, self.refusals, self._clock_ms),
-            SendBackProcessor(sends),
-            RecallProcessor(sends),
-            TransactionProcessors(store, topics, self.undecided, self.group_commit),
-            PullProcessor(store, topics, groups, self.worker, self.pulls),
-            OffsetProcessors(store, topics, groups),
-            QueryProcessors(store, groups, config.max_frame_bytes, self.group_commit),
-            ClientProcessors(config, topics, groups),
-            TopicProcessors(store, topics, groups, statistics, self.pulls, self.registration),
-            GroupProcessors(groups.settings, groups.offsets, statistics),
-            StoreProcessors(groups.offsets, self.schedule.offsets, self.retention),
-            SettingsProcessor(Settings(config, statistics.start_ms), topics, self._clock_ms),
-            RuntimeProcessor(
-                store, statistics, groups, self.connections, self.stalls, self.schedule.offsets, self.clock_watch
-            ),
-            StatisticsProcessors(config, store, topics, groups, statistics, self.stalls, self._clock_ms),
-            RelayProcessors(store, topics, groups, self.client_requests, self.refusals, config.broker_name),
-        ]
-        if self.accounts is not None:
-            families.append(AclProcessors(config, self.accounts, self.refusals, self.worker))
-        return methods_of(families)
-
-    def _build_pipeline(self) -> Pipeline:
-        config, store, topics, statistics = self.config, self.store, self.topics, self.statistics
-        groups, waiting = self.groups.settings, (self.schedule, self.timer, self.undecided)
-        sends = SendProcessor(config, store, topics, groups, *waiting, statistics, self.group_commit)
         return Pipeline(
             self.context,
             self.routes,
-            self._build_methods(sends),
-            accounts=self.accounts,
-            audit=self.audit,
-            quotas=self.quotas,
-            plain_requests=PlainRequests(sends),
-            overload=Overload(self.config, self.statistics, self.refusals),
+            methods_of(self._processors(sends, key_values, clock_ms, access.accounts)),
+            access,
+            PlainRequests(sends),
+            Overload(config, statistics, self.context.refusals),
         )
+
+    def _processors(
+        self, sends: SendProcessor, key_values: KvTable, clock_ms: Callable[[], int], accounts: Accounts | None
+    ) -> Iterator[object]:
+        """Yield one object for each family of requests."""
+        config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
+        refusals, client_requests, commit = self.context.refusals, self.context.client_requests, self.group_commit
+        schedule, stalls = self.delayed.schedule, self.housekeeping.stalls
+        yield sends
+        yield ReplyProcessors(sends, groups.producers, client_requests, refusals, clock_ms)
+        yield SendBackProcessor(sends)
+        yield RecallProcessor(sends)
+        yield TransactionProcessors(store, topics, sends.undecided, commit)
+        yield PullProcessor(store, topics, groups, self.worker, self.pulls)
+        yield OffsetProcessors(store, topics, groups)
+        yield QueryProcessors(store, groups, config.max_frame_bytes, commit)
+        yield ClientProcessors(config, topics, groups)
+        yield NameServerProcessors(self.routes, key_values, NameServerSettings(json_table(store, "kvConfig").path))
+        yield TopicProcessors(store, topics, groups, statistics, self.pulls, self.registration)
+        yield GroupProcessors(groups.settings, groups.offsets, statistics)
+        yield StoreProcessors(groups.offsets, schedule.offsets, self.retention)
+        yield SettingsProcessor(Settings(config, statistics.start_ms), topics, clock_ms)
+        yield RuntimeProcessor(
+            store, statistics, groups, self.connections, stalls, schedule.offsets, self.housekeeping.clock_watch
+        )
+        yield StatisticsProcessors(config, store, topics, groups, statistics, stalls, clock_ms)
+        yield RelayProcessors(store, topics, groups, client_requests, refusals, config.broker_name)
+        if accounts is not None:
+            yield AclProcessors(config, accounts, refusals, self.worker)
+
+    @property
+    def statistics(self) -> BrokerStatistics:
+        """Counters."""
+        return self.context.statistics
+
+    @property
+    def worker(self) -> Worker:
+        """Drives the steps of all work."""
+        return self.context.worker
 
     @property
     def addresses(self) -> dict[str, tuple[Address, Address]]:
         """Broker and name-server address of each listener, with the ports really used."""
-        return self._listeners.addresses
+        return self.listeners.addresses
 
     @property
     def admin_address(self) -> Address | None:
         """Where administration has a listener of its own, with the port really used."""
-        return self._listeners.admin
+        return self.listeners.admin
 
     @property
     def connections(self) -> set[Connection]:
@@ -300,8 +212,8 @@ class Broker:
 
     def clock_moved(self) -> None:
         """Look at once for what is due by the wall clock; else that takes up to a second."""
-        self.delayed_arrived.set()
-        self.transaction_checks.clock_moved.set()
+        self.delayed.arrived.set()
+        self.transactions.clock_moved.set()
 
     def load(self) -> None:
         """Read the tables, and save at once the offsets that had to be lowered.
@@ -312,29 +224,27 @@ class Broker:
             ConfigError: the file of accounts or quotas is missing or wrong, or that of the audit cannot be written.
             StoreLayoutError: a table and its previous generation cannot be read.
         """
-        groups = self.groups
-        self.clock_watch.begin(self.store.commit_log.store_timestamp)
-        for file in self._watched_files:
+        schedule, timer, offsets = self.delayed.schedule, self.delayed.timer, self.groups.offsets
+        self.housekeeping.clock_watch.begin(self.store.commit_log.store_timestamp)
+        for file in self.pipeline.access.files:
             file.load()
-        if self.audit is not None:
-            self.audit.open()
-        self.topics.load()
-        self.key_values.load()
-        groups.settings.load()
-        groups.offsets.load()
-        self.schedule.load()
-        groups.offsets.restrict(self.store.reader.max_offset_in_queue)
-        self.timer.load()
+        if self.pipeline.access.audit is not None:
+            self.pipeline.access.audit.open()
+        for table in self.table_saving.tables:
+            table.load()
+        schedule.load()
+        offsets.restrict(self.store.reader.max_offset_in_queue)
+        timer.load()
         self.topics.adopt((queue.topic, queue.queue_id) for queue in self.store.queues)
-        self.topics.adopt(self.undecided.load())
-        save_now((groups.offsets, self.schedule.offsets, self.timer.progress))
+        self.topics.adopt(self.transactions.undecided.load())
+        save_now((offsets, schedule.offsets, timer.progress))
 
     def save_tables(self) -> None:
         """Write the tables that changed, before the broker ends."""
         self.table_saving.save_now()
-        self.scheduled_delivery.saving.save_now()
-        if self.audit is not None:
-            self.audit.close()
+        self.delayed.saving.save_now()
+        if self.pipeline.access.audit is not None:
+            self.pipeline.access.audit.close()
 
     async def listen(self) -> list[Endpoint]:
         """Open all listening sockets, or none.
@@ -342,8 +252,8 @@ class Broker:
         Raises:
             ConfigError: an address cannot be bound.
         """
-        await self._listeners.resolve_advertised()
-        return self._listeners.open()
+        await self.listeners.resolve_advertised()
+        return self.listeners.open()
 
     def _address_at(self, local_ip: str) -> str:
         """Return the address that the broker registers: that of its first listener."""
@@ -356,22 +266,22 @@ class Broker:
     async def serve(
         self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve until :attr:`stopping` is set; started when connections are accepted."""
-        config, store = self.config, self.store
+        """Serve until ``acceptors.stopping`` is set; started when connections are accepted."""
+        config, store, access = self.config, self.store, self.pipeline.access
         async with trio.open_nursery() as services:  # 3. end last
             services.start_soon(self.pulls.run, self.worker)
-            services.start_soon(self.notices.run)
+            services.start_soon(self.groups.notices.run)
             services.start_soon(self.housekeeping.run)
             services.start_soon(self.table_saving.run, config.persist_offsets_interval_s)
             services.start_soon(self.retention.run)
             services.start_soon(flush_consume_queues, store, self.worker, self.statistics.flushes)
             services.start_soon(Indexing(store.index, self.worker, self.statistics).run)
-            services.start_soon(self.scheduled_delivery.run, config.persist_delay_offsets_interval_s)
-            services.start_soon(self.transaction_checks.run)
-            for file in self._watched_files:
+            services.start_soon(self.delayed.run, config.persist_delay_offsets_interval_s)
+            services.start_soon(self.transactions.run)
+            for file in access.files:
                 services.start_soon(file.run)
-            if self.audit is not None:
-                services.start_soon(self.audit.run)
+            if access.audit is not None:
+                services.start_soon(access.audit.run)
             services.start_soon(log_exposure, config.exposure)
             if self.group_commit is None:
                 services.start_soon(flush_commit_log, store, self.worker, self.statistics.flushes)
@@ -389,6 +299,11 @@ class Broker:
 
     def _has_unfinished_answers(self) -> bool:
         return self.group_commit is not None and bool(self.group_commit.waiting)
+
+    def _topics_changed(self) -> None:
+        self.table_saving.changed.set()
+        self.registration.topics_changed()
+        self.worker.charge(0.0005)  # seconds, at least: the files of a topic are made in one step
 
     def _forget(self, connection: Connection, closed_by_peer: bool) -> None:
         self.groups.forget(connection, closed_by_peer)

@@ -137,6 +137,7 @@ class Groups:
         consumers, producers: their live members.
         locks: which member may consume which queue in order.
         former: which members may have offsets of deleted topics.
+        notices: notifies the members of changed groups.
     """
 
     settings: SubscriptionGroupTable
@@ -145,6 +146,7 @@ class Groups:
     producers: ProducerGroups
     locks: QueueLocks
     former: FormerOffsets
+    notices: GroupNotices
     worker: Worker
 
     def is_known(self, group: str) -> bool:

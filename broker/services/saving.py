@@ -29,15 +29,19 @@ class TableSaving:
 
     Tables of delivery progress are written after a flush of the log.  So the progress on disk is never ahead of the
     delivered messages on disk, and a power loss repeats messages and does not lose them.
+
+    Attributes:
+        tables: all that are saved, changed or not.
+        changed: set when a table must be saved soon.
     """
 
     def __init__(
         self, tables: Sequence[SavedTable], worker: Worker, changed: Signal, flush_before: FlushRuns | None = None
     ) -> None:
         """Save ``tables`` when ``changed`` is set; before each of them, flush the log with ``flush_before``."""
-        self._tables = tables
+        self.tables = tables
         self._worker = worker
-        self._changed = changed
+        self.changed = changed
         self._flush_before = flush_before
         self._log = EventLog(LOGGER, "tables are not saved for now: %s")
 
@@ -50,16 +54,16 @@ class TableSaving:
         save_at = trio.current_time() + interval_s
         while True:
             with trio.move_on_at(save_at):
-                await self._changed.wait()
+                await self.changed.wait()
             save_at = trio.current_time() + interval_s
-            self._changed.clear()  # before they are encoded: a later change is saved after the pause
+            self.changed.clear()  # before they are encoded: a later change is saved after the pause
             await trio.sleep(await self._save_all())
 
     async def _save_all(self) -> float:
         """Return the length of the pause that must follow, s."""
-        encoding_s = [await self._save(table) for table in self._tables if table.is_dirty]
+        encoding_s = [await self._save(table) for table in self.tables if table.is_dirty]
         if None in encoding_s:
-            self._changed.set()
+            self.changed.set()
             return _RETRY_S
         self._log.ended()
         return max(_PAUSE_S, sum(filter(None, encoding_s)) * _PAUSE_TO_WORK)
@@ -85,7 +89,7 @@ class TableSaving:
 
     def save_now(self) -> None:
         """Write changed tables in this thread; log those that the disk refuses."""
-        dirty = [table for table in self._tables if table.is_dirty]
+        dirty = [table for table in self.tables if table.is_dirty]
         if dirty and (self._flush_before is None or self._flush_before.flush_log_now()):
             save_now(dirty)
 

@@ -213,7 +213,7 @@ async def test_oneway_request_never_gets_a_response(root: Path, mock_clock: Mock
             await wire.send(request(code, fields, b"x", flag=oneway))
         response = await wire.put("T")
         assert response.ext_fields["queueOffset"] == "1"
-        assert broker.pull_hold.held == 0
+        assert broker.pulls.hold.held == 0
 
 
 @pytest.mark.parametrize("code", [9999, 400, 200_050, -5, 0])
@@ -303,9 +303,9 @@ async def test_request_is_answered_after_sender_half_closes(root: Path, mock_clo
 
 async def hold_pull(broker: Any, wire: Any, **fields: Any) -> None:
     """Send a pull and wait until the broker holds it."""
-    before = broker.pull_hold.held
+    before = broker.pulls.hold.held
     await wire.send(request(PULL, pull_fields(**{**HOLD, **fields}), opaque=5))
-    await until(lambda: broker.pull_hold.held == before + 1)
+    await until(lambda: broker.pulls.hold.held == before + 1)
 
 
 async def test_send_answers_held_pull(root: Path, mock_clock: MockClock) -> None:
@@ -382,7 +382,7 @@ async def test_the_pulls_of_a_closed_connection_are_dropped(root: Path, mock_clo
             await hold_pull(broker, consumer)
         await until(lambda: len(broker.connections) == 1)
         await producer.put("T")
-        assert broker.pull_hold.held == 0
+        assert broker.pulls.hold.held == 0
         assert broker.statistics.get_messages == 0
 
 
@@ -475,9 +475,9 @@ async def test_held_pulls_use_no_memory_for_slow_reader(root: Path, mock_clock: 
         async with connected(broker_port(broker)) as other, connected(broker_port(broker)) as deaf:
             await other.put("T", b"first")
             await deaf.send(request(PULL, pull_fields(queue_offset=1, **HOLD)) * pulls)
-            await until(lambda: broker.pull_hold.held == pulls)
+            await until(lambda: broker.pulls.hold.held == pulls)
             await other.put("T", bytes(body_bytes))
-            await until(lambda: broker.pull_hold.held == 0)
+            await until(lambda: broker.pulls.hold.held == 0)
             assert max(each.unread_bytes for each in broker.connections) <= limit + body_bytes + pulls * 400
             answers = [await deaf.next() for _ in range(pulls)]
             codes = [answer.code for answer in answers]

@@ -30,14 +30,14 @@ async def test_who_leaves_most_unfinished_or_unread_is_closed(
             for wire in bad:
                 nursery.start_soon(send, wire, data)
             while broker.statistics.given_up_peers < 2:
-                assert broker.budget.held_bytes <= BUDGET
+                assert broker.context.budget.held_bytes <= BUDGET
                 assert await honest.works()
             await until(lambda: len(broker.connections) <= len(wires) - 2)
-            assert sum(each.held_bytes for each in broker.connections) == broker.budget.held_bytes
+            assert sum(each.held_bytes for each in broker.connections) == broker.context.budget.held_bytes
             assert any(each.held_bytes == 10_000 for each in broker.connections)
             assert await honest.works()
             nursery.cancel_scope.cancel()
-    assert broker.budget.held_bytes == broker.budget.reserved_bytes == 0
+    assert broker.context.budget.held_bytes == broker.context.budget.reserved_bytes == 0
 
 
 async def send(wire: Wire, data: bytes) -> None:
@@ -55,7 +55,7 @@ async def test_long_answer_is_held_once_without_copies(tmp_path: Path) -> None:
         chunks = connection._writes.chunks()
         assert isinstance(chunks[0], memoryview)
         assert chunks[0].obj is body  # the kernel has taken the head and the begin
-        assert len(body) < broker.budget.held_bytes < len(body) + 1024
+        assert len(body) < broker.context.budget.held_bytes < len(body) + 1024
         answer = await wire.next()
         assert (answer.opaque, answer.body) == (5, body)
-        await until(lambda: not broker.budget.held_bytes)
+        await until(lambda: not broker.context.budget.held_bytes)

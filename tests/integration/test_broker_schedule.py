@@ -38,7 +38,7 @@ async def test_delayed_message_survives_restart_and_arrives_once(tmp_path: Path,
     async with running(tmp_path, store) as broker, connected(broker_port(broker)) as wire:
         delivered = await wire.ask(RequestCode.GET_ALL_DELAY_OFFSET)
         assert delivered.body == b'{"offsetTable":{1:1}}'
-        assert broker.delivery.delivered == 0
+        assert broker.delayed.delivery.delivered == 0
         assert broker.store.reader.max_offset_in_queue("T", 0) == 1
 
 
@@ -56,8 +56,8 @@ async def test_timer_message_survives_restart_and_is_delivered_once(tmp_path: Pa
         assert message.properties["REAL_TOPIC"] == "T"
         assert message.store_timestamp >= due
     async with running(tmp_path) as broker:
-        assert len(broker.timer) == 1
-        assert broker.delivery.delivered == 0
+        assert len(broker.delayed.timer) == 1
+        assert broker.delayed.delivery.delivered == 0
         assert broker.store.reader.max_offset_in_queue("T", 0) == 1
 
 

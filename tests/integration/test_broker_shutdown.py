@@ -81,7 +81,7 @@ async def test_shutdown_does_not_wait_for_idle_peers(root: Path, mock_clock: Moc
         idle = await trio.open_tcp_stream("127.0.0.1", broker_port(broker))
         holding = await trio.open_tcp_stream("127.0.0.1", broker_port(broker))
         await holding.send_all(request(RequestCode.PULL_MESSAGE, pull_fields(sysFlag=6)))
-        await until(lambda: broker.pull_hold.held == 1 and len(broker.connections) == 2)
+        await until(lambda: broker.pulls.hold.held == 1 and len(broker.connections) == 2)
     for stream in (idle, holding):
         async with stream:
             assert await stream.receive_some() == b""
@@ -146,7 +146,7 @@ async def test_sync_durability_flushes_before_answer_and_visibility(
         broker.topics.put(TopicConfig(topic_name="T"))
         async with connected(broker_port(broker)) as consumer, connected(broker_port(broker)) as producer:
             await consumer.send(request(RequestCode.PULL_MESSAGE, pull_fields(sysFlag=6)))
-            await until(lambda: broker.pull_hold.held == 1)
+            await until(lambda: broker.pulls.hold.held == 1)
             synced.clear()
             assert (await producer.put("T")).code == ResponseCode.SUCCESS
             assert "commitlog" in synced

@@ -119,7 +119,9 @@ async def test_no_queue_moves_when_members_reconnect(
         member(namesrv, seen, pull_error_delay_s=0.05) as first,
         member(namesrv, seen, pull_error_delay_s=1.0) as second,
     ):
-        await wait_for(lambda: shares(first, second) == [[0, 1, 2, 3], [4, 5, 6, 7]] and broker.pull_hold.held >= 8, 30)
+        await wait_for(
+            lambda: shares(first, second) == [[0, 1, 2, 3], [4, 5, 6, 7]] and broker.pulls.hold.held >= 8, 30
+        )
         monkeypatch.setattr(PullLoop, "run", noted_run)
         for connection in tuple(broker.connections):
             connection.close("cut by a test")

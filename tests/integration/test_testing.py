@@ -279,7 +279,7 @@ def test_half_message_flushed_too_late_is_rolled_back() -> None:
         return TransactionState.COMMIT
 
     async def undecided(host: BrokerHost) -> int:
-        return len(host._broker.undecided)
+        return len(host._broker.transactions.undecided)
 
     with open_broker(durability="sync", sync_flush_timeout_s=0.1) as broker:
         broker.create_topic("T")

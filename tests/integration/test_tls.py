@@ -149,13 +149,13 @@ async def test_stalled_handshakes_end_and_slow_nobody(
             wire = await stack.enter_async_context(connected(broker_port(broker)))
             await wire.send(b"\x16\x03\x01")
         await until(lambda: handshakes(broker) == STALLED)
-        assert broker.budget.held_bytes > STALLED * 32 * 1024
+        assert broker.context.budget.held_bytes > STALLED * 32 * 1024
         wire = await stack.enter_async_context(secure(broker_port(broker), trusting))
         assert (await wire.put()).code == ResponseCode.SUCCESS
         mock_clock.jump(11)
         await until(lambda: len(broker.connections) == 2)
         assert await wire.works()
-        assert broker.budget.held_bytes == 0
+        assert broker.context.budget.held_bytes == 0
 
 
 async def test_enforcing_refuses_plain_peers(

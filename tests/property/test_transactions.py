@@ -152,11 +152,11 @@ class Transactions(RuleBasedStateMachine):
         self._peer.sent.clear()
 
         async def check() -> None:
-            while await self._broker.transaction_checks._turn():
+            while await self._broker.transactions._turn():
                 pass
 
         trio.run(check)
-        self._broker.undecided.save_offsets()
+        self._broker.transactions.undecided.save_offsets()
         for command in self._peer.sent:
             self._take_check(decode_record(bytes(command.body)), command.ext_fields)
 
@@ -224,7 +224,7 @@ class Transactions(RuleBasedStateMachine):
         assert all(count == 1 for count in given_up.values())
         undecided = {sent.body for sent in self._known.values() if not sent.decision}
         assert given_up.keys() <= undecided
-        table = self._broker.undecided
+        table = self._broker.transactions.undecided
         assert len(table) == len(undecided) - len(given_up)
         for body in given_up:
             assert len(self._known[body].checked_ms) == MAX_CHECKS
@@ -232,7 +232,9 @@ class Transactions(RuleBasedStateMachine):
     @invariant()
     def saved_offset_is_not_beyond_undecided_transactions(self) -> None:
         saved = self._broker.groups.offsets.query("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) or 0
-        assert all(self._broker.undecided.is_undecided(offset) <= (offset >= saved) for offset in range(saved))
+        assert all(
+            self._broker.transactions.undecided.is_undecided(offset) <= (offset >= saved) for offset in range(saved)
+        )
 
 
 TestTransactions = Transactions.TestCase

@@ -119,13 +119,13 @@ class Peer:
     def refuse(self, command: RemotingCommand, error: Exception) -> None:
         """Answer a request with the error that it raised."""
         if not command.is_oneway:
-            self.send(self.broker.refusals.response_to(self.peer, command, error))
+            self.send(self.broker.context.refusals.response_to(self.peer, command, error))
 
     def _process(self, command: RemotingCommand) -> RemotingCommand | None:
         try:
             return self.broker.pipeline.serve(self.as_connection, command)
         except TriomqError as exc:
-            return self.broker.refusals.response_to(self.peer, command, exc)
+            return self.broker.context.refusals.response_to(self.peer, command, exc)
 
     def get(
         self, code: int, fields: Header | Mapping[str, Any] | None = None, body: bytes = b"", **rest: Any

@@ -83,5 +83,5 @@ def make_busy(broker: Broker, clock: Clock, peers: Callable[[str], Peer]) -> Non
             }  # fmt: skip
             assert peer.get(RequestCode.END_TRANSACTION, header).code == 0
     for second in range(0, 80, 10):
-        broker.stalls.scan(second)
+        broker.housekeeping.stalls.scan(second)
         clock.now_ms += 10_000

@@ -45,8 +45,8 @@ def broker(make_broker: MakeBroker, tmp_path: Path) -> Iterator[Broker]:
 
 
 def audit_of(broker: Broker) -> Audit:
-    assert broker.audit is not None
-    return broker.audit
+    assert broker.pipeline.access.audit is not None
+    return broker.pipeline.access.audit
 
 
 def written(broker: Broker) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def serve(peer: Peer, command: RemotingCommand) -> None:
     try:
         peer.broker.pipeline.serve(peer.as_connection, command)
     except Exception as exc:  # noqa: BLE001  # as a connection does
-        peer.broker.refusals.response_to(peer.peer, command, exc)
+        peer.broker.context.refusals.response_to(peer.peer, command, exc)
 
 
 def request(code: int, account: Credentials, body: bytes = b"", **fields: str) -> RemotingCommand:

@@ -85,7 +85,7 @@ async def test_what_is_deleted_is_told_of_no_more(busy: Broker, peer: Peer) -> N
     peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G"})
     async with trio.open_nursery() as busy.worker.nursery:
         peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
-    busy.stalls.scan(1000)
+    busy.housekeeping.stalls.scan(1000)
     found = await scrape(busy)
     assert not told(found, "topic", "T")
     assert not told(found, "consumer_group", "G")
@@ -174,7 +174,7 @@ async def test_health_is_about_the_disk_and_readiness_about_everything(busy: Bro
     busy.statistics.flushes.begin("somebody", trio.current_time() - 31)
     assert metrics.not_ready() == metrics.failure() == "a flush has not ended for 31 s"
     busy.statistics.flushes.end("somebody", trio.current_time())
-    busy.stopping.set()
+    busy.acceptors.stopping.set()
     assert (metrics.failure(), metrics.not_ready()) == ("", "the broker stops")
 
 

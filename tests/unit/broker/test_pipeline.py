@@ -59,7 +59,7 @@ def answer(peer: Peer, command: RemotingCommand) -> tuple[int, str]:
     try:
         response = peer.broker.pipeline.serve(peer.as_connection, command)
     except Exception as exc:  # noqa: BLE001  # as a connection does
-        response = peer.broker.refusals.response_to(peer.peer, command, exc)
+        response = peer.broker.context.refusals.response_to(peer.peer, command, exc)
     return (0, "") if response is None else (response.code, response.remark or "")
 
 

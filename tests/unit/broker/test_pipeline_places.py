@@ -63,7 +63,7 @@ def ask(broker: Broker, address: str, port: Port, code: int) -> tuple[int, str]:
     try:
         response = broker.pipeline.serve(peer.as_connection, command)
     except Exception as exc:  # noqa: BLE001  # as a connection does
-        response = broker.refusals.response_to(peer.peer, command, exc)
+        response = broker.context.refusals.response_to(peer.peer, command, exc)
     return (0, "") if response is None else (response.code, response.remark or "")
 
 

@@ -168,15 +168,15 @@ async def test_changed_quotas_count_at_once_and_wrong_or_missing_ones_never(
 ) -> None:
     broker = open_with("default: {sends_per_s: 2}")
     peer, path = Peer(broker), tmp_path / "quotas.yml"
-    assert broker.quotas is not None
+    assert broker.pipeline.access.quotas is not None
     assert codes(peer, *[send()] * 3) == [0, 0, BUSY]
     path.write_text("default: {sends_per_s: 0}")
-    await broker.quotas.look()
+    await broker.pipeline.access.quotas.look()
     path.unlink()
-    await broker.quotas.look()
+    await broker.pipeline.access.quotas.look()
     assert codes(peer, send()) == [BUSY]
     path.write_text("default: {}")
-    await broker.quotas.look()
+    await broker.pipeline.access.quotas.look()
     assert codes(peer, *[send()] * 5) == [0] * 5
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert ["line 1: sends_per_s" in errors[0], "no such file" in errors[1], len(errors)] == [True, True, 2]
@@ -193,12 +193,12 @@ def test_refusals_of_a_quota_are_logged_once(open_with: OpenWith, caplog: pytest
 
 def test_idle_addresses_are_forgotten(open_with: OpenWith, clock: Clock) -> None:
     broker = open_with("default: {sends_per_s: 1}")
-    assert broker.quotas is not None
+    assert broker.pipeline.access.quotas is not None
     for number in range(5000):
         peer = Peer(broker, f"10.0.{number // 250}.{number % 250}:50001")
         codes(peer, send())
         if number:
             leave(peer.as_connection)
         clock.now_ms += 10
-    assert len(broker.quotas._usages) < 3000
+    assert len(broker.pipeline.access.quotas._usages) < 3000
     assert codes(Peer(broker, "10.0.0.0:50002"), send()) == [0]

@@ -187,7 +187,7 @@ async def test_delayed_messages_on_the_disk_are_read_in_a_thread(
     assert waiting_bodies(broker) == []
     clock.now_ms += 3_600_000
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(broker.scheduled_delivery.run, broker.config.persist_delay_offsets_interval_s)
+        nursery.start_soon(broker.delayed.run, broker.config.persist_delay_offsets_interval_s)
         await trio.testing.wait_all_tasks_blocked()
         assert waiting_bodies(broker) == []
         assert peer.put("T", b"new").code == ResponseCode.SUCCESS
@@ -206,7 +206,7 @@ async def test_delayed_messages_that_cannot_be_read_are_tried_again(
     disk.error = OSError(5, "Input/output error")
     disk.may_read.set()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(broker.scheduled_delivery.run, broker.config.persist_delay_offsets_interval_s)
+        nursery.start_soon(broker.delayed.run, broker.config.persist_delay_offsets_interval_s)
         while disk.reads < 3:  # noqa: ASYNC110  # a real thread reads
             await trio.sleep(0.1)
         assert waiting_bodies(broker) == []
@@ -229,7 +229,7 @@ async def test_unreadable_delayed_messages_do_not_block_others(
     disk.error, disk.bad_path, disk.forgets = OSError(5, "Input/output error"), unreadable, True
     disk.may_read.set()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(broker.scheduled_delivery.run, broker.config.persist_delay_offsets_interval_s)
+        nursery.start_soon(broker.delayed.run, broker.config.persist_delay_offsets_interval_s)
         while waiting_bodies(broker) != first:  # noqa: ASYNC110  # a real thread reads
             await trio.sleep(0.1)
         reads = disk.reads
@@ -297,7 +297,7 @@ async def test_a_connection_that_ended_meanwhile_gets_nothing(broker: Broker, di
 
 
 async def test_too_many_waiting_pulls_are_told_to_come_again(broker: Broker, disk: Disk, peer: Peer) -> None:
-    before = broker.budget.reserved_bytes = broker.budget.limit_bytes // 2 - 3 * 9000
+    before = broker.context.budget.reserved_bytes = broker.context.budget.limit_bytes // 2 - 3 * 9000
     async with trio.open_nursery() as broker.worker.nursery:
         for _ in range(3):
             assert peer.pull("T", 0) is None
@@ -306,7 +306,7 @@ async def test_too_many_waiting_pulls_are_told_to_come_again(broker: Broker, dis
         assert refused.code == ResponseCode.SYSTEM_BUSY
         disk.may_read.set()
     assert len(received(peer)) == 30
-    assert broker.budget.reserved_bytes == before
+    assert broker.context.budget.reserved_bytes == before
 
 
 async def test_pulls_at_the_end_never_ask_the_disk(make_broker: MakeBroker, disk: Disk) -> None:

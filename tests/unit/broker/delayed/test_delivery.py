@@ -17,7 +17,7 @@ def waiting(broker: Broker, properties: bytes, body: bytes = b"body") -> Entry |
     """Let a message wait, and return what delivers it."""
     queue = broker.store.queue("W", 0)
     ((_, queue_offset),) = broker.store.append([entry(queue, body, properties, born_host=HOST, store_host=HOST)])
-    ((copy,), _) = broker.delivery.copies(broker.store.reader.queue_units("W", 0, queue_offset, 1))
+    ((copy,), _) = broker.delayed.delivery.copies(broker.store.reader.queue_units("W", 0, queue_offset, 1))
     assert copy is None or copy.properties == properties
     return copy
 
@@ -73,7 +73,7 @@ def test_a_message_without_a_possible_place_is_dropped(
 
 def test_what_is_no_record_is_dropped(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     waiting(broker, PLACE)
-    assert broker.delivery.copies([(1, 100, 0), (10**9, 100, 0), (0, 0, 0)])[0] == [None] * 3
+    assert broker.delayed.delivery.copies([(1, 100, 0), (10**9, 100, 0), (0, 0, 0)])[0] == [None] * 3
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING, logging.WARNING]
 
 
@@ -81,8 +81,8 @@ def test_a_copy_that_became_too_long_does_not_stop_the_others(broker: Broker, ca
     copies = [waiting(broker, PLACE, b"%d" % number) for number in range(3)]
     good = [copy for copy in copies if copy is not None]
     good[1] = good[1]._replace(body=bytes(broker.store.config.commit_log_file_size_bytes))
-    assert broker.delivery.store(good) == 3
-    assert broker.delivery.delivered == 2
+    assert broker.delayed.delivery.store(good) == 3
+    assert broker.delayed.delivery.delivered == 2
     assert broker.store.reader.max_offset_in_queue("T", 1) == 2
     assert broker.statistics.put_by_topic == {"T": 2}
     assert broker.statistics.put_bytes == 2
@@ -101,20 +101,20 @@ def test_a_topic_that_is_being_deleted_holds_up_no_other(
     def append_one(entries: list[Entry], **options: bool) -> list[tuple[int, int]]:
         if len(entries) > 1:
             raise MessageIllegalError("too many")
-        if broker.delivery.delivered and full:
+        if broker.delayed.delivery.delivered and full:
             raise full.pop()
         return append(entries, **options)
 
     monkeypatch.setattr(broker.store, "append", append_one)
-    assert broker.delivery.store(copies) == 2
+    assert broker.delayed.delivery.store(copies) == 2
     assert caplog.text.count("delayed message dropped topic=D: the topic is being deleted") == 1
-    assert broker.delivery.store(copies[2:]) == 3
+    assert broker.delayed.delivery.store(copies[2:]) == 3
     assert caplog.text.count("delayed message dropped topic=D: the topic is being deleted") == 2
     assert broker.store.reader.max_offset_in_queue("T", 1) == 3
-    assert broker.delivery.delivered == 3
-    assert broker.delivery.store(copies[1:2]) == 1
+    assert broker.delayed.delivery.delivered == 3
+    assert broker.delayed.delivery.store(copies[1:2]) == 1
     broker.store.queue("D", 1).refusal = None
-    assert broker.delivery.store(copies[1:2]) == 1
+    assert broker.delayed.delivery.store(copies[1:2]) == 1
     assert broker.store.reader.max_offset_in_queue("D", 1) == 1
 
 
@@ -130,8 +130,8 @@ def test_store_rejection_is_logged_once_until_store_accepts(
     for _ in range(2):
         with monkeypatch.context() as patch:
             patch.setattr(broker.store, "append", refuse)
-            assert [broker.delivery.store([copy, copy]) for _ in range(2)] == [0, 0]
-        assert broker.delivery.store([copy]) == 1
+            assert [broker.delayed.delivery.store([copy, copy]) for _ in range(2)] == [0, 0]
+        assert broker.delayed.delivery.store([copy]) == 1
     assert caplog.text.count("delayed messages are not delivered for now: no room") == 2
 
 
@@ -149,7 +149,7 @@ def test_undeliverable_message_completes_after_predecessors(broker: Broker, monk
         return append(entries, **options)
 
     monkeypatch.setattr(broker.store, "append", append_one)
-    assert broker.delivery.store(copies) == 6
-    assert broker.delivery.store(copies) == 4, "the third message is the fifth of all"
-    assert broker.delivery.store([None, None]) == 2
-    assert broker.delivery.delivered == 5
+    assert broker.delayed.delivery.store(copies) == 6
+    assert broker.delayed.delivery.store(copies) == 4, "the third message is the fifth of all"
+    assert broker.delayed.delivery.store([None, None]) == 2
+    assert broker.delayed.delivery.delivered == 5

@@ -41,7 +41,7 @@ def put(peer: Peer, body: bytes = b"body", level: int = 1, topic: str = "T", mor
 
 def deliver_all(broker: Broker, clock: Clock) -> None:
     """Deliver all that is due now, however many calls that takes."""
-    while broker.schedule.deliver(clock.now_ms) == clock.now_ms:
+    while broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms:
         pass
 
 
@@ -51,10 +51,10 @@ def test_delayed_message_is_delivered_once_and_unchanged(peer: Peer, clock: Cloc
     put(peer, more="\x02UNIQ_KEY\x01ID\x02TAGS\x01A\x02WAIT\x01true", queue_id=2, f=1, h=-5, g=17, j=3)
     (waiting,) = messages(broker, SCHEDULE)
     clock.now_ms += 999
-    assert broker.schedule.deliver(clock.now_ms) == clock.now_ms + 1
+    assert broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms + 1
     assert messages(broker, "T", 2) == []
     clock.now_ms += 1
-    assert broker.schedule.deliver(clock.now_ms) is None
+    assert broker.delayed.schedule.deliver(clock.now_ms) is None
     (message,) = messages(broker, "T", 2)
     assert message.stored_body == b"body"
     assert (message.flag, message.sys_flag, message.born_timestamp, message.reconsume_times) == (-5, 1, 17, 3)
@@ -65,20 +65,20 @@ def test_delayed_message_is_delivered_once_and_unchanged(peer: Peer, clock: Cloc
     assert message.properties | {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "2"} == message.properties
     assert broker.store.reader.queue_units("T", 2, 0, 1)[0].tags_code == tags_code("A")
     clock.now_ms += 10**7
-    assert broker.schedule.deliver(clock.now_ms) is None
+    assert broker.delayed.schedule.deliver(clock.now_ms) is None
     assert len(messages(broker, "T", 2)) == 1
-    assert broker.delivery.delivered == 1
+    assert broker.delayed.delivery.delivered == 1
     assert broker.statistics.put_by_topic == {SCHEDULE: 1, "T": 1}
 
 
 def test_levels_do_not_wait_for_each_other(peer: Peer, clock: Clock) -> None:
     for level in (3, 2, 1):
         put(peer, b"%d" % level, level)
-    assert peer.broker.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
+    assert peer.broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
     began = clock.now_ms
     for after, expected in ((1000, [b"1"]), (5000, [b"1", b"2"]), (10_000, [b"1", b"2", b"3"])):
         clock.now_ms = began + after
-        peer.broker.schedule.deliver(clock.now_ms)
+        peer.broker.delayed.schedule.deliver(clock.now_ms)
         assert bodies(peer.broker) == expected
 
 
@@ -86,9 +86,9 @@ def test_each_call_delivers_a_bounded_number_per_level(peer: Peer, clock: Clock)
     for number in range(250):
         put(peer, b"%d" % number, 1 + number % 2)
     clock.now_ms += 5000
-    assert peer.broker.schedule.deliver(clock.now_ms) == clock.now_ms
+    assert peer.broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms
     assert len(messages(peer.broker)) == 200
-    assert peer.broker.schedule.deliver(clock.now_ms) is None
+    assert peer.broker.delayed.schedule.deliver(clock.now_ms) is None
     delivered = [int(body) for body in bodies(peer.broker)]
     assert [number for number in delivered if number % 2] == list(range(1, 250, 2))
     assert [number for number in delivered if not number % 2] == list(range(0, 250, 2))
@@ -99,14 +99,14 @@ def test_one_call_copies_a_bounded_number_of_bytes(make_broker: MakeBroker, cloc
     for _ in range(5):
         put(peer, bytes(600_000))
     clock.now_ms += 1000
-    assert peer.broker.schedule.deliver(clock.now_ms) == clock.now_ms
-    assert peer.broker.delivery.delivered == 2
+    assert peer.broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms
+    assert peer.broker.delayed.delivery.delivered == 2
     deliver_all(peer.broker, clock)
-    assert peer.broker.delivery.delivered == 5
+    assert peer.broker.delayed.delivery.delivered == 5
 
 
 def test_only_an_empty_level_tells_of_an_arrival(peer: Peer, clock: Clock) -> None:
-    schedule, arrived = peer.broker.schedule, peer.broker.delayed_arrived
+    schedule, arrived = peer.broker.delayed.schedule, peer.broker.delayed.arrived
     put(peer)
     assert arrived.is_set()
     arrived.clear()
@@ -128,12 +128,12 @@ def test_a_clean_restart_loses_and_repeats_nothing(make_broker: MakeBroker, cloc
         put(Peer(broker), b"%d" % number, 3)
         clock.now_ms += 1000
     for _ in range(4):
-        broker.schedule.deliver(clock.now_ms)
+        broker.delayed.schedule.deliver(clock.now_ms)
         before = bodies(broker)
         broker.save_tables()
         broker = make_broker()
         assert bodies(broker) == before
-        broker.schedule.deliver(clock.now_ms)
+        broker.delayed.schedule.deliver(clock.now_ms)
         assert bodies(broker) == before
         clock.now_ms += 3000
     assert bodies(broker) == [b"%d" % number for number in range(10)]
@@ -144,13 +144,13 @@ def test_offsets_are_stored_as_rocketmq_does(make_broker: MakeBroker, clock: Clo
     put(Peer(broker))
     put(Peer(broker), level=3)
     clock.now_ms += 1000
-    broker.schedule.deliver(clock.now_ms)
+    broker.delayed.schedule.deliver(clock.now_ms)
     broker.save_tables()
     path = broker.config.store.root / "config" / "delayOffset.json"
     assert path.read_bytes().split() == [b"{", b'"offsetTable":', b"{", b'"1":', b"1", b"}", b"}"]
     path.write_bytes(b'{\n\t"offsetTable":{1:0,3:0\n\t}\n}')  # as RocketMQ writes it, one message earlier
     broker = make_broker()
-    broker.schedule.deliver(clock.now_ms)
+    broker.delayed.schedule.deliver(clock.now_ms)
     assert bodies(broker) == [b"body", b"body"]
 
 
@@ -169,10 +169,10 @@ def test_killed_broker_repeats_only_deliveries_since_last_save(peer: Peer, clock
     for number in range(6):
         put(peer, b"%d" % number)
         clock.now_ms += 500
-    broker.schedule.deliver(clock.now_ms - 1000)
+    broker.delayed.schedule.deliver(clock.now_ms - 1000)
     saved = len(messages(broker))
     broker.save_tables()
-    broker.schedule.deliver(clock.now_ms)
+    broker.delayed.schedule.deliver(clock.now_ms)
     delivered = bodies(broker)
     assert 0 < saved < len(delivered) < 6
     shutil.copytree(broker.config.store.root, tmp_path / "killed")
@@ -190,8 +190,8 @@ def test_units_rebuilt_after_crash_have_delivery_time(peer: Peer, clock: Clock, 
     shutil.copytree(peer.broker.config.store.root, tmp_path / "killed")
     shutil.rmtree(tmp_path / "killed" / "consumequeue")
     again = reopened(tmp_path / "killed", clock)
-    assert again.schedule.deliver(clock.now_ms + 9999) == clock.now_ms + 10_000
-    again.schedule.deliver(clock.now_ms + 10_000)
+    assert again.delayed.schedule.deliver(clock.now_ms + 9999) == clock.now_ms + 10_000
+    again.delayed.schedule.deliver(clock.now_ms + 10_000)
     assert bodies(again) == [b"body"]
     again.store.close()
 
@@ -209,9 +209,9 @@ GOOD = b"DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x010"
 @pytest.mark.parametrize("code", [tags_code("TagA"), tags_code("polygenelubricants"), 0])
 def test_unit_with_tags_hash_is_due_by_its_store_time(broker: Broker, clock: Clock, code: int) -> None:
     put_raw(broker, GOOD, code)
-    assert broker.schedule.deliver(clock.now_ms + 500) == clock.now_ms + 1000
+    assert broker.delayed.schedule.deliver(clock.now_ms + 500) == clock.now_ms + 1000
     assert messages(broker) == []
-    assert broker.schedule.deliver(clock.now_ms + 1000) is None
+    assert broker.delayed.schedule.deliver(clock.now_ms + 1000) is None
     assert bodies(broker) == [b"raw"]
 
 
@@ -219,10 +219,10 @@ def test_delivery_times_beyond_level_delay_count_from_now(broker: Broker, clock:
     """The clock was set back, or the levels were made shorter."""
     for _ in range(3):
         put_raw(broker, GOOD, clock.now_ms + 86_400_000)
-    assert broker.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
-    assert broker.schedule.deliver(clock.now_ms + 999) == clock.now_ms + 1000
+    assert broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
+    assert broker.delayed.schedule.deliver(clock.now_ms + 999) == clock.now_ms + 1000
     assert bodies(broker) == []
-    assert broker.schedule.deliver(clock.now_ms + 1000) is None
+    assert broker.delayed.schedule.deliver(clock.now_ms + 1000) is None
     assert bodies(broker) == [b"raw"] * 3
 
 
@@ -230,8 +230,8 @@ def test_message_sent_after_clock_set_back_waits_full_delay(peer: Peer, clock: C
     peer.put("T", b"before")
     clock.now_ms -= 60_000
     put(peer, b"delayed")
-    assert peer.broker.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
-    peer.broker.schedule.deliver(clock.now_ms + 1000)
+    assert peer.broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
+    peer.broker.delayed.schedule.deliver(clock.now_ms + 1000)
     assert bodies(peer.broker) == [b"before", b"delayed"]
 
 
@@ -242,8 +242,8 @@ def test_other_levels_can_be_set(make_broker: MakeBroker, clock: Clock) -> None:
     assert [unit.tags_code for unit in peer.broker.store.reader.queue_units(SCHEDULE, 1, 0, 9)] == [
         clock.now_ms + 420_000
     ]
-    assert peer.broker.schedule.deliver(clock.now_ms + 2000) == clock.now_ms + 420_000
-    assert peer.broker.schedule.deliver(clock.now_ms + 420_000) is None
+    assert peer.broker.delayed.schedule.deliver(clock.now_ms + 2000) == clock.now_ms + 420_000
+    assert peer.broker.delayed.schedule.deliver(clock.now_ms + 420_000) is None
     assert bodies(peer.broker) == [b"1", b"2"]
     assert messages(peer.broker)[1].properties["DELAY"] == "2"
 
@@ -268,7 +268,7 @@ def test_a_record_that_has_no_real_place_is_left_behind(
 ) -> None:
     put_raw(broker, properties)
     put_raw(broker, GOOD, body=b"next")
-    assert broker.schedule.deliver(clock.now_ms + 1000) is None
+    assert broker.delayed.schedule.deliver(clock.now_ms + 1000) is None
     assert bodies(broker) == [b"next"]
     assert [record.message[:23] for record in caplog.records] == ["delayed message dropped"]
     assert broker.store.reader.max_offset_in_queue(SCHEDULE, 0) == 2
@@ -279,7 +279,7 @@ def test_a_record_that_is_gone_is_left_behind(broker: Broker, clock: Clock, capl
     queue = broker.store.queue(SCHEDULE, 0)
     queue.append_visible(10**9, 200, clock.now_ms)
     put_raw(broker, GOOD, body=b"next")
-    assert broker.schedule.deliver(clock.now_ms + 1000) is None
+    assert broker.delayed.schedule.deliver(clock.now_ms + 1000) is None
     assert bodies(broker) == [b"raw", b"next"]
     assert [record.message[:23] for record in caplog.records] == ["delayed message is miss"]
 
@@ -291,11 +291,11 @@ def test_rejected_delivery_is_retried_without_loss(peer: Peer, clock: Clock, cap
     clock.now_ms += 1000
     set_disk_full(broker.store, is_full=True)
     for _ in range(3):
-        assert broker.schedule.deliver(clock.now_ms) == clock.now_ms + 100
+        assert broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms + 100
     messages = [record.message for record in caplog.records if record.name.startswith("triomq.broker")]
     assert [message.partition(": ")[0] for message in messages] == ["delayed messages are not delivered for now"]
     set_disk_full(broker.store, is_full=False)
-    broker.schedule.deliver(clock.now_ms)
+    broker.delayed.schedule.deliver(clock.now_ms)
     assert bodies(broker) == [b"0", b"1", b"2"]
 
 
@@ -313,7 +313,7 @@ def test_saved_offsets_are_clamped_to_their_queue_range(
     put(Peer(broker), b"new")
     deliver_all(broker, clock)
     clock.now_ms += 1000
-    broker.schedule.deliver(clock.now_ms)
+    broker.delayed.schedule.deliver(clock.now_ms)
     assert bodies(broker) == [b"0", b"1", b"2", b"new"][first:]
 
 
@@ -322,10 +322,10 @@ def test_messages_that_retention_has_deleted_are_skipped(peer: Peer, clock: Cloc
         put(peer, b"%d" % number)
     peer.broker.store.queue(SCHEDULE, 0).min_offset = 2
     clock.now_ms += 1000
-    assert peer.broker.schedule.deliver(clock.now_ms) is None
+    assert peer.broker.delayed.schedule.deliver(clock.now_ms) is None
     assert bodies(peer.broker) == [b"2"]
     put(peer, b"3")
-    assert peer.broker.schedule.deliver(clock.now_ms + 1000) is None
+    assert peer.broker.delayed.schedule.deliver(clock.now_ms + 1000) is None
     assert bodies(peer.broker) == [b"2", b"3"]
 
 
@@ -337,7 +337,7 @@ def test_offsets_are_not_saved_when_flush_of_deliveries_fails(
     broker = peer.broker
     put(peer)
     clock.now_ms += 1000
-    broker.schedule.deliver(clock.now_ms)
+    broker.delayed.schedule.deliver(clock.now_ms)
 
     def fail() -> None:
         if is_lost:
@@ -356,7 +356,7 @@ def test_offsets_are_not_saved_when_flush_of_deliveries_fails(
 def test_a_message_with_ipv6_hosts_keeps_them(broker: Broker, clock: Clock) -> None:
     peer = Peer(broker, "::1:50001")
     put(peer)
-    broker.schedule.deliver(clock.now_ms + 1000)
+    broker.delayed.schedule.deliver(clock.now_ms + 1000)
     (message,) = messages(broker)
     assert message.born_host == "[::1]:50001"
     assert decode_record(broker.store.reader.look_message(message.physical_offset) or b"").sys_flag & 0x10

@@ -36,7 +36,7 @@ def test_what_was_taken_back_is_not_delivered(peer: Peer, clock: Clock) -> None:
     clock.now_ms += 60_000
     deliver_all(peer.broker, clock)
     assert bodies(peer.broker) == [b"b", b"another message with this id"]
-    assert len(peer.broker.timer) == 0
+    assert len(peer.broker.delayed.timer) == 0
 
 
 @pytest.mark.parametrize("lead_ms", [1, 500, 1000, 4000])
@@ -81,7 +81,7 @@ def test_it_holds_for_a_message_that_waits_for_days(make_broker: MakeBroker, clo
     handle = send(Peer(broker), "A", 5 * DAY_S * 1000)
     clock.now_ms += ROLL_WINDOW_MS // 3
     recall(Peer(broker), handle)
-    while (next_ms := broker.timer.deliver(clock.now_ms)) is not None:
+    while (next_ms := broker.delayed.timer.deliver(clock.now_ms)) is not None:
         clock.now_ms = next_ms
         broker.save_tables()
         broker = make_broker(timer_max_delay_s=10 * DAY_S)

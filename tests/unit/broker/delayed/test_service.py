@@ -41,7 +41,7 @@ def clock() -> Clock:
 @asynccontextmanager
 async def delivering(broker: Broker) -> AsyncGenerator[None]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(broker.scheduled_delivery.run, broker.config.persist_delay_offsets_interval_s)
+        nursery.start_soon(broker.delayed.run, broker.config.persist_delay_offsets_interval_s)
         if broker.group_commit is not None:
             nursery.start_soon(broker.group_commit.run)
         yield
@@ -55,13 +55,13 @@ def put(peer: Peer, level: int = 1, body: bytes = b"body") -> None:
 def count_calls(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note the times at which the service looks for what is due."""
     calls: list[int] = []
-    deliver: Callable[[int], int | None] = broker.schedule.deliver
+    deliver: Callable[[int], int | None] = broker.delayed.schedule.deliver
 
     def counted(now_ms: int) -> int | None:
         calls.append(now_ms)
         return deliver(now_ms)
 
-    monkeypatch.setattr(broker.schedule, "deliver", counted)
+    monkeypatch.setattr(broker.delayed.schedule, "deliver", counted)
     return calls
 
 
@@ -92,7 +92,7 @@ async def test_while_nothing_waits_nothing_wakes_it(
         put(peer)
         await trio.sleep(3600)
         assert len(calls) == 3
-        assert peer.broker.delivery.delivered == 1
+        assert peer.broker.delayed.delivery.delivered == 1
 
 
 async def test_one_task_sleeps_for_all_levels_until_the_first_is_due(
@@ -104,7 +104,7 @@ async def test_one_task_sleeps_for_all_levels_until_the_first_is_due(
             for level in (3, 2, 1):
                 put(peer, level)
         await trio.sleep(20)
-        assert peer.broker.delivery.delivered == 300
+        assert peer.broker.delayed.delivery.delivered == 300
         assert len(calls) < 25  # it looks at the wall clock once a second besides
         units = [
             unit for queue_id in range(3) for unit in peer.broker.store.reader.queue_units(SCHEDULE, queue_id, 0, 100)
@@ -123,7 +123,7 @@ async def test_messages_due_almost_together_are_delivered_together(
             await trio.sleep(0.001)
         began = len(calls)
         await trio.sleep(1.2)
-        assert peer.broker.delivery.delivered == 1000
+        assert peer.broker.delayed.delivery.delivered == 1000
         assert len(calls) - began < 130
         late = [
             finish(peer.broker.store.reader.store_time("T", 0, n))
@@ -146,7 +146,7 @@ async def test_a_backlog_lets_other_tasks_run(
     async with delivering(peer.broker):
         for _ in range(20):
             await trio.lowlevel.checkpoint()
-            seen.append(peer.broker.delivery.delivered)
+            seen.append(peer.broker.delayed.delivery.delivered)
     assert set(seen) <= {0, 100, 200, 300, 400, 500}
     assert len(set(seen) - {0, 500}) >= 2  # trio may run it twice between two looks, never more often
     assert seen[-1] == 500
@@ -158,7 +158,7 @@ async def test_a_turn_delivers_many_batches(peer: Peer, autojump_clock: MockCloc
     await trio.sleep(2)
     async with delivering(peer.broker):
         await wait_all_tasks_blocked()
-        assert peer.broker.delivery.delivered == 500
+        assert peer.broker.delayed.delivery.delivered == 500
         pull = peer.pull("T", 499)
         assert pull is not None
         assert decode_records(pull.body)[0].stored_body == b"499"
@@ -173,7 +173,7 @@ async def test_clock_set_forward_is_noticed_within_a_second(
         clock.now_ms += 7_200_000
         await trio.sleep(1)
         await wait_all_tasks_blocked()
-        assert peer.broker.delivery.delivered == 1
+        assert peer.broker.delayed.delivery.delivered == 1
 
 
 async def test_rejecting_store_is_retried_at_limited_rate(
@@ -185,11 +185,11 @@ async def test_rejecting_store_is_retried_at_limited_rate(
         await trio.sleep(0.5)
         set_disk_full(peer.broker.store, is_full=True)
         await trio.sleep(10)
-        assert peer.broker.delivery.delivered == 0
+        assert peer.broker.delayed.delivery.delivered == 0
         assert len(calls) < 110
         set_disk_full(peer.broker.store, is_full=False)
         await trio.sleep(0.2)
-        assert peer.broker.delivery.delivered == 1
+        assert peer.broker.delayed.delivery.delivered == 1
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -209,7 +209,7 @@ async def test_offsets_are_saved_every_10_s_after_their_messages(peer: Peer, moc
         put(peer)
         await wait_all_tasks_blocked()
         mock_clock.jump(1)
-        await until(lambda: broker.delivery.delivered == 1)
+        await until(lambda: broker.delayed.delivery.delivered == 1)
         await wait_all_tasks_blocked()
         assert saved(broker) == b""
         end = broker.store.commit_log.max_offset
@@ -220,7 +220,7 @@ async def test_offsets_are_saved_every_10_s_after_their_messages(peer: Peer, moc
         await until(lambda: saved(broker) != b"")
         assert saved(broker) == b'{"offsetTable":{"1":1}}'
         assert broker.store.commit_log.flushed_offset == end
-        await until(lambda: not broker.schedule.offsets.is_dirty)
+        await until(lambda: not broker.delayed.schedule.offsets.is_dirty)
         file = broker.config.store.root / "config" / "delayOffset.json"
         file.unlink()
         mock_clock.jump(20)
@@ -235,7 +235,7 @@ async def test_disk_losing_messages_stops_service_and_saves_nothing(
         raise StoreError("sync refused")
 
     put(peer)
-    peer.broker.schedule.offsets.set(1, 1)
+    peer.broker.delayed.schedule.offsets.set(1, 1)
     monkeypatch.setattr(FlushPlan, "run", fail)
     with pytest.RaisesGroup(StoreError, flatten_subgroups=True):
         async with delivering(peer.broker):
@@ -252,7 +252,7 @@ async def test_offsets_are_not_saved_ahead_of_unflushed_messages(
         raise StoreError("cannot open") from PermissionError(errno.EACCES, "Permission denied")
 
     put(peer)
-    offsets = peer.broker.schedule.offsets
+    offsets = peer.broker.delayed.schedule.offsets
     offsets.set(1, 1)
     async with delivering(peer.broker):
         await wait_all_tasks_blocked()
@@ -273,7 +273,7 @@ async def test_pending_saves_are_completed_at_shutdown(
     broker = peer.broker
     flush = FlushPlan.run
     put(peer)
-    broker.schedule.offsets.set(1, 1)
+    broker.delayed.schedule.offsets.set(1, 1)
     with trio.CancelScope() as stopping:
 
         def flush_while_it_stops(plan: FlushPlan) -> None:
@@ -285,7 +285,7 @@ async def test_pending_saves_are_completed_at_shutdown(
             await wait_all_tasks_blocked()
             mock_clock.jump(10.1)
             await trio.sleep_forever()
-    assert broker.schedule.offsets.is_dirty
+    assert broker.delayed.schedule.offsets.is_dirty
     assert saved(broker) == b""
     monkeypatch.setattr(FlushPlan, "run", flush)
     broker.save_tables()
@@ -312,7 +312,7 @@ async def test_sync_durability_hides_delivered_message_until_flushed(
 
         monkeypatch.setattr(FlushPlan, "run", slow)
         mock_clock.jump(1)
-        await until(lambda: broker.delivery.delivered == 1)
+        await until(lambda: broker.delayed.delivery.delivered == 1)
         await wait_all_tasks_blocked()
         assert consumer.sent == []
         assert broker.store.reader.max_offset_in_queue("T", 0) == 0

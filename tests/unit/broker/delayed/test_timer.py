@@ -37,7 +37,7 @@ def put(peer: Peer, properties: str, body: bytes = b"body", **fields: Any) -> No
 
 def deliver_all(broker: Broker, clock: Clock) -> None:
     """Deliver all that is due now, however many calls that takes."""
-    while broker.timer.deliver(clock.now_ms) == clock.now_ms:
+    while broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms:
         pass
 
 
@@ -49,10 +49,10 @@ def test_timer_message_is_delivered_once_and_unchanged(peer: Peer, clock: Clock,
     put(peer, f"{request_of}\x01{value}{more}", queue_id=2, f=1, h=-5, g=17)
     assert messages(broker, TIMER)[0].properties["REAL_QID"] == "2"
     clock.now_ms += 2999
-    assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 1
+    assert broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms + 1
     assert messages(broker, "T", 2) == []
     clock.now_ms += 1
-    assert broker.timer.deliver(clock.now_ms) is None
+    assert broker.delayed.timer.deliver(clock.now_ms) is None
     (message,) = messages(broker, "T", 2)
     assert (message.stored_body, message.flag, message.sys_flag, message.born_timestamp) == (b"body", -5, 1, 17)
     assert (message.born_host, message.store_host) == ("192.0.2.9:50001", "192.0.2.1:10911")
@@ -70,7 +70,7 @@ def test_timer_message_is_delivered_once_and_unchanged(peer: Peer, clock: Clock,
     }
     assert broker.store.reader.queue_units("T", 2, 0, 1)[0].tags_code == tags_code("A")
     clock.now_ms += 10**7
-    assert broker.timer.deliver(clock.now_ms) is None
+    assert broker.delayed.timer.deliver(clock.now_ms) is None
     assert len(messages(broker, "T", 2)) == 1
     assert broker.statistics.put_by_topic == {TIMER: 1, "T": 1}
 
@@ -79,16 +79,16 @@ def test_messages_come_in_the_order_of_their_times(peer: Peer, clock: Clock) -> 
     for delay in (5, 1, 3, 1, 2):
         put(peer, f"TIMER_DELAY_SEC\x01{delay}", b"%d" % delay)
     clock.now_ms += 4000
-    assert peer.broker.timer.deliver(clock.now_ms) == clock.now_ms + 1000
+    assert peer.broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms + 1000
     assert bodies(peer.broker) == [b"1", b"1", b"2", b"3"]
-    assert len(peer.broker.timer) == 1
+    assert len(peer.broker.delayed.timer) == 1
 
 
 @pytest.mark.parametrize("properties", ["TIMER_DELIVER_MS\x0117", "TIMER_DELAY_SEC\x010", "TIMER_DELAY_MS\x01-9"])
 def test_a_time_in_the_past_is_now(peer: Peer, properties: str) -> None:
     put(peer, properties)
     assert bodies(peer.broker) == [b"body"]
-    assert len(peer.broker.timer) == 0
+    assert len(peer.broker.delayed.timer) == 0
 
 
 def test_excessive_delay_is_rejected_like_in_rocketmq(make_broker: MakeBroker) -> None:
@@ -100,7 +100,7 @@ def test_excessive_delay_is_rejected_like_in_rocketmq(make_broker: MakeBroker) -
         "timer message illegal, the delay time should not be bigger than the max delay 60000ms; or if set del msg,"
         " the delay time should be bigger than the current time (triomq broker: --timer-max-delay SECONDS)",
     )
-    assert len(peer.broker.timer) == 1
+    assert len(peer.broker.delayed.timer) == 1
 
 
 def test_delivered_timer_message_is_not_delayed_on_resend(peer: Peer) -> None:
@@ -110,7 +110,7 @@ def test_delivered_timer_message_is_not_delayed_on_resend(peer: Peer) -> None:
 
 def test_a_delay_level_counts_before_a_time(peer: Peer, clock: Clock) -> None:
     put(peer, "TIMER_DELAY_SEC\x0160\x02DELAY\x011\x02TIMER_DELIVER_MS\x011")
-    peer.broker.schedule.deliver(clock.now_ms + 1000)
+    peer.broker.delayed.schedule.deliver(clock.now_ms + 1000)
     (message,) = messages(peer.broker)
     assert not {name for name in message.properties if name.startswith("TIMER_")}
 
@@ -124,7 +124,7 @@ def test_a_message_whose_properties_have_no_room_keeps_its_own(make_broker: Make
     peer = Peer(make_broker(HUGE))
     waits = "TIMER_DELAY_SEC\x011\x02TAGS\x01a"
     put(peer, waits + "\x02A\x01" + "x" * (32_767 - len(waits) - 90))
-    peer.broker.timer.deliver(clock.now_ms + 1000)
+    peer.broker.delayed.timer.deliver(clock.now_ms + 1000)
     (message,) = messages(peer.broker)
     assert message.tags == "a"
     assert "TIMER_DEQUEUE_MS" not in message.properties
@@ -139,21 +139,21 @@ def test_a_clean_restart_loses_and_repeats_nothing(make_broker: MakeBroker, cloc
         deliver_all(broker, clock)
         broker.save_tables()
         broker = make_broker()
-        assert len(broker.timer) == 20 - second
+        assert len(broker.delayed.timer) == 20 - second
         deliver_all(broker, clock)
         assert bodies(broker) == [b"%d" % number for number in range(1, second + 1)]
-    assert broker.timer.progress.first_offset == 20
+    assert broker.delayed.timer.progress.first_offset == 20
 
 
 def test_kill_repeats_only_deliveries_since_last_save(make_broker: MakeBroker, clock: Clock) -> None:
     broker = make_broker()
     for second in (1, 2, 3):
         put(Peer(broker), f"TIMER_DELAY_SEC\x01{second}", b"%d" % second)
-    broker.timer.deliver(clock.now_ms + 1000)
+    broker.delayed.timer.deliver(clock.now_ms + 1000)
     broker.save_tables()
-    broker.timer.deliver(clock.now_ms + 2000)
+    broker.delayed.timer.deliver(clock.now_ms + 2000)
     broker = make_broker()  # without the tables that it had
-    broker.timer.deliver(clock.now_ms + 3000)
+    broker.delayed.timer.deliver(clock.now_ms + 3000)
     assert bodies(broker) == [b"1", b"2", b"2", b"3"]
 
 
@@ -163,7 +163,7 @@ def test_messages_reusing_offsets_lost_in_crash_are_delivered(
     broker = make_broker()
     put(Peer(broker), "TIMER_DELAY_SEC\x011", b"before")
     clock.now_ms += 1000
-    broker.timer.deliver(clock.now_ms)
+    broker.delayed.timer.deliver(clock.now_ms)
     path = broker.config.store.root / "config" / "timerProgress.json"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b'{"timeMs":%d,"queueOffset":9,"firstOffset":10}' % clock.now_ms)
@@ -172,7 +172,7 @@ def test_messages_reusing_offsets_lost_in_crash_are_delivered(
     put(Peer(broker), "TIMER_DELAY_SEC\x015", b"new")
     broker.save_tables()
     broker = make_broker()
-    assert broker.timer.deliver(clock.now_ms + 5000) is None
+    assert broker.delayed.timer.deliver(clock.now_ms + 5000) is None
     assert bodies(broker) == [b"before", b"new"]
 
 
@@ -182,10 +182,10 @@ def test_units_rebuilt_by_rocketmq_are_read_from_records(broker: Broker, clock: 
     properties = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01T\x02REAL_QID\x010" % (clock.now_ms + 5000)
     broker.store.append([entry(queue, b"body", properties, tags_code=tags_code("a"), born_host=HOST, store_host=HOST)])
     queue.append_visible(10**9, 200, 3)
-    broker.timer.load()
-    assert len(broker.timer) == 2
-    assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 5000
-    assert broker.timer.deliver(clock.now_ms + 5000) is None
+    broker.delayed.timer.load()
+    assert len(broker.delayed.timer) == 2
+    assert broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms + 5000
+    assert broker.delayed.timer.deliver(clock.now_ms + 5000) is None
     assert bodies(broker) == [b"body"]
 
 
@@ -195,7 +195,7 @@ def test_message_waiting_for_days_is_rewritten_meanwhile(make_broker: MakeBroker
     put(Peer(broker), f"TIMER_DELAY_SEC\x01{5 * DAY_S}")
     began = clock.now_ms
     woken = []
-    while (next_ms := broker.timer.deliver(clock.now_ms)) is not None:
+    while (next_ms := broker.delayed.timer.deliver(clock.now_ms)) is not None:
         woken.append((next_ms - began) / ROLL_WINDOW_MS)
         clock.now_ms = next_ms
         broker.save_tables()
@@ -214,7 +214,7 @@ def test_a_count_that_the_sender_has_made_up_stops_no_delivery(
     """Python refuses to make a number of so many digits."""
     broker = make_broker(timer_max_delay_s=10 * DAY_S)
     put(Peer(broker), f"TIMER_ROLL_TIMES\x01{count}\x02TIMER_DELAY_SEC\x01{3 * DAY_S}")
-    while (next_ms := broker.timer.deliver(clock.now_ms)) is not None:
+    while (next_ms := broker.delayed.timer.deliver(clock.now_ms)) is not None:
         clock.now_ms = next_ms
     (message,) = messages(broker)
     assert message.properties["TIMER_ROLL_TIMES"] == "1"
@@ -224,17 +224,17 @@ def test_clock_set_back_neither_loses_nor_repeats_messages(make_broker: MakeBrok
     broker = make_broker()
     put(Peer(broker), "TIMER_DELAY_SEC\x0110", b"first")
     clock.now_ms += 10_000
-    broker.timer.deliver(clock.now_ms)
+    broker.delayed.timer.deliver(clock.now_ms)
     clock.now_ms -= 5000
     put(Peer(broker), "TIMER_DELAY_SEC\x011", b"second")
     broker.save_tables()
     broker = make_broker()
-    assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 1000
+    assert broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms + 1000
     clock.now_ms += 1000
-    assert broker.timer.deliver(clock.now_ms) is None
+    assert broker.delayed.timer.deliver(clock.now_ms) is None
     assert bodies(broker) == [b"first", b"second"]
     broker.save_tables()
-    assert len(make_broker().timer) == 0
+    assert len(make_broker().delayed.timer) == 0
 
 
 def test_rejected_delivery_is_retried_without_loss(peer: Peer, clock: Clock) -> None:
@@ -244,11 +244,11 @@ def test_rejected_delivery_is_retried_without_loss(peer: Peer, clock: Clock) -> 
     clock.now_ms += 1000
     set_disk_full(broker.store, is_full=True)
     for _ in range(3):
-        assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 100
-    assert len(broker.timer) == 3
-    assert b'"firstOffset": 0' in b"".join(broker.timer.progress.pieces())
+        assert broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms + 100
+    assert len(broker.delayed.timer) == 3
+    assert b'"firstOffset": 0' in b"".join(broker.delayed.timer.progress.pieces())
     set_disk_full(broker.store, is_full=False)
-    assert broker.timer.deliver(clock.now_ms) is None
+    assert broker.delayed.timer.deliver(clock.now_ms) is None
     assert bodies(broker) == [b"0", b"1", b"2"]
 
 
@@ -266,9 +266,9 @@ def test_full_next_file_still_delivers_what_fits_current_one(peer: Peer, clock: 
         return append(entries, **options)
 
     broker.store.append = refuse_second  # type: ignore[method-assign]
-    assert broker.timer.deliver(clock.now_ms) == clock.now_ms + 100
-    assert len(bodies(broker)) == 10 - len(broker.timer) > 0
-    assert broker.timer.progress.done[1] == len(bodies(broker)) - 1
+    assert broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms + 100
+    assert len(bodies(broker)) == 10 - len(broker.delayed.timer) > 0
+    assert broker.delayed.timer.progress.done[1] == len(bodies(broker)) - 1
     deliver_all(broker, clock)
     assert [body[0] for body in bodies(broker)] == list(range(10))
 
@@ -278,7 +278,7 @@ def test_each_call_delivers_a_bounded_number(make_broker: MakeBroker, clock: Clo
     for number in range(600):
         put(peer, "TIMER_DELAY_SEC\x011", b"%d" % number)
     clock.now_ms += 1000
-    assert peer.broker.timer.deliver(clock.now_ms) == clock.now_ms
+    assert peer.broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms
     assert 0 < len(bodies(peer.broker)) < 600
     deliver_all(peer.broker, clock)
     assert bodies(peer.broker) == [b"%d" % number for number in range(600)]
@@ -289,10 +289,10 @@ def test_one_call_copies_a_bounded_number_of_bytes(make_broker: MakeBroker, cloc
     for _ in range(5):
         put(peer, "TIMER_DELAY_SEC\x011", bytes(600_000))
     clock.now_ms += 1000
-    assert peer.broker.timer.deliver(clock.now_ms) == clock.now_ms
-    assert peer.broker.delivery.delivered == 2
+    assert peer.broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms
+    assert peer.broker.delayed.delivery.delivered == 2
     deliver_all(peer.broker, clock)
-    assert peer.broker.delivery.delivered == 5
+    assert peer.broker.delayed.delivery.delivered == 5
 
 
 def test_missing_or_placeless_record_is_dropped(broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -300,10 +300,10 @@ def test_missing_or_placeless_record_is_dropped(broker: Broker, clock: Clock, ca
     properties = b"TIMER_OUT_MS\x01%d" % clock.now_ms
     broker.store.append([entry(queue, b"bad", properties, tags_code=clock.now_ms, born_host=HOST, store_host=HOST)])
     queue.append_visible(10**9, 200, clock.now_ms)
-    broker.timer.load()
+    broker.delayed.timer.load()
     put(Peer(broker), "TIMER_DELAY_SEC\x011", b"good")
     clock.now_ms += 1000
-    assert broker.timer.deliver(clock.now_ms) is None
+    assert broker.delayed.timer.deliver(clock.now_ms) is None
     assert bodies(broker) == [b"good"]
     assert "delayed message dropped" in caplog.text
     assert "delayed message is missing" in caplog.text
@@ -311,13 +311,13 @@ def test_missing_or_placeless_record_is_dropped(broker: Broker, clock: Clock, ca
 
 def test_only_a_new_earliest_message_wakes_the_service(peer: Peer, clock: Clock) -> None:
     def wakes(delay_s: int) -> bool:
-        peer.broker.delayed_arrived.clear()
+        peer.broker.delayed.arrived.clear()
         put(peer, f"TIMER_DELAY_SEC\x01{delay_s}")
-        return peer.broker.delayed_arrived.is_set()
+        return peer.broker.delayed.arrived.is_set()
 
     assert [wakes(delay_s) for delay_s in (10, 20, 5, 5, 1)] == [True, False, True, False, True]
     clock.now_ms += 1000
-    assert peer.broker.timer.deliver(clock.now_ms) == clock.now_ms + 4000
+    assert peer.broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms + 4000
     assert [wakes(delay_s) for delay_s in (4, 3)] == [False, True]
 
 

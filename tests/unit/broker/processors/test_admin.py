@@ -166,7 +166,7 @@ async def test_deleting_topic_answers_only_its_held_pulls(peer: Peer, another_pe
     assert response.code == ResponseCode.TOPIC_NOT_EXIST
     assert response.remark == "topic[T] not exist, apply first please!"
     assert response.flag == CommandFlag.RESPONSE
-    assert peer.broker.pull_hold.held == 1
+    assert peer.broker.pulls.hold.held == 1
 
 
 def test_the_table_of_topics_is_told_as_rocketmq_writes_it(peer: Peer) -> None:
@@ -277,8 +277,8 @@ def test_all_offsets_are_told_with_bare_number_keys(peer: Peer) -> None:
 
 def test_delay_offsets_are_told_with_bare_number_keys(peer: Peer) -> None:
     assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{}}'
-    peer.broker.schedule.offsets.set(1, 4)
-    peer.broker.schedule.offsets.set(3, 4)
+    peer.broker.delayed.schedule.offsets.set(1, 4)
+    peer.broker.delayed.schedule.offsets.set(3, 4)
     assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{1:4,3:4}}'
 
 

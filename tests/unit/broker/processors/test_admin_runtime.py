@@ -155,7 +155,7 @@ def test_delay_levels_report_next_and_last_offset_once_used(peer: Peer, clock: C
         for _ in range(count):
             peer.put("T", i=f"DELAY\x01{level}")
     clock.now_ms += 1000
-    peer.broker.schedule.deliver(clock.now_ms)
+    peer.broker.delayed.schedule.deliver(clock.now_ms)
     peer.put("T", i="DELAY\x011")
     told = {name: value for name, value in figures(peer).items() if name.startswith("scheduleMessageOffset")}
     assert told == {"scheduleMessageOffset_1": "3,4"}

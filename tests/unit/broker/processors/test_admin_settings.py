@@ -141,4 +141,4 @@ def test_changes_have_an_effect_at_once(peer: Peer, clock: Clock) -> None:
     assert created.write_queue_nums == 2
     change(peer, "transactionTimeOut=60000")
     peer.put("T", i="TRAN_MSG\x01true\x02PGROUP\x01P")
-    assert peer.broker.undecided.next_due_ms() == clock.now_ms + 60_000
+    assert peer.broker.transactions.undecided.next_due_ms() == clock.now_ms + 60_000

@@ -95,7 +95,7 @@ async def test_lock_owner_and_stall_start_are_reported(peer: Peer, clock: Clock)
     began_ms = clock.now_ms
     for second in (0, 10, 40):
         clock.now_ms = began_ms + second * 1000
-        peer.broker.stalls.scan(second)
+        peer.broker.housekeeping.stalls.scan(second)
     (found,) = consume_stats(peer, topic="T").offset_table.values()
     assert (found.lock_owner, found.progress_timestamp, found.stalled_timestamp) == ("client-1", 0, began_ms)
 

@@ -44,7 +44,7 @@ def heartbeat(
 
 def notices(peer: Peer) -> list[str]:
     """Return the groups whose changes the peer was told of, oneway, and forget them."""
-    assert not any(peer.broker.notices.notify_members())
+    assert not any(peer.broker.groups.notices.notify_members())
     for command in peer.sent:
         assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
         assert command.flag == CommandFlag.ONEWAY
@@ -383,7 +383,7 @@ def test_members_that_leave_together_are_told_of_once(broker: Broker) -> None:
     peers = [Peer(broker, f"192.0.2.9:{number}") for number in range(1, 101)]
     for peer in peers:
         heartbeat(peer, f"c{peer.peer}", "G")
-    assert sum(1 for _ in broker.notices.notify_members()) == 4
+    assert sum(1 for _ in broker.groups.notices.notify_members()) == 4
     assert [notices(peer) for peer in peers] == [["G"]] * 100
     for peer in peers[:50]:
         broker.groups.consumers.forget(peer.as_connection)

@@ -106,7 +106,7 @@ def test_what_takes_the_short_way_ends_as_on_the_long_one(
 ) -> None:
     fields = {name: value for name, value in {**usual, **changes}.items() if value is not None}
     peer = Peer(broker)
-    if not broker.undecided.halves.next_offset:
+    if not broker.transactions.undecided.halves.next_offset:
         long_way(peer, request(HALF))  # makes the topics
     try:
         command = request(fields, body)
@@ -156,7 +156,7 @@ def test_a_plain_decision_settles_as_the_long_way_does(peer: Peer, bits: int, ch
         end = decision(long_way(peer, request(HALF)), bits, **changes)
         begin, undecided, put = (
             broker.store.commit_log.max_offset,
-            len(broker.undecided),
+            len(broker.transactions.undecided),
             broker.statistics.put_messages,
         )
         if not is_short:
@@ -164,7 +164,13 @@ def test_a_plain_decision_settles_as_the_long_way_does(peer: Peer, bits: int, ch
         elif short_way(peer, end) != ([], None):
             assert changes or bits not in {8, 12}
             peer.serve(end)
-        found.append((appended(broker, begin), len(broker.undecided) - undecided, broker.statistics.put_messages - put))
+        found.append(
+            (
+                appended(broker, begin),
+                len(broker.transactions.undecided) - undecided,
+                broker.statistics.put_messages - put,
+            )
+        )
     assert found[0] == found[1]
 
 
@@ -186,17 +192,17 @@ def test_a_run_of_sends_and_decisions_is_stored_in_its_order(peer: Peer) -> None
         ("T", b"half 0"), (OP_HALF_TOPIC, b""), ("T", b"sent"), (HALF_TOPIC, b"another half"),
         (OP_HALF_TOPIC, b""), ("T", b"half 2"), (OP_HALF_TOPIC, b""),
     ]  # fmt: skip
-    assert len(peer.broker.undecided) == 1
+    assert len(peer.broker.transactions.undecided) == 1
 
 
 def test_a_full_disk_leaves_a_plain_decision_undecided(peer: Peer) -> None:
     half = long_way(peer, request(HALF))
     set_disk_full(peer.broker.store, is_full=True)
     peer.read(request(PLAIN), decision(half, 8))
-    assert len(peer.broker.undecided) == 1
+    assert len(peer.broker.transactions.undecided) == 1
     set_disk_full(peer.broker.store, is_full=False)
     peer.read(decision(half, 8))
-    assert len(peer.broker.undecided) == 0
+    assert len(peer.broker.transactions.undecided) == 0
 
 
 def vars_of(command: RemotingCommand) -> list[object]:

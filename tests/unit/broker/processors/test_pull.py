@@ -132,7 +132,7 @@ async def test_offsets_outside_the_queue_are_corrected(peer: Peer, topic: str) -
     """C.2 scenario 23."""
     fill(peer, 10)
     assert peer.pull(topic, 10, **HOLD) is None
-    assert peer.broker.pull_hold.held == 1
+    assert peer.broker.pulls.hold.held == 1
     assert answered(peer.pull(topic, 11, **HOLD)) == (ResponseCode.PULL_OFFSET_MOVED, 10)
     peer.broker.store.queue(topic, 0).min_offset = 4  # as if what is before had expired
     assert answered(peer.pull(topic, 3, **HOLD)) == (ResponseCode.PULL_OFFSET_MOVED, 4)
@@ -171,7 +171,7 @@ async def test_held_pull_receives_message_in_the_step_that_stores_it(
     (response,) = peer.sent
     assert [message.stored_body for message in decode_records(response.body)] == [b"first", b"second"]
     assert response.ext_fields["nextBeginOffset"] == "2"
-    assert peer.broker.pull_hold.held == 0
+    assert peer.broker.pulls.hold.held == 0
 
 
 async def test_held_pull_of_non_reading_peer_is_told_to_retry(peer: Peer, another_peer: Peer, topic: str) -> None:
@@ -199,7 +199,7 @@ async def test_a_message_in_another_queue_wakes_nobody(peer: Peer, topic: str) -
     peer.put(topic, queue_id=0)
     peer.broker.worker.end_step()
     assert peer.sent == []
-    assert peer.broker.pull_hold.held == 1
+    assert peer.broker.pulls.hold.held == 1
 
 
 async def test_held_pull_stays_held_when_filter_rejects_arrivals(peer: Peer, topic: str) -> None:
@@ -224,7 +224,7 @@ async def test_held_pull_with_rejecting_filter_soon_learns_progress(
 
 
 def expire(broker: Broker, after_s: float) -> None:
-    for pull in broker.pull_hold.take_expired(trio.current_time() + after_s):
+    for pull in broker.pulls.hold.take_expired(trio.current_time() + after_s):
         broker.pulls._serve_held(pull, is_expired=True)
 
 
@@ -234,7 +234,7 @@ async def test_held_pulls_of_one_queue_can_be_ended_before_their_deadline(peer: 
     peer.broker.pulls.end_waiting(peer.broker.store.queue(topic, 0))
     (response,) = peer.sent
     assert answered(response) == (ResponseCode.PULL_NOT_FOUND, 0)
-    assert peer.broker.pull_hold.held == 1
+    assert peer.broker.pulls.hold.held == 1
 
 
 async def test_held_pull_is_answered_exactly_at_its_deadline(peer: Peer, topic: str, autojump_clock: MockClock) -> None:

@@ -33,7 +33,7 @@ def member(peer: Peer, client_id: str = "c1") -> Peer:
 def answer(peer: Peer, *, code: int = 0, body: bytes = b"", remark: str | None = None) -> bool:
     """Let a client answer what it was asked last."""
     reply = peer.sent[-1].reply(code, {"k": "v"}, body, remark)
-    return peer.broker.client_requests.handle_answer(peer.as_connection, reply)
+    return peer.broker.context.client_requests.handle_answer(peer.as_connection, reply)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_running_info_is_the_members_answer_as_it_is(peer: Peer, another_p
     assert answer(peer, code=77, body=b"info", remark="why")
     response = another_peer.sent[-1]
     assert (response.code, response.body, response.remark, response.ext_fields) == (77, b"info", "why", {"k": "v"})
-    assert not peer.broker.client_requests
+    assert not peer.broker.context.client_requests
 
 
 async def test_message_is_relayed_to_member_for_direct_consumption(peer: Peer, another_peer: Peer) -> None:
@@ -153,10 +153,10 @@ async def test_a_member_that_does_not_answer_in_10_s_is_a_timeout(
     member(peer)
     another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
     mock_clock.jump(9.9)
-    peer.broker.client_requests.expire(trio.current_time())
+    peer.broker.context.client_requests.expire(trio.current_time())
     assert not another_peer.sent
     mock_clock.jump(0.1)
-    peer.broker.client_requests.expire(trio.current_time())
+    peer.broker.context.client_requests.expire(trio.current_time())
     assert another_peer.sent[-1].code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert not answer(peer)
 
@@ -164,7 +164,7 @@ async def test_a_member_that_does_not_answer_in_10_s_is_a_timeout(
 async def test_a_member_that_is_gone_is_an_error_at_once(peer: Peer, another_peer: Peer) -> None:
     member(peer)
     another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
-    peer.broker.client_requests.forget(peer.as_connection)
+    peer.broker.context.client_requests.forget(peer.as_connection)
     response = another_peer.sent[-1]
     assert response.code == ResponseCode.SYSTEM_ERROR
     assert response.remark is not None
@@ -174,7 +174,7 @@ async def test_a_member_that_is_gone_is_an_error_at_once(peer: Peer, another_pee
 async def test_only_who_was_asked_can_answer(peer: Peer, another_peer: Peer) -> None:
     member(peer)
     another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
-    requests = peer.broker.client_requests
+    requests = peer.broker.context.client_requests
     assert not requests.handle_answer(another_peer.as_connection, peer.sent[-1].reply())
     assert not requests.handle_answer(peer.as_connection, RemotingCommand(0, 12345, CommandFlag.RESPONSE))
     assert answer(peer)
@@ -204,16 +204,16 @@ async def test_who_does_not_read_is_neither_asked_nor_told(peer: Peer, another_p
     status = another_peer.get(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS)
     assert GetConsumerStatusBody.decode(status.body).consumer_table == {}
     heartbeat(another_peer, "c2", "G")
-    assert not any(peer.broker.notices.notify_members())
+    assert not any(peer.broker.groups.notices.notify_members())
     assert len(peer.sent) == asked
     peer.unread_bytes = 0
     heartbeat(Peer(peer.broker, "192.0.2.11:50003"), "c3", "G")
-    assert not any(peer.broker.notices.notify_members())
+    assert not any(peer.broker.groups.notices.notify_members())
     assert len(peer.sent) > asked
 
 
 async def test_answers_of_many_members_take_no_more_than_the_budget(peer: Peer, another_peer: Peer) -> None:
-    budget = peer.broker.budget
+    budget = peer.broker.context.budget
     member(peer, "c1")
     member(another_peer, "c2")
     asker = Peer(peer.broker, "192.0.2.11:50003")

@@ -45,7 +45,7 @@ def reply(peer: Peer, properties: str = PROPERTIES, body: bytes = b"yes") -> Rem
 def answer(requester: Peer, code: int = 0) -> None:
     """Let the requester answer the push."""
     response = requester.sent[-1].reply(code, remark="no" if code else None)
-    assert requester.broker.client_requests.handle_answer(requester.as_connection, response)
+    assert requester.broker.context.client_requests.handle_answer(requester.as_connection, response)
 
 
 @pytest.mark.parametrize("long_names", [False, True])
@@ -94,7 +94,7 @@ async def test_rejected_push_is_a_failed_reply(peer: Peer, requester: Peer) -> N
 
 async def test_lost_requester_is_a_failed_reply(peer: Peer, requester: Peer) -> None:
     reply(peer)
-    peer.broker.client_requests.forget(requester.as_connection)
+    peer.broker.context.client_requests.forget(requester.as_connection)
     (response,) = peer.sent
     assert response.remark == f"push reply message to requester fail: {NoAnswer.CLOSED.value}"
 

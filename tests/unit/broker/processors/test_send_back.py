@@ -127,7 +127,7 @@ def test_dead_letter_names_original_topic_and_record(peer: Peer, failed: int) ->
     first = decode_record(peer.broker.store.reader.look_message(failed) or b"")
     send_back(peer, failed, level=1)
     waiting = only(peer.broker, SCHEDULE, 0)
-    peer.broker.schedule.deliver(waiting.store_timestamp + 1000)
+    peer.broker.delayed.schedule.deliver(waiting.store_timestamp + 1000)
     retried = only(peer.broker, RETRY)
     assert retried.properties["RETRY_TOPIC"] == "T"
     send_back(peer, retried.physical_offset, maxReconsumeTimes=1)
@@ -194,7 +194,7 @@ def test_retries_spread_over_the_groups_queues(peer: Peer, failed: int) -> None:
     peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
     for _ in range(60):
         send_back(peer, failed, level=1)
-    peer.broker.schedule.deliver(peer.broker.store.now_ms() + 1000)
+    peer.broker.delayed.schedule.deliver(peer.broker.store.now_ms() + 1000)
     assert {queue.queue_id for queue in peer.broker.store.queues.of_topic(RETRY) if queue.max_offset} == {0, 1, 2}
 
 
@@ -203,7 +203,7 @@ def test_send_back_uses_only_existing_retry_queues(peer: Peer, failed: int) -> N
     peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=8))
     for _ in range(30):
         send_back(peer, failed, level=1)
-    peer.broker.schedule.deliver(peer.broker.store.now_ms() + 1000)
+    peer.broker.delayed.schedule.deliver(peer.broker.store.now_ms() + 1000)
     assert peer.broker.store.reader.max_offset_in_queue(RETRY, 0) == 30
 
 

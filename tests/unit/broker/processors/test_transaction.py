@@ -84,12 +84,12 @@ def test_wrong_decision_is_refused_and_changes_nothing(
 ) -> None:
     response = end(peer, half, **fields)
     assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, remark)
-    assert len(peer.broker.undecided) == 1
+    assert len(peer.broker.transactions.undecided) == 1
 
 
 def test_unknown_decision_leaves_transaction_undecided(peer: Peer, half: MessageExt) -> None:
     assert end(peer, half, 0).code == ResponseCode.SUCCESS
-    assert len(peer.broker.undecided) == 1
+    assert len(peer.broker.transactions.undecided) == 1
 
 
 @pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
@@ -105,7 +105,7 @@ def test_first_decision_counts(peer: Peer, half: MessageExt, first: int) -> None
 def test_commit_for_deleted_topic_is_refused(peer: Peer, half: MessageExt) -> None:
     peer.get(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
     assert end(peer, half).code == ResponseCode.TOPIC_NOT_EXIST
-    assert len(peer.broker.undecided) == 1
+    assert len(peer.broker.transactions.undecided) == 1
 
 
 def resume(peer: Peer, message: MessageExt) -> RemotingCommand:
@@ -114,7 +114,7 @@ def resume(peer: Peer, message: MessageExt) -> RemotingCommand:
 
 def test_resumed_transaction_is_due_at_once(peer: Peer, half: MessageExt) -> None:
     assert resume(peer, half).code == ResponseCode.SUCCESS
-    undecided = peer.broker.undecided
+    undecided = peer.broker.transactions.undecided
     copy = last(peer, HALF_TOPIC)
     assert undecided.take_due(peer.broker.store.now_ms(), 9) == [copy.queue_offset]
     assert copy.properties["TRANSACTION_CHECK_TIMES"] == "0"
@@ -123,7 +123,7 @@ def test_resumed_transaction_is_due_at_once(peer: Peer, half: MessageExt) -> Non
 
 
 def test_transaction_that_was_given_up_can_be_resumed(peer: Peer, half: MessageExt) -> None:
-    peer.broker.undecided.give_up(half)
+    peer.broker.transactions.undecided.give_up(half)
     assert end(peer, half).code == ResponseCode.SYSTEM_ERROR
     assert resume(peer, last(peer, "TRANS_CHECK_MAX_TIME_TOPIC")).code == ResponseCode.SUCCESS
     assert end(peer, last(peer, HALF_TOPIC)).code == ResponseCode.SUCCESS

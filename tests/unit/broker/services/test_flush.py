@@ -187,7 +187,7 @@ async def place_from_check(peer: Peer, disk: Disk, clock: Clock) -> tuple[int, i
     await disk.flush(1)
     await answered(peer)
     clock.now_ms += 60_000
-    await peer.broker.transaction_checks._turn()
+    await peer.broker.transactions._turn()
     check = CheckTransactionStateRequestHeader.decode(peer.sent.pop().ext_fields)
     return check.commit_log_offset, check.tran_state_table_offset
 

@@ -85,7 +85,7 @@ async def test_a_pull_behind_the_minimum_is_told_the_minimum(broker: Broker, pee
     assert (behind.code, behind.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "4")
     assert behind.ext_fields["minOffset"] == "4"
     assert peer.get(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": 0}).ext_fields["offset"] == "4"
-    assert broker.pull_hold.held == 1
+    assert broker.pulls.hold.held == 1
     peer.put("T")
     broker.worker.end_step()
     assert [command.code for command in peer.sent if command.ext_fields.get("minOffset") == "4"][-1] == 0

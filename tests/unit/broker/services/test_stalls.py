@@ -56,7 +56,7 @@ class Watch:
 
     def rounds(self, count: int) -> None:
         for _ in range(count):
-            self._broker.stalls.scan(self._now)
+            self._broker.housekeeping.stalls.scan(self._now)
             self._now += 10
             self._clock.now_ms += 10_000
 
@@ -69,7 +69,9 @@ def watch(waiting: Broker, clock: Clock) -> Watch:
 def answer(peer: Peer, cached: int) -> None:
     """Let a member answer what it was asked last: it has the queue."""
     info = ConsumerRunningInfo(mq_table={QUEUE: ProcessQueueInfo(cached_msg_count=cached)})
-    assert peer.broker.client_requests.handle_answer(peer.as_connection, peer.sent[-1].reply(body=info.encode()))
+    assert peer.broker.context.client_requests.handle_answer(
+        peer.as_connection, peer.sent[-1].reply(body=info.encode())
+    )
 
 
 @pytest.mark.parametrize(("stall_after_s", "rounds"), [(10.0, 2), (30.0, 4), (65.0, 8)])
@@ -83,20 +85,24 @@ async def test_queue_counts_as_stalled_after_configured_time(
     join(peer)
     watch = Watch(broker, clock)
     watch.rounds(rounds - 1)
-    assert broker.stalls.count() == 0
+    assert broker.housekeeping.stalls.count() == 0
     watch.rounds(1)
-    assert broker.stalls.count() == 1
+    assert broker.housekeeping.stalls.count() == 1
 
 
 async def test_stalled_queue_is_logged_once_with_owner_activity(
     watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
 ) -> None:
     watch.rounds(3)
-    assert (peer.sent, waiting.stalls.count(), waiting.stalls.since_ms("G", QUEUE)) == ([], 0, 0)
+    assert (peer.sent, waiting.housekeeping.stalls.count(), waiting.housekeeping.stalls.since_ms("G", QUEUE)) == (
+        [],
+        0,
+        0,
+    )
     watch.rounds(3)
     (question,) = peer.sent
     assert (question.code, question.ext_fields["consumerGroup"]) == (RequestCode.GET_CONSUMER_RUNNING_INFO, "G")
-    assert waiting.stalls.since_ms("G", QUEUE) == watch.began_ms
+    assert waiting.housekeeping.stalls.since_ms("G", QUEUE) == watch.began_ms
     assert not log.messages
     answer(peer, cached=1)
     watch.rounds(3)
@@ -112,10 +118,10 @@ async def test_resumed_queue_is_logged_and_may_stall_again(
     waiting.groups.offsets.commit("G", "T", 0, 1)
     watch.rounds(1)
     assert log.messages[1:] == ["queue is no longer stalled group=G queue=T@broker-a:0"]
-    assert (waiting.stalls.count(), waiting.stalls.since_ms("G", QUEUE)) == (0, 0)
+    assert (waiting.housekeeping.stalls.count(), waiting.housekeeping.stalls.since_ms("G", QUEUE)) == (0, 0)
     peer.put("T")
     watch.rounds(4)
-    assert waiting.stalls.count() == 1
+    assert waiting.housekeeping.stalls.count() == 1
 
 
 async def test_a_slow_queue_is_not_told_of(watch: Watch, waiting: Broker, peer: Peer) -> None:
@@ -124,7 +130,7 @@ async def test_a_slow_queue_is_not_told_of(watch: Watch, waiting: Broker, peer: 
     for queue_offset in range(5):
         waiting.groups.offsets.commit("G", "T", 0, queue_offset)
         watch.rounds(3)
-    assert waiting.stalls.count() == 0
+    assert waiting.housekeeping.stalls.count() == 0
 
 
 async def test_a_group_whose_last_member_has_left_is_watched_on(
@@ -138,21 +144,21 @@ async def test_a_group_whose_last_member_has_left_is_watched_on(
     ]
     waiting.groups.settings.delete("G")
     watch.rounds(1)
-    assert waiting.stalls.count() == 0
+    assert waiting.housekeeping.stalls.count() == 0
 
 
 async def test_a_group_that_broadcasts_is_left_out(watch: Watch, waiting: Broker, peer: Peer) -> None:
     watch.rounds(1)
     join(peer, model=MessageModel.BROADCASTING)
     watch.rounds(5)
-    assert waiting.stalls.count() == 0
+    assert waiting.housekeeping.stalls.count() == 0
 
 
 async def test_a_deleted_topic_is_not_watched_any_more(watch: Watch, waiting: Broker) -> None:
     watch.rounds(4)
     waiting.topics.delete("T")
     watch.rounds(1)
-    assert waiting.stalls.count() == 0
+    assert waiting.housekeeping.stalls.count() == 0
 
 
 async def test_members_that_do_not_answer_are_told_of_as_silent(
@@ -160,10 +166,10 @@ async def test_members_that_do_not_answer_are_told_of_as_silent(
 ) -> None:
     join(another_peer, "c2")
     watch.rounds(4)
-    assert waiting.client_requests.handle_answer(
+    assert waiting.context.client_requests.handle_answer(
         another_peer.as_connection, another_peer.sent[-1].reply(ResponseCode.SYSTEM_ERROR)
     )
-    waiting.client_requests.expire(trio.current_time() + 6)
+    waiting.context.client_requests.expire(trio.current_time() + 6)
     (line,) = log.messages
     assert line.endswith("cause=silent reason=no member that answers consumes it; no answer from c1, c2")
 
@@ -172,7 +178,7 @@ async def test_an_answer_that_cannot_be_read_is_none(
     watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
 ) -> None:
     watch.rounds(4)
-    assert waiting.client_requests.handle_answer(peer.as_connection, peer.sent[-1].reply(body=b"{"))
+    assert waiting.context.client_requests.handle_answer(peer.as_connection, peer.sent[-1].reply(body=b"{"))
     assert "cause=silent" in log.messages[-1]
 
 
@@ -198,9 +204,9 @@ async def test_many_queues_are_looked_at_a_few_at_a_time(
         looked_at.append(group)
         yield
 
-    monkeypatch.setattr(waiting.stalls, "_check_group", look_at)
+    monkeypatch.setattr(waiting.housekeeping.stalls, "_check_group", look_at)
     for second in range(10):
-        waiting.stalls.scan(second)
+        waiting.housekeeping.stalls.scan(second)
         assert len(looked_at) == min(second + 1, 4)
     assert sorted(looked_at) == ["G", "G0", "G1", "G2"]
 
@@ -219,6 +225,6 @@ async def test_the_queues_of_one_group_are_looked_at_a_few_at_a_time(
 
     monkeypatch.setattr(waiting.groups.offsets, "query", noted)
     for second in range(4):
-        waiting.stalls.scan(second)
+        waiting.housekeeping.stalls.scan(second)
         assert len(looked_at) == min(3 * (second + 1), 10)
     assert looked_at == list(range(10))
