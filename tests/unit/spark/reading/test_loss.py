@@ -1,6 +1,4 @@
-"""Scenarios 41 to 43 of spark.md 6, the decision: what an answer means, and how much is lost."""
-
-import logging
+"""Scenarios 41 to 43 of spark.md 6, the decision: the effect of an answer, and the number of lost messages."""
 
 import pytest
 from hypothesis import given
@@ -19,32 +17,29 @@ def answer(status: PullStatus, following: int, low: int = 0, high: int = 1000) -
     return RawPull(QueueOffset(0), status, b"", QueueOffset(following), QueueOffset(low), QueueOffset(high), 0)
 
 
-def test_records_move_on_to_where_the_broker_says() -> None:
-    assert judge(answer(PullStatus.FOUND, 32), 0, 100, is_filtered=False) == (32, 0)
-    assert judge(answer(PullStatus.FOUND, 132), 96, 100, is_filtered=False) == (100, 0)
+FOUND, NO_MATCH, ILLEGAL, NOTHING_NEW = (
+    PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE, PullStatus.OFFSET_ILLEGAL, PullStatus.NO_NEW_MESSAGE
+)  # fmt: skip
 
 
-def test_a_jump_is_loss_only_without_a_filter() -> None:
-    assert judge(answer(PullStatus.NO_MATCHED_MESSAGE, 50), 10, 100, is_filtered=True) == (50, 0)
-    assert judge(answer(PullStatus.NO_MATCHED_MESSAGE, 50), 10, 100, is_filtered=False) == (50, 40)
-
-
-def test_expired_messages_are_counted() -> None:
-    found = judge(answer(PullStatus.OFFSET_ILLEGAL, 70, low=70), 20, 100, is_filtered=True)
-    assert found == (70, 50)
-
-
-def test_loss_never_goes_beyond_the_range() -> None:
-    assert judge(answer(PullStatus.OFFSET_ILLEGAL, 700, low=700), 20, 100, is_filtered=False) == (100, 80)
-
-
-@pytest.mark.parametrize("status", [PullStatus.OFFSET_ILLEGAL, PullStatus.NO_NEW_MESSAGE])
-def test_queue_shorter_than_range_lost_the_rest(status: PullStatus) -> None:
-    assert judge(answer(status, 30, low=0, high=30), 40, 100, is_filtered=False) == (100, 60)
-
-
-def test_an_empty_queue_has_lost_all() -> None:
-    assert judge(answer(PullStatus.OFFSET_ILLEGAL, 0, 0, 0), 40, 100, is_filtered=False) == (100, 60)
+@pytest.mark.parametrize(
+    ("pull", "position", "is_filtered", "judgement"),
+    [
+        (answer(FOUND, 32), 0, False, (32, 0)),
+        (answer(FOUND, 132), 96, False, (100, 0)),
+        (answer(NO_MATCH, 50), 10, True, (50, 0)),
+        (answer(NO_MATCH, 50), 10, False, (50, 40)),
+        (answer(ILLEGAL, 70, low=70), 20, True, (70, 50)),  # expired
+        (answer(ILLEGAL, 700, low=700), 20, False, (100, 80)),
+        (answer(ILLEGAL, 30, high=30), 40, False, (100, 60)),  # shorter than the range
+        (answer(NOTHING_NEW, 30, high=30), 40, False, (100, 60)),
+        (answer(ILLEGAL, 0, high=0), 40, False, (100, 60)),
+    ],
+)
+def test_answers_advance_range_and_count_loss(
+    pull: RawPull, position: int, is_filtered: bool, judgement: tuple[int, int]
+) -> None:
+    assert judge(pull, position, 100, is_filtered=is_filtered) == judgement
 
 
 @given(
@@ -63,33 +58,29 @@ def test_a_judgement_stays_in_the_range(
     assert 0 <= found.lost <= found.next_offset - position
 
 
-def test_the_error_names_queue_offsets_and_option() -> None:
-    with pytest.raises(DataLossError, match=r"5 messages of T@broker-a:3 .*offset 10 .*15 to 99.*failOnDataLoss"):
-        report_loss(QUEUE, 10, 5, "the broker has 15 to 99", fail=True)
+@pytest.mark.parametrize(
+    ("lost", "count", "logged"), [(5, "5", "lost=5"), (None, "an unknown number of", "lost=unknown")]
+)
+def test_loss_is_error_or_logged(caplog: pytest.LogCaptureFixture, lost: int | None, count: str, logged: str) -> None:
+    with pytest.raises(
+        DataLossError, match=rf"{count} messages of T@broker-a:3 .*offset 10 .*15 to 99.*failOnDataLoss"
+    ):
+        report_loss(QUEUE, 10, lost, "the broker has 15 to 99", fail=True)
+    report_loss(QUEUE, 10, lost, "the broker has 15 to 99", fail=False)
+    (message,) = caplog.messages
+    assert logged in message
 
 
-def test_accepted_loss_is_logged_with_count(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        report_loss(QUEUE, 10, 5, "the broker has 15 to 99", fail=False)
-    (record,) = caplog.records
-    assert "lost=5" in record.getMessage()
-
-
-def test_uncountable_loss_is_logged_as_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(DataLossError, match="an unknown number of messages of T@broker-a:3 are lost"):
-        report_loss(QUEUE, 10, None, "the topic was made again", fail=True)
-    report_loss(QUEUE, 10, None, "the topic was made again", fail=False)
-    assert "lost=unknown" in caplog.text
-
-
-def test_a_begin_inside_its_queue_stays() -> None:
-    assert check_begin(10, 0, 10) == (10, 0)
-
-
-def test_a_begin_outside_moves_to_the_first_message() -> None:
-    assert check_begin(3, 10, 20) == (10, 7)
-    assert check_begin(30, 10, 20) == (10, None)
-
-
-def test_recreated_queue_starts_at_its_first_message() -> None:
-    assert check_begin(15, 0, 20, recreated=True) == (0, None)
+@pytest.mark.parametrize(
+    ("begin", "low", "high", "recreated", "checked"),
+    [
+        (10, 0, 10, False, (10, 0)),
+        (3, 10, 20, False, (10, 7)),
+        (30, 10, 20, False, (10, None)),
+        (15, 0, 20, True, (0, None)),
+    ],
+)
+def test_begin_outside_queue_moves_to_first_message(
+    begin: int, low: int, high: int, recreated: bool, checked: tuple[int, int | None]
+) -> None:
+    assert check_begin(begin, low, high, recreated=recreated) == checked
