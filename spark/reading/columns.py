@@ -77,32 +77,30 @@ class Decoder:
             UnsupportedCompressionError: the package for a body's compression is not installed.
         """
         records = Records(self._queue, chunk, begin, end)
-        for part, bodies in self._parts(records):
-            if part.count:
-                batch = self._batch(part, bodies)
-                if batch.num_rows:
-                    yield batch
+        tags = None if self._tags is None else records.properties.column(PropertyName.TAGS)
+        columns = [None if name == "body" else _MAKERS[name](records) for name in self._columns]
+        for first, last, bodies in self._parts(records):
+            count = last - first
+            arrays = [bodies if column is None else column.slice(first, count) for column in columns]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            if tags is not None:
+                batch = batch.filter(pc.is_in(tags.slice(first, count), value_set=self._tags))
+            if batch.num_rows:
+                yield batch
 
-    def _parts(self, records: "Records") -> Iterator[tuple["Records", Any]]:
-        """Split where the decompressed bodies exceed the limit, and yield each part with its bodies."""
+    def _parts(self, records: "Records") -> Iterator[tuple[int, int, Any]]:
+        """Split where the decompressed bodies exceed the limit; yield first and last index (exclusive) and bodies."""
         if "body" not in self._columns:
-            yield records, None
+            yield 0, records.count, None
             return
-        packed = records.compressed()
-        if not len(packed):
-            yield records, records.bodies()
-            return
-        cut, size, texts = 0, 0, list[bytes | None]()
-        for index in packed:
-            text = self._decompressed(records, int(index))
-            texts.append(text)
+        stored, first, size, texts = records.bodies(), 0, 0, dict[int, bytes | None]()
+        for index in records.compressed().tolist():
+            texts[index] = text = self._decompressed(records, index)
             size += len(text or b"")
             if size >= self._batch_bytes:
-                part = records.slice(cut, int(index) + 1)
-                yield part, part.bodies_with(texts)
-                cut, size, texts = int(index) + 1, 0, []
-        part = records.slice(cut, records.count)
-        yield part, part.bodies_with(texts)
+                yield first, index + 1, _replaced(stored, first, index + 1, texts)
+                first, size, texts = index + 1, 0, {}
+        yield first, records.count, _replaced(stored, first, records.count, texts)
 
     def _decompressed(self, records: "Records", index: int) -> bytes | None:
         try:
@@ -111,15 +109,15 @@ class Decoder:
             LOGGER.warning("body cannot be read, it becomes null error=%s", exc)
             return None
 
-    def _batch(self, records: "Records", bodies: Any) -> Any:
-        columns = [
-            bodies if name == "body" else _MAKERS[name](records) for name in self._columns
-        ]  # fmt: skip
-        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        if self._tags is not None:
-            tags = records.properties.column(PropertyName.TAGS)
-            batch = batch.filter(pc.is_in(tags, value_set=self._tags))
-        return batch
+
+def _replaced(stored: Any, first: int, last: int, texts: dict[int, bytes | None]) -> Any:
+    """Return a range of the bodies, with some replaced by their index."""
+    part = stored.slice(first, last - first)
+    if not texts:
+        return part
+    chosen = np.arange(len(part))
+    chosen[np.array(list(texts)) - first] = len(part) + np.arange(len(texts))
+    return pa.concat_arrays([part, pa.array(texts.values(), pa.binary())]).take(pa.array(chosen))
 
 
 def _topic(records: Records) -> Any:

@@ -6,8 +6,7 @@ texts out of the chunk.
 Source: spark.md 3.5 (a) to (c); protocol/record/layout.py.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -56,18 +55,6 @@ _REAR_AT: Final = head_offset("reconsume_times")
 _COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
 
 
-@dataclass(slots=True)
-class _Positions:
-    """Positions of the parts of each record in the chunk."""
-
-    starts: Ints
-    body: Ints
-    body_end: Ints
-    topic_end: Ints
-    properties: Ints
-    end: Ints
-
-
 class Records:
     """The wanted records of a chunk: fixed fields as arrays, and positions of the rest."""
 
@@ -98,47 +85,29 @@ class Records:
         self.sys_flag: Ints = self.front["sys_flag"].astype(np.int64)
         self._born_shift: Ints = np.where(self.sys_flag & BORN_HOST_V6, IPV6_EXTRA_BYTES, 0)
         self._shift: Ints = self._born_shift + np.where(self.sys_flag & STORE_HOST_V6, IPV6_EXTRA_BYTES, 0)
-        self._check(
-            self.front["size"] >= MIN_RECORD_BYTES + self._shift
-        )  # otherwise its flags claim longer hosts than it has
+        self._check(self.front["size"] >= MIN_RECORD_BYTES + self._shift)  # its flags may claim longer hosts
         self.rear = self._gather(starts + _REAR_AT + self._shift, _REAR)
-        self.positions = self._locate(starts)
-        self._properties: Properties | None = None
+        self._locate(starts)
 
     @property
     def count(self) -> int:
         """The number of records."""
-        return len(self.positions.starts)
-
-    def slice(self, begin: int, end: int) -> "Records":
-        """Return a range of the records."""
-        part = object.__new__(Records)
-        part.queue, part._chunk, part._bytes = self.queue, self._chunk, self._bytes
-        part.front, part.rear, part.sys_flag = self.front[begin:end], self.rear[begin:end], self.sys_flag[begin:end]
-        part._born_shift, part._shift = self._born_shift[begin:end], self._shift[begin:end]
-        at = self.positions
-        part.positions = _Positions(
-            at.starts[begin:end], at.body[begin:end], at.body_end[begin:end], at.topic_end[begin:end],
-            at.properties[begin:end], at.end[begin:end],
-        )  # fmt: skip
-        part._properties = None
-        return part
+        return len(self._starts)
 
     def store_timestamp(self) -> Ints:
         """Return the store times in ms."""
-        at = self.positions.starts + _STORE_TIME_AT + self._born_shift
+        at = self._starts + _STORE_TIME_AT + self._born_shift
         times: Ints = self._gather(at, np.dtype(">i8")).astype(np.int64)
         return times
 
     def born_hosts(self) -> Any:
         """Return the producers' addresses as text."""
-        return self._hosts(self.positions.starts + _BORN_HOST_AT, self._born_shift)
+        return self._hosts(self._starts + _BORN_HOST_AT, self._born_shift)
 
     def store_hosts(self) -> Any:
         """Return the brokers' addresses as text."""
-        return self._hosts(
-            self.positions.starts + _STORE_HOST_AT + self._born_shift, self._shift - self._born_shift
-        )  # fmt: skip
+        at = self._starts + _STORE_HOST_AT + self._born_shift
+        return self._hosts(at, self._shift - self._born_shift)
 
     def compressed(self) -> Ints:
         """Return the indices of records with a compressed body."""
@@ -146,17 +115,7 @@ class Records:
 
     def bodies(self) -> Any:
         """Return the bodies as stored, copied out of the chunk."""
-        return self._slices(self.positions.body, self.positions.body_end, pa.binary())
-
-    def bodies_with(self, decompressed: Sequence[bytes | None]) -> Any:
-        """Return the bodies, with the compressed ones replaced."""
-        stored = self.bodies()
-        if not decompressed:
-            return stored
-        packed = self.compressed()
-        indices = np.arange(self.count)
-        indices[packed] = self.count + np.arange(len(packed))
-        return pa.concat_arrays([stored, pa.array(decompressed, pa.binary())]).take(pa.array(indices))
+        return self._slices(self._body, self._body_end, pa.binary())
 
     def decompressed(self, index: int, max_bytes: int) -> bytes:
         """Return one compressed body, decompressed to ``max_bytes`` at most.
@@ -164,7 +123,7 @@ class Records:
         Raises:
             ProtocolError, UnsupportedCompressionError: with the queue and offset in their text.
         """
-        body = self._chunk[int(self.positions.body[index]) : int(self.positions.body_end[index])]
+        body = self._chunk[int(self._body[index]) : int(self._body_end[index])]
         try:
             return decompress(body, int(self.sys_flag[index]), max_bytes)
         except TriomqError as exc:
@@ -172,19 +131,16 @@ class Records:
 
     def topics(self) -> Any:
         """Return the topics as stored."""
-        return self._slices(self.positions.body_end + 1, self.positions.topic_end, pa.string())
+        return self._slices(self._body_end + 1, self._topic_end, pa.string())
 
-    @property
+    @cached_property
     def properties(self) -> Properties:
-        """The properties, parsed once."""
-        if self._properties is None:
-            encoded = self._slices(self.positions.properties, self.positions.end, pa.binary())
-            self._properties = Properties(encoded)
-        return self._properties
+        """The properties."""
+        return Properties(self._slices(self._properties_at, self._end, pa.binary()))
 
     def offset_ids(self) -> list[str]:
         """Return the offset message id of each record."""
-        at = self.positions.starts + _STORE_HOST_AT + self._born_shift
+        at = self._starts + _STORE_HOST_AT + self._born_shift
         lengths = IPV4_HOST_LENGTH + self._shift - self._born_shift
         return [
             offset_message_id(self._chunk[start : start + length], physical_offset)
@@ -201,7 +157,7 @@ class Records:
         everywhere: Any = np.ndarray((len(self._chunk) - size + 1,), f"V{size}", self._chunk, strides=(1,))
         return everywhere[at].view(dtype)
 
-    def _locate(self, starts: Ints) -> _Positions:
+    def _locate(self, starts: Ints) -> None:
         """Find the parts and check that they are inside their record."""
         ends = starts + self.front["size"]
         body = starts + HEAD.size + self._shift
@@ -217,7 +173,8 @@ class Records:
         if len(starts):
             encoded = (self._bytes[topic_end].astype(np.int64) << 8) + self._bytes[topic_end + 1]
             self._check(properties + encoded == ends)
-        return _Positions(starts, body, body_end, topic_end, properties, ends)
+        self._starts, self._body, self._body_end = starts, body, body_end
+        self._topic_end, self._properties_at, self._end = topic_end, properties, ends
 
     def _check(self, good: npt.NDArray[np.bool_]) -> None:
         if not good.all():
@@ -234,9 +191,7 @@ class Records:
             return pa.array([], kind)
         offsets = np.empty(2 * count, np.int32)
         offsets[0::2], offsets[1::2] = begin, end
-        both = pa.Array.from_buffers(
-            kind, 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self._chunk)]
-        )  # fmt: skip
+        both = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(self._chunk)])
         return both.take(pa.array(np.arange(0, 2 * count, 2)))
 
     def _hosts(self, at: Ints, longer: Ints) -> Any:
