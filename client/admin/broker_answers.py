@@ -6,6 +6,7 @@ Source: wire.md 9.8 (request 28).
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -13,6 +14,7 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.route import MASTER_ID, dialled_address
 from triomq.client.environment import wall_clock_ms
+from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import KVTable, MissingBroker
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
@@ -100,16 +102,7 @@ async def ask_brokers(instance: ClientInstance) -> list[BrokerAnswer]:
     Raises:
         NameServerError: no name server answered, or it knows no broker.
     """
-    known = await known_brokers(instance)
-    found = known.copy()
-
-    async def ask(index: int) -> None:
-        found[index] = await _ask(instance, known[index])
-
-    async with trio.open_nursery() as nursery:
-        for index in range(len(known)):
-            nursery.start_soon(ask, index)
-    return found
+    return await in_parallel(partial(_ask, instance), await known_brokers(instance))
 
 
 async def _ask(instance: ClientInstance, broker: BrokerAnswer) -> BrokerAnswer:

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from triomq.client.admin import dead_letters, transactions
@@ -190,14 +191,12 @@ class MessageAdmin(OpenOnce):
         config: ClientConfig | None = None,
     ) -> None:
         """Take name servers or an instance to share; nothing is connected before it is entered."""
-        self._namesrv = namesrv
-        self._given_instance = instance
-        self._config = config
+        self._use_instance = partial(use_instance, namesrv, config, instance)
         self._instance: ClientInstance | None = None
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
-        async with use_instance(self._namesrv, self._config, self._given_instance) as instance:
+        async with self._use_instance() as instance:
             self._instance = instance
             try:
                 yield

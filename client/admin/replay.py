@@ -7,11 +7,10 @@ RocketMQ does anyway, no group's offset moves, and no third group gets it.
 Source: behaviour.md A.7, B.14; wire.md 10.4.
 """
 
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from datetime import datetime
-from heapq import heapify, heapreplace
+from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -161,44 +160,34 @@ async def _store_time(requests: QueueRequests, queue: MessageQueue, queue_offset
 # --- reading --------------------------------------------------------------------------------------------------
 
 
-class _Cursor:
-    """Reads the messages of one queue in order."""
-
-    def __init__(self, requests: QueueRequests, source: ReplayQueue) -> None:
-        self._requests = requests
-        self._source = source
-        self._next = source.begin
-        self.messages: deque[MessageExt] = deque()
-
-    async def fill(self) -> bool:
-        """Have a message, if there is one more."""
-        queue, message_filter, _, end, *_ = self._source
-        while not self.messages and self._next < end:
-            pull = PullRequest(self._next, _BATCH, message_filter=message_filter, max_bytes=_BATCH_BYTES)
-            found = await self._requests.pull(queue, pull)
-            for message in select(message_filter, found.messages):
-                if message.queue_offset < end:
-                    message.broker_name = queue.broker_name
-                    self.messages.append(message)
-            self._next = found.next_begin_offset if found.next_begin_offset > self._next else end  # expired meanwhile
-        return bool(self.messages)
+async def _read(requests: QueueRequests, source: ReplayQueue) -> AsyncGenerator[MessageExt, None]:
+    """Yield the messages of one queue in order."""
+    queue, message_filter, queue_offset, end, *_ = source
+    while queue_offset < end:
+        pull = PullRequest(queue_offset, _BATCH, message_filter=message_filter, max_bytes=_BATCH_BYTES)
+        found = await requests.pull(queue, pull)
+        for message in select(message_filter, found.messages):
+            if message.queue_offset < end:
+                message.broker_name = queue.broker_name
+                yield message
+        queue_offset = found.next_begin_offset if found.next_begin_offset > queue_offset else end  # expired meanwhile
 
 
 async def _in_order(instance: ClientInstance, queues: Sequence[ReplayQueue]) -> AsyncGenerator[MessageExt, None]:
     """Yield the messages of all queues in the order of their store times."""
     requests = QueueRequests(instance, TOOLS_GROUP)
-    cursors = [_Cursor(requests, queue) for queue in queues]
-    heap = [(cursor.messages[0].store_timestamp, index) for index, cursor in enumerate(cursors) if await cursor.fill()]
-    heapify(heap)
-    while heap:
-        cursor = cursors[index := heap[0][1]]
-        yield cursor.messages.popleft()
-        if await cursor.fill():
-            heapreplace(heap, (cursor.messages[0].store_timestamp, index))
-        else:
-            heap[0] = heap[-1]
-            heap.pop()
-            heapify(heap)
+    async with AsyncExitStack() as stack:
+        readers = [await stack.enter_async_context(aclosing(_read(requests, queue))) for queue in queues]
+        firsts = [(index, await anext(reader, None)) for index, reader in enumerate(readers)]
+        heap = [(message.store_timestamp, index, message) for index, message in firsts if message is not None]
+        heapify(heap)
+        while heap:
+            _, index, message = heap[0]
+            yield message
+            if (following := await anext(readers[index], None)) is None:
+                heappop(heap)
+            else:
+                heapreplace(heap, (following.store_timestamp, index, following))
 
 
 # --- sending --------------------------------------------------------------------------------------------------

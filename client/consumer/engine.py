@@ -96,69 +96,8 @@ _CHANGES_INTERVAL_S: Final = 0.5
 #: Time to store the last offsets when a consumer ends, and to leave the group after that.
 _LAST_COMMIT_LIMIT_S: Final = 3.0
 _LEAVE_LIMIT_S: Final = 2.0
-#: Time for all of :meth:`Maintenance.leave`.
+#: Time for all of :meth:`Engine.leave`.
 END_LIMIT_S: Final = _LAST_COMMIT_LIMIT_S + 2 * _LEAVE_LIMIT_S
-
-
-class Maintenance:
-    """The timers of one consumer."""
-
-    def __init__(self, instance: ClientInstance, group: str, offsets: OffsetStore) -> None:
-        self._instance = instance
-        self._group = group
-        self._offsets = offsets
-        self._unannounced = trio.Event()
-
-    def announce(self) -> None:
-        """Send a heartbeat soon: a broker does not know the subscriptions."""
-        self._unannounced.set()
-
-    async def run(self, rebalancer: Rebalancer) -> None:
-        """Do the periodic work; runs until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._persist_offsets, rebalancer)
-            nursery.start_soon(self._sample, rebalancer)
-            nursery.start_soon(self._send_announcements)
-
-    async def leave(self, rebalancer: Rebalancer, locks: LockKeeper | None = None) -> None:
-        """Store the last offsets, release the locks and leave the group; shield it, for ``END_LIMIT_S``."""
-        with trio.move_on_after(_LAST_COMMIT_LIMIT_S):
-            rebalancer.update_progress()
-            if rebalancer.is_out_of_date:
-                await self._offsets.persist(rebalancer.held, changed_only=True)
-            else:
-                await self._offsets.persist_now(rebalancer.held)
-        if locks is not None:  # only now: the next owner of a queue begins at the stored offset
-            with trio.move_on_after(_LEAVE_LIMIT_S):
-                await locks.release_all()
-        with trio.move_on_after(_LEAVE_LIMIT_S):
-            await self._instance.groups.remove_consumer(self._group)
-
-    async def _persist_offsets(self, rebalancer: Rebalancer) -> None:
-        """Store all offsets once per interval and changes sooner, so that a crash or a new member redelivers less."""
-        interval_s = self._instance.config.persist_offset_interval_s
-        next_full = trio.current_time() + interval_s
-        while True:
-            await trio.sleep(min(interval_s, _CHANGES_INTERVAL_S))
-            full = trio.current_time() >= next_full
-            if full:
-                next_full += interval_s
-            rebalancer.update_progress()
-            # must not set back what a new member has stored of a queue that is still held here
-            changed_only = not full or rebalancer.is_out_of_date
-            await self._offsets.persist(tuple(rebalancer.loops), changed_only=changed_only)
-
-    async def _sample(self, rebalancer: Rebalancer) -> None:
-        while True:
-            for counted in rebalancer.counters.values():
-                counted.sample(trio.current_time())
-            await trio.sleep(SAMPLE_INTERVAL_S)
-
-    async def _send_announcements(self) -> None:
-        while True:
-            await self._unannounced.wait()
-            self._unannounced = trio.Event()
-            await self._instance.groups.beat()
 
 
 class EngineService(ConsumeService, Protocol):
@@ -209,10 +148,11 @@ class Engine:
         self._chosen = chosen
         self._started_ms = wall_clock_ms()
         self._changing = trio.Lock()
-        self._maintenance = Maintenance(instance, plan.group, offsets)
+        self._offsets = offsets
+        self._unannounced = trio.Event()
         self._requests = requests = QueueRequests(instance, plan.group)
         self._context = PullContext(
-            requests, offsets, progress, service, plan.config, self._maintenance.announce, plan.orderly, plan.filters
+            requests, offsets, progress, service, plan.config, self._announce, plan.orderly, plan.filters
         )
         retry_topic = plan.subscriptions.retry_topic
         first_offsets = FirstOffsets(requests, offsets, plan.start, retry_topic, is_stored=chosen is None)
@@ -232,13 +172,55 @@ class Engine:
     async def maintain(self) -> None:
         """Do the periodic work; runs until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._maintenance.run, self.rebalancer)
+            nursery.start_soon(self._persist_offsets)
+            nursery.start_soon(self._sample)
+            nursery.start_soon(self._send_announcements)
             if self._locks is not None:
                 nursery.start_soon(self._locks.run, self.rebalancer.lose, self.rebalancer.revive)
 
     async def leave(self) -> None:
-        """Store the last offsets and leave the group; shield it, for ``END_LIMIT_S``."""
-        await self._maintenance.leave(self.rebalancer, self._locks)
+        """Store the last offsets, release the locks and leave the group; shield it, for ``END_LIMIT_S``."""
+        with trio.move_on_after(_LAST_COMMIT_LIMIT_S):
+            self.rebalancer.update_progress()
+            if self.rebalancer.is_out_of_date:
+                await self._offsets.persist(self.rebalancer.held, changed_only=True)
+            else:
+                await self._offsets.persist_now(self.rebalancer.held)
+        if self._locks is not None:  # only now: the next owner of a queue begins at the stored offset
+            with trio.move_on_after(_LEAVE_LIMIT_S):
+                await self._locks.release_all()
+        with trio.move_on_after(_LEAVE_LIMIT_S):
+            await self._instance.groups.remove_consumer(self._plan.group)
+
+    def _announce(self) -> None:
+        """Send a heartbeat soon: a broker does not know the subscriptions."""
+        self._unannounced.set()
+
+    async def _persist_offsets(self) -> None:
+        """Store all offsets once per interval and changes sooner, so that a crash or a new member redelivers less."""
+        interval_s = self._instance.config.persist_offset_interval_s
+        next_full = trio.current_time() + interval_s
+        while True:
+            await trio.sleep(min(interval_s, _CHANGES_INTERVAL_S))
+            full = trio.current_time() >= next_full
+            if full:
+                next_full += interval_s
+            self.rebalancer.update_progress()
+            # must not set back what a new member has stored of a queue that is still held here
+            changed_only = not full or self.rebalancer.is_out_of_date
+            await self._offsets.persist(tuple(self.rebalancer.loops), changed_only=changed_only)
+
+    async def _sample(self) -> None:
+        while True:
+            for counted in self.rebalancer.counters.values():
+                counted.sample(trio.current_time())
+            await trio.sleep(SAMPLE_INTERVAL_S)
+
+    async def _send_announcements(self) -> None:
+        while True:
+            await self._unannounced.wait()
+            self._unannounced = trio.Event()
+            await self._instance.groups.beat()
 
     async def subscribe(self, topic: str, expression: FilterExpression) -> None:
         """Add a topic, or change its expression; see :meth:`PushConsumer.subscribe`."""

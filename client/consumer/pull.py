@@ -10,6 +10,7 @@ Source: behaviour.md B.15 (pull consumer).
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -189,9 +190,7 @@ class PullConsumer(QueueQueries):
         """
         validate_group(group)
         self.group = group
-        self._namesrv = namesrv
-        self._config = config
-        self._shared_instance = instance
+        self._use_instance = partial(use_instance, namesrv, config, instance)
         self._suggested: dict[MessageQueue, int] = {}
 
     async def pull(
@@ -286,7 +285,7 @@ class PullConsumer(QueueQueries):
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
-        async with use_instance(self._namesrv, self._config, self._shared_instance) as instance:
+        async with self._use_instance() as instance:
             self._instance = instance
             self._requests = QueueRequests(instance, self.group)
             try:

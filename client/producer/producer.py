@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import trio
@@ -126,9 +127,7 @@ class Producer(OpenOnce):
         """
         validate_group(group)
         self.group = group
-        self._namesrv = namesrv
-        self._given_instance = instance
-        self._config = config
+        self._use_instance = partial(use_instance, namesrv, config, instance)
         self._settings = settings or ProducerConfig()
         self._trace_topic = trace_topic(trace)
         self.tracer: Tracer | None = None
@@ -140,7 +139,7 @@ class Producer(OpenOnce):
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
         async with (
-            use_instance(self._namesrv, self._config, self._given_instance) as instance,
+            self._use_instance() as instance,
             open_tracer(instance, self.group, self._trace_topic, "PRODUCE") as self.tracer,
         ):
             instance.groups.add_producer(self.group)

@@ -150,9 +150,7 @@ class TransactionProducer(OpenOnce):
         check_callable("check", check, "message")
         self._check = check
         self._topics = tuple(topics)
-        self._namesrv = namesrv
-        self._config = config
-        self._given_instance = instance
+        self._use_instance = partial(use_instance, namesrv, config, instance)
         self._producer: HalfProducer
         validate_group(group)
         self._make_producer = partial(HalfProducer, group, settings=settings, trace=trace)
@@ -162,7 +160,7 @@ class TransactionProducer(OpenOnce):
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
-        async with use_instance(self._namesrv, self._config, self._given_instance) as instance:
+        async with self._use_instance() as instance:
             self._instance = instance
             self._producer = self._make_producer(instance=instance)
             send, receive = trio.open_memory_channel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]](

@@ -204,35 +204,21 @@ class LocalOffsetStore(OffsetStore):
 
 
 @asynccontextmanager
-async def open_local_offsets(
-    base: str | os.PathLike[str] | None,
-    client_id: str,
-    group: str,
-    namespace: Namespace = Namespace(),  # noqa: B008  # immutable
-) -> AsyncGenerator[LocalOffsetStore, None]:
-    """Open the file of a group and client id in a folder; ``None``: ``.rocketmq_offsets`` in the user's home.
-
-    Raises:
-        ConfigError: the folder cannot be used.
-        ClientError: another consumer has it.
-        ProtocolError: neither the file nor its backup can be read.
-    """
-    folder = Path.home() / DEFAULT_DIRECTORY if base is None else Path(base)
-    file = await run_in_thread(OffsetsFile.open, folder, client_id, group, namespace)
-    try:
-        yield LocalOffsetStore(file, await run_in_thread(file.load))
-    finally:
-        file.close()
-
-
-@asynccontextmanager
 async def open_offsets(
     instance: ClientInstance, group: str, model: MessageModel, directory: str | os.PathLike[str] | None
 ) -> AsyncGenerator[OffsetStore, None]:
-    """Open the store of a group's progress: the brokers, or a local file in broadcasting.
+    """Open the store of a group's progress: the brokers, or in broadcasting a file in a local folder.
+
+    Args:
+        instance: an open instance.
+        group: name of the group.
+        model: clustering or broadcasting.
+        directory: of the file; ``None``: ``.rocketmq_offsets`` in the user's home.
 
     Raises:
-        ConfigError, ClientError, ProtocolError: as :func:`open_local_offsets`.
+        ConfigError: the folder cannot be used.
+        ClientError: another consumer has the file.
+        ProtocolError: neither the file nor its backup can be read.
     """
     if model is not MessageModel.BROADCASTING:
         yield RemoteOffsetStore(QueueRequests(instance, group))
@@ -244,8 +230,12 @@ async def open_offsets(
             instance.client_id,
             group,
         )
-    async with open_local_offsets(directory, instance.client_id, group, instance.requests.namespace) as offsets:
-        yield offsets
+    folder = Path.home() / DEFAULT_DIRECTORY if directory is None else Path(directory)
+    file = await run_in_thread(OffsetsFile.open, folder, instance.client_id, group, instance.requests.namespace)
+    try:
+        yield LocalOffsetStore(file, await run_in_thread(file.load))
+    finally:
+        file.close()
 
 
 def with_stable_name(config: ClientConfig | None) -> ClientConfig:

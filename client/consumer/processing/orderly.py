@@ -15,7 +15,6 @@ Source: behaviour.md B.13 and C.4 (3, 4, 27), ConsumeMessageOrderlyService.java.
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from enum import Enum
 from typing import ClassVar, Final, Protocol, TypeAlias
 
 import trio
@@ -44,15 +43,6 @@ _DIRECT_RESULTS: Final = {
     ConsumeStatus.ROLLBACK: ConsumeResult.CR_ROLLBACK,
     ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: ConsumeResult.CR_LATER,
 }
-
-
-class _Step(Enum):
-    """What to do with the messages that were delivered and not committed, including the newest."""
-
-    COMMIT = "all are consumed"
-    KEEP = "they stay uncommitted until the handler commits or rolls back"
-    ROLLBACK = "all are redelivered after a pause"
-    AGAIN = "those of this call are redelivered after a pause"
 
 
 class DeadLetterSender(Protocol):
@@ -124,9 +114,7 @@ class OrderlyService(WorkerPool):
                 return
             process_queue = self._ready.popleft()
             process_queue.consuming = False
-            if (
-                process_queue.queue in self._busy
-            ):  # the queue was moved, and a handler still has messages of the old one
+            if process_queue.queue in self._busy:  # it was moved, and a handler still has messages of the old one
                 self._resubmit(process_queue, MIN_SUSPEND_S)
                 continue
             self._busy.add(process_queue.queue)
@@ -202,7 +190,7 @@ class OrderlyService(WorkerPool):
             counters.busy_s += at - started
             if status is not ConsumeStatus.SUCCESS or process_queue.dropped:
                 process_queue.requeue(messages[done + 1 :])
-                return await self._settle(process_queue, [message], status, OrderlyContext(process_queue.queue))
+                return await self._apply(process_queue, [message], status, OrderlyContext(process_queue.queue))
             counters.succeeded += 1
             process_queue.finish(message)
         return None
@@ -217,8 +205,8 @@ class OrderlyService(WorkerPool):
         except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything; Cancelled passes
             self.log_raised(messages, exc)
             status = ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
-        self._note_end(process_queue, started)
-        return await self._settle(process_queue, messages, status, context)
+        self._record_end(process_queue, started)
+        return await self._apply(process_queue, messages, status, context)
 
     async def _handle_each_in_thread(
         self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: Slot
@@ -233,7 +221,7 @@ class OrderlyService(WorkerPool):
                 process_queue.counters.succeeded += len(done)
                 for message in done:
                     process_queue.finish(message)
-        self._note_end(process_queue, started)
+        self._record_end(process_queue, started)
         if process_queue.dropped:
             return None
         if status is ConsumeStatus.SUCCESS:
@@ -241,7 +229,7 @@ class OrderlyService(WorkerPool):
             return None
         process_queue.requeue(messages[len(done) + 1 :])
         failed = messages[len(done) : len(done) + 1]
-        return await self._settle(process_queue, failed, status, OrderlyContext(process_queue.queue))
+        return await self._apply(process_queue, failed, status, OrderlyContext(process_queue.queue))
 
     def _call_each(
         self, process_queue: ProcessQueue, messages: list[MessageExt], succeeded: list[MessageExt]
@@ -264,31 +252,30 @@ class OrderlyService(WorkerPool):
             succeeded.append(message)
         return ConsumeStatus.SUCCESS
 
-    async def _settle(
+    async def _apply(
         self, process_queue: ProcessQueue, messages: list[MessageExt], status: ConsumeStatus, context: OrderlyContext
     ) -> float | None:
-        """Apply a result; return the pause of the queue, ``None``: it continues."""
+        """Apply a handler's result; return the pause of the queue, ``None``: it continues.
+
+        Without ``auto_commit`` messages stay uncommitted until the handler commits or rolls back.
+        """
         if process_queue.dropped:
             return None
-        counters = process_queue.counters
-        suspends = False
+        counters, auto_commit = process_queue.counters, context.auto_commit
         if status is ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
             counters.failed += len(messages)
-            messages = await self._count_failures(process_queue, messages)
-            suspends = bool(messages)
-        elif status is not ConsumeStatus.ROLLBACK or context.auto_commit:
+            if again := await self._count_failures(process_queue, messages):
+                process_queue.requeue(again)
+                return self._rest_s(context)
+        elif status is ConsumeStatus.ROLLBACK and not auto_commit:
+            process_queue.rollback()
+            return self._rest_s(context)
+        else:
             counters.succeeded += len(messages)
-        match _next_step(status, auto_commit=context.auto_commit, suspends=suspends):
-            case _Step.COMMIT:
-                process_queue.commit()
-            case _Step.ROLLBACK:
-                process_queue.rollback()
-                return self._rest_s(context)
-            case _Step.AGAIN:
-                process_queue.requeue(messages)
-                return self._rest_s(context)
-            case _Step.KEEP:
-                pass
+            if auto_commit and status is not ConsumeStatus.SUCCESS:
+                LOGGER.warning("result of a handler counts as success, as auto_commit is on result=%s", status.name)
+        if auto_commit or status is ConsumeStatus.COMMIT:
+            process_queue.commit()
         return None
 
     async def _count_failures(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> list[MessageExt]:
@@ -325,33 +312,6 @@ class OrderlyService(WorkerPool):
         process_queue.consuming = False
         self.submit(process_queue, ())
 
-    def _note_end(self, process_queue: ProcessQueue, started: float) -> None:
+    def _record_end(self, process_queue: ProcessQueue, started: float) -> None:
         process_queue.last_consumed_at = ended = self.now()
         process_queue.counters.busy_s += ended - started
-
-
-def _next_step(status: ConsumeStatus, *, auto_commit: bool, suspends: bool) -> _Step:
-    """Return the step that follows a handler's result.
-
-    Args:
-        status: any but ``RECONSUME_LATER``.
-        auto_commit: whether success consumes the messages at once.
-        suspends: for ``SUSPEND_CURRENT_QUEUE_A_MOMENT``: whether a message must be redelivered, and has not become
-            a dead letter instead.
-    """
-    if status is ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
-        if suspends:
-            return _Step.AGAIN
-        return _Step.COMMIT if auto_commit else _Step.KEEP
-    if not auto_commit:
-        return _WITHOUT_AUTO_COMMIT[status]
-    if status is not ConsumeStatus.SUCCESS:
-        LOGGER.warning("result of a handler counts as success, as auto_commit is on result=%s", status.name)
-    return _Step.COMMIT
-
-
-_WITHOUT_AUTO_COMMIT: Final = {
-    ConsumeStatus.SUCCESS: _Step.KEEP,
-    ConsumeStatus.COMMIT: _Step.COMMIT,
-    ConsumeStatus.ROLLBACK: _Step.ROLLBACK,
-}

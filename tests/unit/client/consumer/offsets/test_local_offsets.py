@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from triomq.client.consumer.offsets.local_offsets import LocalOffsetStore, OffsetsFile, open_local_offsets
+from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
+from triomq.client.cluster.instance import ClientInstance
+from triomq.client.config import ClientConfig
+from triomq.client.consumer.offsets.local_offsets import OffsetsFile, open_offsets
+from triomq.client.consumer.offsets.offset_store import OffsetStore
+from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.units import QueueOffset
@@ -29,9 +34,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[LocalOffsetStore]:
-    async with open_local_offsets(tmp_path, "c", "G") as opened:
+async def store(instance: ClientInstance, tmp_path: Path) -> AsyncIterator[OffsetStore]:
+    async with open_offsets(instance, "G", MessageModel.BROADCASTING, tmp_path) as opened:
         yield opened
+
+
+@pytest.fixture
+def instance(cluster: FakeCluster) -> ClientInstance:
+    return as_instance(FakeInstance(cluster, "c", ClientConfig(instance_name="c")))
 
 
 def saved(folder: Path, name: str = "offsets.json") -> dict[MessageQueue, int]:
@@ -133,14 +143,16 @@ def test_client_id_stays_inside_the_folder(tmp_path: Path) -> None:
         OffsetsFile.open(tmp_path / "base", "../c", "G")
 
 
-async def test_the_default_folder_is_in_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_default_folder_is_in_the_users_home(
+    instance: ClientInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    async with open_local_offsets(None, "c", "G") as store:
+    async with open_offsets(instance, "G", MessageModel.BROADCASTING, None) as store:
         await store.store_first({ONE: QueueOffset(3)})
     assert saved(tmp_path / ".rocketmq_offsets" / "c" / "G") == {ONE: 3}
 
 
-async def test_progress_is_written_each_full_interval(store: LocalOffsetStore, folder: Path) -> None:
+async def test_progress_is_written_each_full_interval(store: OffsetStore, folder: Path) -> None:
     store.update(ONE, QueueOffset(4), increase_only=True)
     await store.persist([ONE, TWO], changed_only=True)
     assert not (folder / "offsets.json").exists()
@@ -148,7 +160,7 @@ async def test_progress_is_written_each_full_interval(store: LocalOffsetStore, f
     assert saved(folder) == {ONE: 4}
 
 
-async def test_nothing_is_written_if_nothing_changed(store: LocalOffsetStore, folder: Path) -> None:
+async def test_nothing_is_written_if_nothing_changed(store: OffsetStore, folder: Path) -> None:
     store.update(ONE, QueueOffset(4), increase_only=True)
     await store.persist_now([ONE])
     before = (folder / "offsets.json").stat().st_ino
@@ -156,7 +168,7 @@ async def test_nothing_is_written_if_nothing_changed(store: LocalOffsetStore, fo
     assert (folder / "offsets.json").stat().st_ino == before
 
 
-async def test_queues_given_up_stay_in_the_file(store: LocalOffsetStore, folder: Path) -> None:
+async def test_queues_given_up_stay_in_the_file(store: OffsetStore, folder: Path) -> None:
     for queue in (ONE, TWO):
         store.update(queue, QueueOffset(4), increase_only=True)
     await store.persist_now([ONE, TWO])
@@ -168,7 +180,7 @@ async def test_queues_given_up_stay_in_the_file(store: LocalOffsetStore, folder:
 
 
 async def test_unwritable_offset_file_is_logged_once(
-    store: LocalOffsetStore, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: OffsetStore, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
 
@@ -184,6 +196,6 @@ async def test_unwritable_offset_file_is_logged_once(
     assert saved(folder) == {ONE: 2}
 
 
-async def test_brokers_are_told_nothing(store: LocalOffsetStore, autojump_clock: MockClock) -> None:
+async def test_brokers_are_told_nothing(store: OffsetStore, autojump_clock: MockClock) -> None:
     store.update(ONE, QueueOffset(4), increase_only=True)
     assert (store.for_pull(ONE), store.is_exact(ONE)) == (None, True)
