@@ -18,10 +18,9 @@ from triomq.broker.limits.refused import Refusals
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
-from triomq.broker.network.acceptors import Acceptors, Endpoint
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Port
-from triomq.broker.network.listeners import check_ports
+from triomq.broker.network.listeners import Acceptors, Endpoint, check_ports
 from triomq.broker.network.sockets import listen
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.pipeline import Access, Pipeline, methods_of

@@ -19,9 +19,8 @@ from triomq.broker.limits.overload import Overload
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
-from triomq.broker.network.acceptors import Acceptors, Endpoint
 from triomq.broker.network.connection import Connection, Service
-from triomq.broker.network.listeners import Listeners
+from triomq.broker.network.listeners import Acceptors, Endpoint, Listeners
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.parts import (
     build_access,
