@@ -1,4 +1,4 @@
-"""A log file that rotates by size, and that others may rename too."""
+"""A log file that rotates by size, and that other programs may rename."""
 
 import os
 from contextlib import suppress
@@ -14,7 +14,7 @@ _FILE_MODE: Final = 0o600
 class LogFile(RotatingFileHandler, WatchedFileHandler):
     """Begins a new file above a size; only its owner can read it.
 
-    A file that cannot be renamed goes on growing; a link, such as ``/dev/stdout``, does so too.
+    A file that cannot be renamed keeps growing, as does a link, such as ``/dev/stdout``.
     """
 
     dev = ino = -1  # of the open file: unknown until the first record
@@ -23,7 +23,7 @@ class LogFile(RotatingFileHandler, WatchedFileHandler):
         return open(self.baseFilename, "a", encoding="utf-8", opener=lambda path, how: os.open(path, how, _FILE_MODE))
 
     def shouldRollover(self, record: LogRecord) -> int:  # noqa: N802  # logging's name
-        """Return whether the record belongs into a new file; called for each record."""
+        """Return whether the record belongs in a new file; called for each record."""
         self.reopenIfNeeded()
         return not Path(self.baseFilename).is_symlink() and super().shouldRollover(record)
 

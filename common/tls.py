@@ -1,6 +1,30 @@
-"""TLS of broker and client: sessions without I/O, sockets that use them, and certificates.
+"""TLS of broker and client: sessions over memory buffers, a socket that uses one, and certificates.
 
-TLS 1.2 and 1.3, forward secrecy only, no renegotiation.  It is in no room, because ``ssl`` loads ``socket``.
+The problem
+    A connection of the broker is read and written by plain functions, in steps that may not wait.  TLS breaks their
+    assumption that a read only receives: TLS may have to send first (handshake, alerts).  And plain bytes may be left
+    although the socket has none, because OpenSSL reads whole records.
+
+What was rejected
+    - ``ssl.SSLSocket``: a read may wait until the socket is writable, and a write until it is readable, so that all
+      code that waits for sockets would have to know TLS.
+    - ``trio.SSLStream``: its methods are async, so each connection needs a task, and each read a trip through the run
+      loop.
+
+What it is
+    :class:`TlsSession` is ``SSLObject`` between two memory buffers, and does no I/O.  The owner of the socket calls
+    :meth:`TlsSession.receive` with the bytes from the socket, and :meth:`TlsSession.read` for the plain bytes.  To
+    write, it sends the bytes that :meth:`TlsSession.seal` returns, and reports their number to
+    :meth:`TlsSession.sent`.  :class:`TlsSocket` does this behind the methods of a socket.
+
+The invariant
+    - Sealed bytes leave in order and completely.  While some are left, ``seal`` returns them and seals nothing new.
+    - The plain bytes of one ``seal`` count as written together, when the last sealed byte is gone; until then the
+      caller offers the same plain bytes again.  So a queue of plain bytes needs to know nothing of TLS.
+    - TLS's own bytes are sent after each read, and only if no sealed plain bytes are left before them.
+    - A peer that makes us answer and does not read loses the connection, so that the buffers are bounded.
+
+TLS 1.2 and 1.3, forward secrecy only, no renegotiation.
 
 Source: wire.md 1.3.
 """
@@ -25,48 +49,45 @@ _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2; those of 1.3 all 
 class TlsSession:
     """The TLS state of one connection.
 
-    Reading: :meth:`receive`, then :meth:`read` or :meth:`read_into`.  Writing: send what :meth:`seal` returns and
-    report it with :meth:`sent`; until that returned how many plain bytes are gone, call again with the same ones first.
-
     Attributes:
-        is_established: whether the handshake is done.
-        has_ended: whether the peer said that it sends no more.
+        is_established: whether the handshake is complete.
+        has_ended: whether the peer has announced the end of its data.
     """
 
-    __slots__ = ("_incoming", "_object", "_outgoing", "_owed", "_sealed", "has_ended", "is_established")
+    __slots__ = ("_incoming", "_object", "_outgoing", "_plain_bytes", "_sealed", "has_ended", "is_established")
 
     def __init__(self, context: ssl.SSLContext, *, is_server: bool = False, host: str | None = None) -> None:
-        """Take the settings, and as a client the name or IP address that was dialled."""
+        """A client gives ``host``, the name or IP address that was dialled."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, is_server, host)
         self._sealed = memoryview(b"")
-        self._owed = 0  # plain bytes in ``_sealed``
+        self._plain_bytes = 0  # in ``_sealed``
         self.is_established = False
         self.has_ended = False
 
     @property
     def has_received(self) -> bool:
-        """Whether there may be bytes to read."""
+        """Whether received bytes may be left to read."""
         return bool(self._incoming.pending or self._object.pending())
 
     @property
     def has_own(self) -> bool:
-        """Whether TLS itself has something to send, as in the handshake, and no plain bytes are sent before it."""
-        return not self._owed and bool(self._sealed or self._outgoing.pending)
+        """Whether TLS itself has bytes to send, as in the handshake, and no sealed plain bytes are left before them."""
+        return not self._plain_bytes and bool(self._sealed or self._outgoing.pending)
 
     def receive(self, data: bytes | memoryview) -> None:
         """Add received bytes.
 
         Raises:
-            ssl.SSLError: the peer makes us answer and does not read it.
+            ssl.SSLError: the peer does not read our answers.
         """
         if self._outgoing.pending > _MAX_UNSENT_BYTES:
             raise ssl.SSLError("the peer does not read")
         self._incoming.write(data)
 
     def shake_hands(self) -> bool:
-        """Go on with the handshake; return whether it is done.
+        """Continue the handshake; return whether it is complete.
 
         Raises:
             ssl.SSLError: it failed.
@@ -79,7 +100,7 @@ class TlsSession:
         return True
 
     def read(self) -> bytes:
-        """Return all received plain bytes; b"" if there are none yet, or at the end.
+        """Return all received plain bytes; b"": none yet, or the end.
 
         Raises:
             ssl.SSLError: the stream is damaged, or the peer sent an alert.
@@ -92,7 +113,7 @@ class TlsSession:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_into(self, buffer: memoryview) -> int:
-        """Like :meth:`read`, into a buffer, which it fills if it can; return the number of bytes."""
+        """Like :meth:`read`, into a buffer; return the number of bytes."""
         filled, size = 0, len(buffer)
         with suppress(ssl.SSLWantReadError):
             while filled < size and self.has_received and not self.has_ended:
@@ -102,33 +123,33 @@ class TlsSession:
         return filled
 
     def seal(self, chunks: Iterable[bytes | memoryview] = ()) -> memoryview:
-        """Return the bytes to send: those left from before, else of the first plain bytes, at most 256 KiB."""
+        """Return the bytes to send: those that are left, otherwise the first plain bytes, at most 256 KiB, sealed."""
         if not self._sealed:
             plain = memoryview(_first_bytes(chunks))
-            self._owed = len(plain)
+            self._plain_bytes = len(plain)
             while plain:
                 plain = plain[self._object.write(plain) :]
             self._sealed = memoryview(self._outgoing.read())
         return self._sealed
 
     def sent(self, count: int) -> int:
-        """Take how many bytes were sent; return how many plain bytes are gone with them, all that were sealed or 0."""
+        """Remove sent bytes; return the number of plain bytes that are gone with them: all that were sealed, or 0."""
         self._sealed = self._sealed[count:]
         if self._sealed:
             return 0
-        owed, self._owed = self._owed, 0
-        return owed
+        gone, self._plain_bytes = self._plain_bytes, 0
+        return gone
 
     def end(self) -> None:
-        """Tell the peer that no more will be sent; :meth:`seal` returns it."""
+        """Announce the end of our data to the peer; :meth:`seal` returns the bytes."""
         with suppress(ssl.SSLError):  # the peer's own end has not come yet
             self._object.unwrap()
 
 
 class TlsSocket:
-    """A non-blocking socket that speaks TLS: like ``socket.socket``, as far as connections need it.
+    """A non-blocking socket that speaks TLS, with the methods of ``socket.socket`` that connections use.
 
-    What is written is either gone as a whole or not at all: then the same bytes must be written first the next time.
+    A write takes all its bytes or none; then the caller writes the same bytes first the next time.
     """
 
     __slots__ = ("_session", "_socket")
@@ -161,13 +182,13 @@ class TlsSocket:
         self._socket.setsockopt(level, option, value)
 
     def close(self) -> None:
-        """Say that this is the end, if there is room for it, and close the socket."""
+        """Announce the end, if the kernel has room for it, and close the socket."""
         self._session.end()
         self._push()
         self._socket.close()
 
     def _push(self) -> None:
-        """Send what TLS itself has to say; what the kernel does not take leaves with the next bytes."""
+        """Send TLS's own bytes; those that the kernel does not take leave with the next ones."""
         if self._session.has_own:
             with suppress(OSError):  # the next read or write meets it again
                 self._session.sent(self._socket.send(self._session.seal()))
@@ -185,7 +206,7 @@ def _first_bytes(chunks: Iterable[bytes | memoryview]) -> bytes | memoryview:
 
 
 def make_context(*, is_server: bool) -> ssl.SSLContext:
-    """Return settings that trust nobody yet; a client's check the peer's name."""
+    """Return settings without certificates; those of a client check the peer's name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -194,10 +215,10 @@ def make_context(*, is_server: bool) -> ssl.SSLContext:
 
 
 def load_identity(context: ssl.SSLContext, cert: Path, key: Path) -> None:
-    """Use a certificate, with those that signed it, and its private key.
+    """Use a certificate, its chain and its private key.
 
     Raises:
-        ConfigError: a file cannot be used; the text says which and why, and repeats nothing of it.
+        ConfigError: a file cannot be used; the text names file and reason, and quotes nothing of the file.
     """
     _check_pem(cert, b"CERTIFICATE-----", "certificate")
     _check_pem(key, b"PRIVATE KEY-----", "private key")
@@ -214,7 +235,7 @@ def load_identity(context: ssl.SSLContext, cert: Path, key: Path) -> None:
 
 
 def load_ca(context: ssl.SSLContext, ca: Path) -> None:
-    """Trust the certificates that those in a file have signed.
+    """Trust certificates that are signed by one in a file.
 
     Raises:
         ConfigError: the file cannot be used.

@@ -130,7 +130,7 @@ class ConnectionLimits:
         return False
 
     def limit(self) -> int:
-        """Return how many connections may be open now."""
+        """Return the largest number of open connections at the moment, given the limit of open files."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
             return self._config.max_connections

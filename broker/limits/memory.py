@@ -1,8 +1,8 @@
 """How much memory peers may make the broker hold.
 
-Two kinds count.  What a peer leaves unread, unfinished or unserved is *held* for it: above the limit, the peers for
-whom most is held are given up.  What waits for something else, such as a held pull, is *reserved*: it is refused when
-too little is left.
+Two kinds count.  Memory is *held* for a peer while it leaves answers unread or frames unfinished, or its requests are
+not served yet.  Above the limit, the peers that hold the most are given up.  Memory is *reserved* for requests that
+wait, such as held pulls.  They are refused if too little is left.
 """
 
 import logging
@@ -21,7 +21,7 @@ _SIZES: Final = 64  # powers of 2
 
 
 class Holder(Protocol):
-    """A peer for whom something is held.
+    """A peer for which memory is held.
 
     Attributes:
         peer: its name in the log.
@@ -32,7 +32,7 @@ class Holder(Protocol):
     held_bytes: int
 
     def give_up(self) -> None:
-        """Drop at once all that is held, which no longer counts; close the connection in a later step."""
+        """Free the held memory at once, which no longer counts; close the connection in a later step."""
 
 
 class Reader(Protocol):
@@ -44,13 +44,13 @@ class Reader(Protocol):
 
 
 class MemoryBudget:
-    """Counts what is held and reserved.
+    """Counts held and reserved memory.
 
     Attributes:
         limit_bytes: of all together; reservations may take half.
         unread_high_bytes: a peer that leaves more unread gets no further answers.
-        held_bytes: what is held now.
-        reserved_bytes: what is reserved now; users add to it, and subtract again.
+        held_bytes: held at the moment.
+        reserved_bytes: reserved at the moment; users add to it, and subtract again.
     """
 
     def __init__(self, limit_bytes: int, unread_high_bytes: int, statistics: BrokerStatistics) -> None:
@@ -65,15 +65,15 @@ class MemoryBudget:
             "%d bytes that it does not read or finish",
             logging.WARNING,
         )
-        # By the number of bits of what is held, which saves a search; first those who have held it longest.
+        # By the bit length of ``held_bytes``, which saves a search; the oldest first.
         self._holders: Final[list[dict[Holder, None]]] = [{} for _ in range(_SIZES)]
 
     def is_read_by(self, peer: Reader) -> bool:
-        """Whether a peer reads what it gets, so that it may get more."""
+        """Whether a peer reads its answers, so that it may get more."""
         return peer.unread_bytes <= self.unread_high_bytes
 
     def check_reads(self, peer: Reader) -> None:
-        """Check that a peer reads what it gets.
+        """Check that a peer reads its answers.
 
         Raises:
             RefusedError: too much is unread.
@@ -83,7 +83,7 @@ class MemoryBudget:
             raise RefusedError(text, ResponseCode.SYSTEM_BUSY)
 
     def hold(self, holder: Holder, size_bytes: int) -> None:
-        """Count what is held for a peer now; above the limit, give up the peers for whom most is held."""
+        """Set the held memory of a peer; above the limit, give up the peers that hold the most."""
         self._count(holder, size_bytes if size_bytes >= UNCOUNTED_BYTES else 0)
         while self.held_bytes and self.held_bytes + self.reserved_bytes > self.limit_bytes:
             self._give_up(next(iter(next(filter(None, reversed(self._holders))))))

@@ -5,17 +5,17 @@ The problem
     ones.  Soon the broker stores only messages whose producers have given up and sent them again.
 
 What was rejected
-    - A queue for sends: RocketMQ looks at the head of its queue, and refuses what has waited for too long there.  Here
-      a send is stored in the step that reads it, and moving it through a queue would cost more than to store it.
+    - A queue for sends: RocketMQ has one, and refuses sends at its head that have waited for too long.  Here a send is
+      stored in the step that reads it; to move it through a queue would cost more than to store it.
     - A limit on rate or number: no setting fits all machines and disks.
     - The arrival time of each request: a mark of how full a socket was at the end of each read (FIONREAD) finds it
       within a round.  ``bench overload`` shows no better protection, for one more system call and more to explain.
 
 What it is
-    The age of the reader's round is the head of our queue.  The reader polls all sockets in rounds, so what it reads
-    in one round arrived after the poll of the round before: ``arrived_after``.  A connection for which a step is not
-    enough leaves the rounds for a while; what its socket holds when it joins them again arrived after it left, or
-    after its last wait that was its own fault.
+    The age of the reader's round is the head of our queue.  The reader polls all sockets in rounds, so the bytes of one
+    round arrived after the poll of the previous round: ``arrived_after``.  A connection for which a step is not enough
+    leaves the rounds for a while.  The bytes in its socket when it joins again arrived after it left, or after its
+    last wait that was its own fault.
 
 The invariant
     - A send is refused if it was late, that is, if more than ``max_send_wait_s`` has passed since ``arrived_after``.
@@ -81,7 +81,7 @@ class Overload:
     def next_command(self, peer: _Peer, now: float, arrived_after: float, usual: _Usual) -> _Usual | _NextCommand:
         """Return the function that serves requests of a peer: ``usual``, or one that refuses sends.
 
-        Also keeps ``peer.late_since``: since when each read of the peer was late; 0: the last one was not.
+        Also keeps ``peer.late_since``: time of the first late read, if all reads since were late, else 0.
         """
         waited_s = now - arrived_after
         if waited_s <= self._config.max_send_wait_s:
@@ -141,4 +141,4 @@ def _plain_opaque(frame: Frame) -> int | None:
         is_plain = _is_shed(fields["code"]) and fields["flag"] == 0 and 0 <= opaque <= INT32_MAX
         return opaque if is_plain and type(opaque) is int else None
     except (ValueError, KeyError, TypeError):
-        return None  # the general decoder reports what is wrong
+        return None  # the general decoder reports the fault

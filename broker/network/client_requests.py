@@ -1,6 +1,6 @@
-"""Requests that the broker sends to clients, and what to call when a client answers.
+"""Requests that the broker sends to clients.
 
-No task waits for an answer: the answer, the end of the client's connection or the deadline calls a plain function in
+No task waits for an answer: the answer, the end of the client's connection or the deadline calls a plain function, in
 the step in which it happens.
 
 Source: behaviour.md A.15, wire.md 6; Broker2Client.java.
@@ -18,7 +18,7 @@ from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.wire.command import RemotingCommand
 
-#: Largest number of unanswered requests; clients answer in milliseconds, or are broken.
+#: Largest number of unanswered requests.  Working clients answer in milliseconds.
 LIMIT: Final = 4096
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -29,7 +29,7 @@ class Sender(Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Of what was sent before."""
+        """Bytes that the client has not read yet."""
 
     def send(self, command: RemotingCommand) -> None:
         """Queue a command."""
@@ -79,7 +79,7 @@ class ClientRequests:
         connection.send(RemotingCommand(code, self._next_opaque(), _ONEWAY, dict(fields), body))
 
     def notify_ids_changed(self, connection: Sender, group: str) -> None:
-        """Ask a member of a consumer group to reassign its queues; one that does not read looks by itself."""
+        """Ask a member of a consumer group to rebalance; one that does not read does so by its timer."""
         if not self._stopping.is_set() and self.budget.is_read_by(connection):
             self.send_oneway(connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
@@ -92,7 +92,7 @@ class ClientRequests:
         timeout_s: float,
         done: Done,
     ) -> None:
-        """Send a request; ``done`` is called once, with the answer or the reason why there is none.
+        """Send a request; ``done`` is called once, with the answer or the reason why none came.
 
         Raises:
             RefusedError: too many requests are unanswered, or the client does not read.
@@ -113,8 +113,8 @@ class ClientRequests:
     ) -> None:
         """Send a request to several clients, by client id, each with its fields.
 
-        ``read`` is called with each answer when it comes, so that the work is spread, and ``done`` with what it
-        returned for all; ``None`` for no answer.
+        ``read`` is called with each answer when it comes, which spreads the work, and ``done`` with all its results,
+        ``None`` for clients that did not answer.
 
         Raises:
             RefusedError: too many requests are unanswered; none was sent.
@@ -145,7 +145,7 @@ class ClientRequests:
             raise RefusedError(f"{LIMIT} requests wait for clients", ResponseCode.SYSTEM_BUSY)
 
     def handle_answer(self, connection: Sender, response: RemotingCommand) -> bool:
-        """Hand an answer to whoever asked; return ``False`` if this client was not asked."""
+        """End the request that a client answers; return ``False`` if it was not asked."""
         pending = self._pending.get(response.opaque)
         if pending is None or pending.connection is not connection:
             return False

@@ -1,10 +1,11 @@
-"""One client connection: the hot path from received bytes to written answers.
+"""One client connection: the hot path from received bytes to answers; ``writing.py`` writes them.
 
-Rules: the frames of one read are answered by plain functions, without an await between them; all answers of a step,
-also those to other connections, leave with one system call per connection at the end of the step; a peer that does
-not read delays nobody: it gets a task of its own until it does.
+Rules:
 
-How answers are written is in ``writing.py``.
+- Plain functions answer the frames of one read, without an await between them.
+- All answers of a step, also those to other connections, leave at its end, with one system call per connection.
+- A peer that does not read its answers, or whose requests take several steps, is served by a task until it has caught
+  up, so that it delays no other peer.
 """
 
 import logging
@@ -40,7 +41,7 @@ _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
 class Port(Enum):
-    """Kinds of listening ports: each serves other requests, and lets other peers use them."""
+    """Kinds of listening ports: they differ in the requests that they serve, and for which peers."""
 
     BROKER = auto()
     VIP = auto()  # listen port - 2
@@ -53,7 +54,7 @@ NextCommand: TypeAlias = "Callable[[Connection, Iterator[Frame]], RemotingComman
 
 
 class Service(Protocol):
-    """What serves the requests of all connections; must not await.  See ``broker/pipeline.py``."""
+    """Serves the requests of all connections, without awaiting; see ``broker/pipeline.py``."""
 
     @property
     def overload(self) -> Overload | None:
@@ -63,12 +64,12 @@ class Service(Protocol):
         """Return the next command that must be served by itself; may serve those before it."""
 
     def serve(self, connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
-        """Return the answer of a request; ``None``: there is none, or none yet."""
+        """Return the answer of a request; ``None``: no answer, or a later one."""
 
 
 @dataclass(slots=True, eq=False)
 class ConnectionContext(WriterContext):
-    """What all connections of a server share.
+    """The parts of a server that all its connections share.
 
     Attributes:
         service: serves the requests; set before the first connection.
@@ -101,8 +102,8 @@ class Connection(Writer[ConnectionContext]):
         language, version: of the peer's newest heartbeat; version 0 before the first one.
         port: the kind of port that the peer connected to.
         is_local: whether the peer is on this machine.
-        late_since: since when each of its reads was late, by the clock; 0: the last one was not.
-        logins: the accounts whose first request here has been noted; they decide nothing.
+        late_since: time of the first late read, if all reads since were late, else 0; see ``limits/overload.py``.
+        logins: accounts whose first request here is in the audit file.
     """
 
     __slots__ = (
@@ -320,7 +321,7 @@ class Connection(Writer[ConnectionContext]):
         self.send_frame(frame)
 
     def give_up(self) -> None:
-        """Drop at once all that is held for the peer, for the budget's sake; it is closed in a step of its own."""
+        """Free the memory held for the peer at once; the connection is closed in a later step."""
         self._stop_writing(ConnectionError("memory budget is used up"))
         self._splitter.clear()
         self._context.reader.remove(self)

@@ -1,11 +1,11 @@
 """Reads all connections in one task, in turns.
 
-With a task for each connection every read would cost a trip through the run loop and an ``epoll_ctl``, together more
-than the read and its answer.  Here all connections are in one level-triggered ``epoll`` of our own, and the run loop
-waits only for that.
+With a task for each connection, every read would cost a trip through the run loop and an ``epoll_ctl``, together more
+than the read and its answer.  Instead, all connections are in one level-triggered ``epoll``, and the run loop waits
+only for that.
 
 The connections that are ready at one moment make a round, which takes several turns if it is long.  Each round begins
-with another connection, so that the last ones, which wait for all the others, are not always the same.
+with another connection, because the last ones wait for all others.
 
 A peer that waits for each answer sends its next request within a millisecond.  A trip through the run loop costs about
 a fifth of such a request, so a reader that ``lingers`` waits a moment in its own ``epoll``.  Meanwhile nothing else
@@ -45,8 +45,8 @@ class ConnectionReader:
     Attributes:
         turns: how often it has read; between two turns other tasks run.
         lingers: whether it waits a moment for the next requests before other tasks run.
-        arrived_after: by the clock; all that is read in this round arrived later, as the round before read the rest.
-            A socket that held more than one read takes is the exception.
+        arrived_after: time of the previous round's poll: the bytes that this round reads arrived later, except those
+            of sockets that held more than one read takes.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -55,7 +55,7 @@ class ConnectionReader:
         self.arrived_after = 0.0
         self._worker = worker
         self._rounds: Final = itertools.count()
-        self._round: list[tuple[int, int]] = []  # what is still to be read in this one
+        self._round: list[tuple[int, int]] = []  # the rest of this one
         self._round_began = 0.0
         self._round_s = 0.0  # how long the last one took
         self._poll: Final = select.epoll()
@@ -79,7 +79,7 @@ class ConnectionReader:
             self._poll.unregister(number)
 
     def read_ready(self) -> None:
-        """Read connections that have something now, for one turn; none when the reader has ended."""
+        """Read the connections that are ready, for one turn; none after the reader has ended."""
         if self._poll.closed:
             return
         self.turns += 1

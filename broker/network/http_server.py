@@ -1,8 +1,8 @@
 """A small HTTP server for metrics and health.
 
-Rules: a connection is one GET or HEAD without a body, and ends with its answer; it has a few seconds for both; of too
-many connections the oldest ends, so that whoever holds all of them keeps nobody out.  Nothing of a request is used but
-its path, so this is no general server, and needs no more of HTTP.
+A connection is one GET or HEAD without a body, and ends with its answer; it has a few seconds for both.  Above
+``MAX_CONNECTIONS`` the oldest ends, so that idle ones exclude no other peer.  Only the path of a request is used: the
+rest of HTTP is not needed.
 
 Source: RFC 9112.
 """
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
     content_type: str = "text/plain; charset=utf-8"
 
     def head(self) -> bytes:
-        """Return what is sent before the body."""
+        """Return status line and header fields."""
         lines = (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}",
             f"Content-Type: {self.content_type}",
@@ -89,7 +89,7 @@ class HttpServer:
             self._open.pop(scope, None)
 
     async def _reply(self, head: bytes) -> tuple[bool, Reply]:
-        """Return whether the body is not wanted, and the answer."""
+        """Return whether the method is HEAD, and the answer."""
         if len(head) > MAX_REQUEST_BYTES:
             return False, _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         line = _REQUEST_LINE.match(head)
@@ -107,7 +107,7 @@ class HttpServer:
 
 
 async def _read_head(stream: trio.SocketStream) -> bytes:
-    """Return what a peer sends up to the end of its header fields, of the connection, or of what is accepted."""
+    """Return the request up to the end of its header fields, of the connection, or of the accepted size."""
     head = b""
     while _END not in head and len(head) <= MAX_REQUEST_BYTES:
         data = await stream.receive_some(MAX_REQUEST_BYTES)

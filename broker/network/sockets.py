@@ -24,7 +24,7 @@ _FREE_PORT_TRIES: Final = 32
 
 
 class Wire(Protocol):
-    """What a connection reads and writes: a non-blocking socket, or what speaks TLS on one."""
+    """The socket of a connection: non-blocking, plain or with TLS."""
 
     def fileno(self) -> int:
         """Return the file descriptor; -1 after it was closed."""
@@ -70,8 +70,8 @@ def _advice(exc: OSError, address: Address) -> str:
 def listen_with_vip(address: Address) -> tuple[socket.socket, socket.socket | None]:
     """Open a broker port and the VIP port below it.
 
-    With port 0, a broker port is chosen whose VIP port is free, too.  The VIP port of a given port may be in use: then
-    there is none, which only affects clients that enabled the VIP channel.
+    With port 0, a broker port is chosen whose VIP port is free, too.  The VIP port of a given port may be in use.
+    Then it is omitted, which only affects clients that enabled the VIP channel.
     """
     if address.port != 0:
         sock = listen(address)

@@ -1,6 +1,23 @@
-"""TLS of a server: plain and TLS connections come to one port, and the first byte tells them apart.
+"""TLS of a server: one port takes plain and TLS connections; the first byte shows the kind.
 
-A connection costs no task: its handshake goes on whenever its peer sends something, in the step that reads it.
+The problem
+    A handshake takes several round trips, and each of its steps 0.5 ms of the processor.  Peers may begin thousands at
+    once and finish none of them.
+
+What was rejected
+    - A task for each handshake: it costs memory for each peer that sends one byte, and a switch for each step.
+    - Threads for handshakes: a connection would have two owners, and a storm of handshakes would take all processors.
+
+What it is
+    A new connection reads through ``_FirstRead``, which looks at the first byte without removing it, and then puts the
+    socket itself or a ``_ServerTlsSocket`` in its own place.  The latter continues the handshake in :meth:`recv`,
+    that is, in the step of the reader that finds bytes of this peer.  ``common/tls.py`` explains sessions.
+
+The invariant
+    - A turn of the reader contains at most four steps of handshakes.  Further ones raise ``BlockingIOError``: their
+      bytes stay in the socket until the next turn.
+    - A handshake ends within 10 s, its memory counts against the budget, and the number of TLS connections is limited.
+    - Changed certificates are used for new connections; a wrong file changes nothing.
 
 Source: wire.md 1.3; NettyRemotingServer.java, TlsSystemConfig.java, FileWatchService.java.
 """
@@ -26,7 +43,7 @@ LOGGER: Final = logging.getLogger("triomq.broker.network.tls")
 
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _TICK_S: Final = 1.0
-_HANDSHAKE_BYTES: Final = 48 * 1024  # memory that one takes, besides what was received
+_HANDSHAKE_BYTES: Final = 48 * 1024  # memory of OpenSSL for one, besides the received bytes
 _STEPS_PER_TURN: Final = 4  # of handshakes: a storm of them must not delay the other connections
 #: An alert, protocol_version: what a peer without TLS gets; a frame cannot begin so.
 _USE_TLS: Final = bytes.fromhex("15 0303 0002 02 46")
@@ -44,10 +61,11 @@ class _Connection(Protocol):
 
 
 class ServerTls:
-    """The certificate in use, and the handshakes that go on.
+    """The certificate in use, and the unfinished handshakes.
 
     Attributes:
         identity: its certificate, and the settings of new connections.
+        is_enforced: whether connections without TLS are refused.
         reader, connection_limits: of the server; set before there are connections.
     """
 
@@ -60,7 +78,7 @@ class ServerTls:
         Raises:
             ConfigError: one cannot be used.
         """
-        self._config = config
+        self.is_enforced: Final = config.enforcing
         self.identity: Final = _Identity(config)
         self.identity.load()
         self._handshakes: dict[_ServerTlsSocket, float] = {}  # their deadlines
@@ -68,13 +86,8 @@ class ServerTls:
         if config.client_auth == "require" and not config.enforcing:
             LOGGER.warning("clients without TLS need no certificate, as TLS is permissive")
 
-    @property
-    def is_enforced(self) -> bool:
-        """Whether connections without TLS are refused."""
-        return self._config.enforcing
-
     def guard(self, connection: _Connection, sock: socket.socket) -> None:
-        """Let the first byte of a new connection decide what it speaks."""
+        """Make a new connection use TLS or not, depending on its first byte."""
         connection.use_socket(_FirstRead(self, connection, sock))
 
     def has_time(self) -> bool:
@@ -85,11 +98,11 @@ class ServerTls:
         return self._steps <= _STEPS_PER_TURN
 
     def started(self, sock: "_ServerTlsSocket") -> None:
-        """A handshake has begun."""
+        """Limit the time of a handshake that begins."""
         self._handshakes[sock] = trio.current_time() + _HANDSHAKE_TIMEOUT_S
 
     def ended(self, sock: "_ServerTlsSocket") -> None:
-        """It is done, or the connection closed."""
+        """Forget a handshake that is complete, or whose connection is closed."""
         self._handshakes.pop(sock, None)
 
     async def run(self) -> None:
@@ -131,7 +144,7 @@ class _Identity(WatchedFiles[ssl.SSLContext]):
 
 
 class _FirstRead:
-    """Stands for the socket of a connection until its first byte has come."""
+    """The socket of a connection until its first byte arrives."""
 
     __slots__ = ("_connection", "_socket", "_tls")
 
@@ -185,7 +198,7 @@ class _ServerTlsSocket(TlsSocket):
         """Receive all plain bytes; b"" at the end.
 
         Raises:
-            BlockingIOError: there are none yet.
+            BlockingIOError: none have arrived.
             OSError: the connection is lost.
         """
         session = self._session
@@ -215,7 +228,7 @@ class _ServerTlsSocket(TlsSocket):
         return plain
 
     def close(self) -> None:
-        """Close the socket, with TLS's own end before."""
+        """Announce the end, and close the socket."""
         self._tls.ended(self)
         self._tls.connection_limits.with_tls.leave(self.connection.peer_ip)
         super().close()

@@ -27,7 +27,7 @@ JOIN_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a vector of
 
 @dataclass(slots=True, eq=False)
 class WriterContext:
-    """What all writers of a server share."""
+    """The parts of a server that all its writers share."""
 
     config: ConnectionConfig
     statistics: BrokerStatistics
@@ -47,7 +47,7 @@ class Writer(ABC, Generic[_Context]):
         held_bytes: memory that the peer makes the broker hold, kept by the budget.
         idle_s: time since the last read or write, kept by housekeeping.
         is_scheduled: whether it is in ``Worker.unflushed``.
-        usage: counts what is written, if there are quotas.
+        usage: counts the written bytes if the broker has quotas.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Writer(ABC, Generic[_Context]):
         self._context = context
         self._socket = sock
         self._writes = WriteQueue()
-        self._received_bytes = 0  # of what cannot be served yet
+        self._received_bytes = 0  # frames that are unfinished or not served yet
         self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
         self._was_reset = False
         self._close_reason = ""
@@ -122,7 +122,7 @@ class Writer(ABC, Generic[_Context]):
                 self._writes.put(chunk)
 
     def flush(self) -> None:
-        """Write what the kernel takes now; a task writes the rest when the peer reads."""
+        """Write as much as the kernel takes; a task writes the rest when the peer reads."""
         self.is_scheduled = False
         if self.closed or self._write_failed:
             return
@@ -189,7 +189,7 @@ class Writer(ABC, Generic[_Context]):
         self._close_reason = f"write failed: {error}"
 
     def count_held(self, received_bytes: int | None = None) -> None:
-        """Tell the budget what is held, if given with what is received and not served."""
+        """Report the held memory to the budget, with a new size of the requests that are not served yet, if given."""
         if received_bytes is not None:
             self._received_bytes = received_bytes
         self._context.budget.hold(self, 0 if self.closed else self._writes.held_bytes + self._received_bytes)

@@ -140,7 +140,7 @@ async def test_broken_handshake_closes_only_its_connection(
         assert handshakes(broker) == 0
 
 
-async def test_stalled_handshakes_end_and_slow_nobody(
+async def test_stalled_handshakes_end_without_delaying_others(
     root: Path, mock_clock: MockClock, tls: TlsConfig, trusting: ssl.SSLContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(root, tls=tls) as broker, AsyncExitStack() as stack:
@@ -220,7 +220,7 @@ def serial(context: ssl.SSLContext, port: int) -> Any:
             return shown["serialNumber"]
 
 
-async def test_changed_files_are_taken_without_losing_a_connection(
+async def test_changed_files_apply_and_connections_stay_open(
     root: Path,
     mock_clock: MockClock,
     authority: Authority,
@@ -299,7 +299,7 @@ async def test_permissive_with_required_certificates_warns_about_plaintext(
             assert ("clients without TLS need no certificate" in caplog.text) is not enforcing
 
 
-async def test_a_name_server_alone_speaks_tls_too(
+async def test_name_server_alone_uses_tls(
     root: Path, mock_clock: MockClock, tls: TlsConfig, trusting: ssl.SSLContext
 ) -> None:
     config = NameServerConfig(root=root, listen=Address("127.0.0.1", 0), tls=tls)
@@ -311,7 +311,7 @@ async def test_a_name_server_alone_speaks_tls_too(
 
 
 @pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", 62), ("192.0.2.1", 32)])
-async def test_the_memory_budget_bounds_connections_with_tls(
+async def test_memory_budget_limits_connections_with_tls(
     root: Path,
     mock_clock: MockClock,
     tls: TlsConfig,
@@ -337,7 +337,7 @@ async def test_the_memory_budget_bounds_connections_with_tls(
                 await wire.works()
 
 
-async def test_a_storm_of_handshakes_lets_others_in_between(
+async def test_storm_of_handshakes_delays_no_other_peer(
     root: Path, mock_clock: MockClock, tls: TlsConfig, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never more than a few of them, each about half a millisecond, without a look at the other connections."""

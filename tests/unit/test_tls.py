@@ -104,7 +104,7 @@ def shaken(contexts: Contexts) -> tuple[TlsSession, TlsSession]:
     return client.session, server.session
 
 
-def test_the_end_is_told_from_a_pause(contexts: Contexts) -> None:
+def test_end_of_data_differs_from_a_pause(contexts: Contexts) -> None:
     client, server = shaken(contexts)
     server.receive(client.seal([b"last"]))
     client.sent(len(client.seal()))
@@ -116,7 +116,7 @@ def test_the_end_is_told_from_a_pause(contexts: Contexts) -> None:
     assert server.has_ended
 
 
-def test_what_tls_says_itself_waits_behind_plain_bytes(contexts: Contexts) -> None:
+def test_own_bytes_of_tls_wait_behind_plain_bytes(contexts: Contexts) -> None:
     client, server = shaken(contexts)
     states = [client.has_own]
     first = client.seal([b"plain"])
@@ -148,7 +148,7 @@ def test_damage_is_an_error(contexts: Contexts, position: int) -> None:
 
 
 @pytest.mark.parametrize("ciphers", ["AES128-GCM-SHA256", "AES256-SHA", "DHE-RSA-AES128-GCM-SHA256"])
-def test_ciphers_without_forward_secrecy_find_nobody(contexts: Contexts, ciphers: str) -> None:
+def test_ciphers_without_forward_secrecy_are_refused(contexts: Contexts, ciphers: str) -> None:
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -160,7 +160,7 @@ def test_ciphers_without_forward_secrecy_find_nobody(contexts: Contexts, ciphers
         server.shake_hands()
 
 
-def test_unusable_files_are_told_by_name(tmp_path: Path, authority: Authority, identity: Identity) -> None:
+def test_unusable_files_are_named_in_the_error(tmp_path: Path, authority: Authority, identity: Identity) -> None:
     empty, locked = tmp_path / "empty.pem", tmp_path / "locked.key"
     empty.write_text("nothing")
     locked.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n")

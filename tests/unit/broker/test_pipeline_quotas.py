@@ -1,4 +1,4 @@
-"""Quotas: what is above one is refused before anything is done, for the account or address that it counts for."""
+"""Requests above a quota of their account or address are refused before anything is done."""
 
 import logging
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def stored(broker: Broker) -> int:
 
 @pytest.mark.parametrize("fields", [{}, {"l": "0"}])  # by the short way, and not
 @pytest.mark.parametrize("quota", ["sends_per_s: 4", "in_bytes_per_s: 4000"])
-def test_sends_above_a_quota_are_not_stored_and_told_when_to_come_back(
+def test_send_above_quota_is_refused_with_waiting_time(
     open_with: OpenWith, clock: Clock, fields: dict[str, Any], quota: str
 ) -> None:
     broker = open_with(f"default: {{{quota}}}")
@@ -86,7 +86,7 @@ def test_sends_above_a_quota_are_not_stored_and_told_when_to_come_back(
     assert broker.statistics.limited_requests == 2
 
 
-def test_each_account_and_each_address_has_its_own(open_with: OpenWith) -> None:
+def test_accounts_and_addresses_have_separate_quotas(open_with: OpenWith) -> None:
     broker = open_with("default: {sends_per_s: 2}\naccounts: {account-2: {sends_per_s: 1}}", accounts=True)
     peer, other = Peer(broker), Peer(broker, "192.0.2.10:50001")
     commands = [send(ONE), send(TWO), send(TWO), send(ONE), send(ONE), send(TWO, l="0")]
@@ -98,7 +98,7 @@ def test_each_account_and_each_address_has_its_own(open_with: OpenWith) -> None:
     assert codes(Peer(broker, "192.0.2.10:50001"), send()) == [0]
 
 
-def test_a_denied_request_uses_nothing(open_with: OpenWith) -> None:
+def test_denied_request_uses_no_quota(open_with: OpenWith) -> None:
     broker = open_with("default: {sends_per_s: 1}", accounts=True)
     peer = Peer(broker)
     forged = Credentials("account-1", "not the secret")
@@ -121,7 +121,7 @@ def test_all_requests_that_store_count_as_sends(open_with: OpenWith) -> None:
         assert peer.put("T").code == BUSY, code
 
 
-async def test_messages_above_a_quota_are_not_given_out(open_with: OpenWith, clock: Clock) -> None:
+async def test_messages_above_a_quota_are_not_delivered(open_with: OpenWith, clock: Clock) -> None:
     broker = open_with("default: {out_bytes_per_s: 1000}\naddresses: {192.0.2.8: {out_bytes_per_s: null}}")
     peer, free = Peer(broker), Peer(broker, "192.0.2.8:50001")
     free.put("T", b"y" * 3000)
@@ -132,7 +132,7 @@ async def test_messages_above_a_quota_are_not_given_out(open_with: OpenWith, clo
     for refused in (peer.pull("T", 0), peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": "0"})):
         assert refused is not None
         assert (refused.code, refused.ext_fields["retryAfterMs"]) == (BUSY, "5000")
-    assert peer.put("T").code == 0  # its sends go on
+    assert peer.put("T").code == 0  # its sends are still served
     broker.pulls.serve_arrivals()
     assert peer.sent[-1].code == ResponseCode.PULL_RETRY_IMMEDIATELY
     assert pulled(free) == 0
@@ -140,7 +140,7 @@ async def test_messages_above_a_quota_are_not_given_out(open_with: OpenWith, clo
     assert pulled(peer) == 0
 
 
-def test_an_account_has_so_many_connections(open_with: OpenWith) -> None:
+def test_quota_limits_connections_of_an_account(open_with: OpenWith) -> None:
     broker = open_with("default: {connections: 2}", accounts=True)
     first, second, third = (Peer(broker, f"192.0.2.{number}:50001") for number in range(3))
     assert [codes(peer, send(ONE)) for peer in (first, second, third, first)] == [[0], [0], [BUSY], [0]]
@@ -152,7 +152,7 @@ def test_an_account_has_so_many_connections(open_with: OpenWith) -> None:
     assert codes(first, send(ONE)) == [0]
 
 
-def test_the_connections_of_an_address_are_limited_when_they_come(open_with: OpenWith) -> None:
+def test_quota_limits_connections_of_an_address(open_with: OpenWith) -> None:
     quotas = "default: {connections: 2}\naddresses: {10.0.0.*: {connections: 1}}"
     for accounts, most in ((False, 2), (True, 20)):  # default is for accounts, where there are any
         limits = open_with(quotas, accounts=accounts).context.connection_limits
@@ -163,7 +163,7 @@ def test_the_connections_of_an_address_are_limited_when_they_come(open_with: Ope
             assert limits.admits(host, is_local=False, is_namesrv=True)
 
 
-async def test_changed_quotas_count_at_once_and_wrong_or_missing_ones_never(
+async def test_changed_quotas_apply_unless_wrong_or_missing(
     open_with: OpenWith, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = open_with("default: {sends_per_s: 2}")

@@ -20,7 +20,7 @@ def admitted(broker: Broker, tries: int, host: str = "127.0.0.1", *, is_namesrv:
 
 
 @pytest.mark.parametrize(("limit", "connections"), [(512, 192), (256, 128), (128, 64)])
-def test_connections_leave_enough_file_descriptors_for_store(
+def test_connections_leave_file_descriptors_for_the_store(
     make_broker: MakeBroker,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -35,7 +35,7 @@ def test_connections_leave_enough_file_descriptors_for_store(
     assert "ulimit -n" in caplog.messages[1]
 
 
-def test_files_of_the_commit_log_count(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_commit_log_reduce_connections(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     log = broker.store.commit_log
     for _ in range(3):
         log.files.create_next(0)
@@ -43,16 +43,14 @@ def test_files_of_the_commit_log_count(broker: Broker, monkeypatch: pytest.Monke
     assert admitted(broker, 200) + admitted(broker, 200, "127.0.0.2", is_namesrv=True) == 94
 
 
-def test_where_many_files_may_be_open_only_the_setting_counts(
-    make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_setting_limits_with_many_files(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_open_files(monkeypatch, resource.RLIM_INFINITY)
     assert admitted(make_broker(max_connections=5), 10) == 5
     limit_open_files(monkeypatch, 500_000)
     assert admitted(make_broker(max_connections=7), 10) == 7
 
 
-def test_no_address_and_no_kind_of_port_takes_all(make_broker: MakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_address_or_kind_of_port_takes_all(make_broker: MakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     broker = make_broker(max_connections=320)
     remote = [f"192.0.2.{number}" for number in range(4)]
     assert [admitted(broker, 300, host) for host in remote] == [160, 110, 0, 0]  # the rest is for other ports, and here
@@ -65,7 +63,7 @@ def test_no_address_and_no_kind_of_port_takes_all(make_broker: MakeBroker, caplo
     assert len(caplog.records) == 2  # of each kind one
 
 
-def test_on_one_machine_an_address_leaves_some(make_broker: MakeBroker) -> None:
+def test_local_address_leaves_some_to_other_addresses(make_broker: MakeBroker) -> None:
     broker = make_broker(max_connections=320)
     assert admitted(broker, 300, "127.0.0.2") == 270
     assert admitted(broker, 300, "127.0.0.2", is_namesrv=True) == 0
@@ -73,13 +71,13 @@ def test_on_one_machine_an_address_leaves_some(make_broker: MakeBroker) -> None:
     assert admitted(broker, 300, "127.0.0.1", is_namesrv=True) == 40
 
 
-def test_connections_of_an_address_may_be_fewer(make_broker: MakeBroker) -> None:
+def test_setting_limits_connections_of_an_address(make_broker: MakeBroker) -> None:
     broker = make_broker(max_connections_per_address=3)
     assert admitted(broker, 5, "192.0.2.1") == 3
     assert admitted(broker, 5) == 5
 
 
-def test_where_few_files_may_be_open_few_are_mapped(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_files_are_mapped_under_a_low_limit(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_open_files(monkeypatch, 256)
     assert make_broker().store.queues.pool.limit == MIN_MAPPED_FILES < 256 // 2
     limit_open_files(monkeypatch, 1024)

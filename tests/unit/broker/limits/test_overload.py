@@ -51,7 +51,7 @@ def serve(overload: Overload, peer: Peer, now: float, *frames: bytes) -> list[Re
     return peer.answers
 
 
-def test_only_lasting_waits_are_refused_and_then_at_once(overload: Overload) -> None:
+def test_refusals_begin_and_end_after_a_second(overload: Overload) -> None:
     one, other = Peer(), Peer()
     send = frame(RequestCode.SEND_MESSAGE_V2)
     assert serve(overload, one, 10.0, send) is None
@@ -68,9 +68,7 @@ def test_only_lasting_waits_are_refused_and_then_at_once(overload: Overload) -> 
     assert serve(overload, other, 14.7, send) is None
 
 
-def test_what_would_be_stored_is_refused_and_all_else_is_served(
-    overload: Overload, statistics: BrokerStatistics
-) -> None:
+def test_only_requests_that_store_are_refused(overload: Overload, statistics: BrokerStatistics) -> None:
     peer = Peer()
     peer.late_since = 1.0
     next_command = overload.next_command(peer, 10.0, 9.93, None)
@@ -109,7 +107,7 @@ def test_what_would_be_stored_is_refused_and_all_else_is_served(
     assert statistics.shed_sends == 7
 
 
-def test_a_bad_frame_does_not_hide_the_answers_before_it(overload: Overload) -> None:
+def test_refusals_before_a_bad_frame_are_answered(overload: Overload) -> None:
     peer = Peer()
     peer.late_since = 1.0
     next_command = overload.next_command(peer, 10.0, 9.93, None)

@@ -20,7 +20,7 @@ addresses:
 DEFAULT = Limits(sends_per_s=100, out_bytes_per_s=2 * 1024**2)
 
 
-def test_an_entry_changes_the_default() -> None:
+def test_entry_overrides_the_default() -> None:
     rules = read_quotas(FILE)
     assert rules.of_account("reports") == Limits(sends_per_s=0.5, connections=0)
     assert rules.of_account("12345678") == rules.of_account("another") == rules.of_address("::1") == DEFAULT
@@ -30,13 +30,13 @@ def test_an_entry_changes_the_default() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing", "default:", "accounts: {}"])
-def test_a_file_may_limit_nothing(text: str) -> None:
+def test_file_without_quotas_limits_nothing(text: str) -> None:
     rules = read_quotas(text)
     assert rules.of_account("a") == rules.of_address("10.0.0.1") == Limits()
 
 
 @pytest.mark.parametrize("name", ["configuration.md", "deployment.md"])
-def test_the_examples_in_the_documents_can_be_read(name: str) -> None:
+def test_examples_in_the_documents_are_valid(name: str) -> None:
     text = (Path(__file__).parents[4] / "docs" / name).read_text()
     (example,) = re.findall(r"```yaml\n(default:.*?)```", text, re.DOTALL)
     rules = read_quotas(example)
@@ -70,7 +70,7 @@ def test_the_examples_in_the_documents_can_be_read(name: str) -> None:
         ('addresses: {"": {}}', "line 1: an address pattern is empty"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(text: str, reason: str) -> None:
+def test_mistake_is_reported_with_its_line(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_quotas(text)
     assert reason in str(caught.value)

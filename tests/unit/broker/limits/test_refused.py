@@ -34,12 +34,12 @@ from triomq.protocol.wire.command import RemotingCommand
         (ConfigError("other"), ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_an_error_has_the_code_that_clients_act_on(error: TriomqError, code: int) -> None:
+def test_error_maps_to_the_response_code(error: TriomqError, code: int) -> None:
     assert response_code(error) == code
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT])
-def test_a_busy_broker_says_when_to_try_again(code: int) -> None:
+def test_busy_answer_contains_the_time_to_wait(code: int) -> None:
     refusals = Refusals(BrokerStatistics(0), "region")
     for error, after in [
         (RefusedError("busy", ResponseCode.SYSTEM_BUSY), "500"),
@@ -51,6 +51,6 @@ def test_a_busy_broker_says_when_to_try_again(code: int) -> None:
         assert response.ext_fields.get("retryAfterMs") == after
 
 
-def test_a_remark_is_never_empty_and_never_long() -> None:
+def test_remark_is_never_empty_nor_long() -> None:
     assert remark_of(ValueError()) == "ValueError"
     assert remark_of(ValueError("x" * 5000)) == "x" * 1000 + "..."

@@ -1,4 +1,4 @@
-"""Which connections are read when; they are stand-ins, their sockets are real."""
+"""The reader reads ready connections in rounds.  The connections are fakes on real sockets."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from triomq.broker.server import Broker
 
 
 class Peer(Connection):
-    """A connection that only notes what it reads."""
+    """A connection that keeps the bytes that it reads."""
 
     __slots__ = ("is_open", "on_read", "reader", "received", "remote", "socket")
 
@@ -52,7 +52,7 @@ def peers(reader: ConnectionReader) -> Iterator[list[Peer]]:
         peer.close()
 
 
-async def test_who_sends_is_read_and_nobody_else(
+async def test_only_connections_with_data_are_read(
     reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
 ) -> None:
     nursery.start_soon(reader.run, peers)
@@ -64,7 +64,7 @@ async def test_who_sends_is_read_and_nobody_else(
     assert [peer.received for peer in peers] == [[], [b"a", b"b"], []]
 
 
-async def test_who_is_removed_is_read_again_when_it_is_added_again(
+async def test_removed_connection_is_read_after_it_is_added_again(
     reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
 ) -> None:
     nursery.start_soon(reader.run, peers)
@@ -80,7 +80,7 @@ async def test_who_is_removed_is_read_again_when_it_is_added_again(
     assert peer.received == [b"a"]
 
 
-async def test_what_one_closes_is_not_read_any_more(
+async def test_connection_closed_within_a_round_is_not_read(
     reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
 ) -> None:
     """All three have sent something before the first of them is read, and that one closes the others."""
@@ -115,7 +115,7 @@ async def test_busy_peers_do_not_starve_other_tasks(
         await trio.lowlevel.checkpoint()
 
 
-async def test_a_round_is_known_by_its_length_and_others_run_within_a_long_one(
+async def test_long_round_shows_its_age_and_takes_turns(
     reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
 ) -> None:
     """Each read takes 5 ms by the clock; all three peers are ready in each of three rounds."""
@@ -146,7 +146,7 @@ async def test_a_round_is_known_by_its_length_and_others_run_within_a_long_one(
         sinces.append(round(now - reader.arrived_after, 3))
     assert sinces == [0.015, 0.03, 0.03]
     assert sorted(order[:3]) == sorted(order[3:6]) == [0, 1, 2]
-    assert len({order[0], order[3], order[6]}) == 3  # who is first changes
+    assert len({order[0], order[3], order[6]}) == 3  # a different one is first
     order.clear()
     for peer in peers:
         peer.remote.send(b"a")
@@ -165,7 +165,9 @@ async def test_shutdown_closes_all_peers_including_paused_ones(reader: Connectio
     assert not any(peer.is_open for peer in peers)
 
 
-async def test_who_cannot_be_read_is_closed(reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery) -> None:
+async def test_connection_that_cannot_be_polled_is_closed(
+    reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
+) -> None:
     """As when the system's table of watched sockets is full."""
     reader.add(peers[1])
     reader.add(peers[1])  # refused with EEXIST

@@ -1,4 +1,4 @@
-"""The HTTP server for figures: what it answers, what it refuses, and that nobody holds it up."""
+"""The HTTP server for metrics answers GET and HEAD, and no peer can block it."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -48,7 +48,7 @@ async def ask(request: bytes) -> bytes:
         return await receive_all(stream)
 
 
-async def test_get_is_answered_and_the_connection_ends() -> None:
+async def test_get_is_answered_then_connection_ends() -> None:
     head, _, body = (await ask(GET)).partition(b"\r\n\r\n")
     assert head.splitlines() == [
         b"HTTP/1.1 200 OK",
@@ -59,7 +59,7 @@ async def test_get_is_answered_and_the_connection_ends() -> None:
     assert body == b"this is /path"
 
 
-async def test_head_gets_the_head_of_the_answer() -> None:
+async def test_head_request_gets_only_header_fields() -> None:
     whole = await ask(GET)
     assert await ask(GET.replace(b"GET", b"HEAD")) == whole.removesuffix(b"this is /path")
 
@@ -84,14 +84,14 @@ async def test_other_requests_are_refused(request_line: bytes, status: int) -> N
     assert (await ask(request_line + b"\r\n\r\n")).startswith(b"HTTP/1.1 %d " % status)
 
 
-async def test_a_request_may_come_byte_by_byte() -> None:
+async def test_request_sent_byte_by_byte_is_answered() -> None:
     async with serving() as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         for byte in GET:
             await stream.send_all(bytes((byte,)))
         assert (await receive_all(stream)).endswith(b"this is /path")
 
 
-async def test_who_sends_no_request_is_disconnected(autojump_clock: MockClock) -> None:
+async def test_peer_without_request_is_disconnected(autojump_clock: MockClock) -> None:
     async with serving() as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(GET[:-1])
         began = trio.current_time()
@@ -99,7 +99,7 @@ async def test_who_sends_no_request_is_disconnected(autojump_clock: MockClock) -
         assert trio.current_time() - began == pytest.approx(TIME_LIMIT_S, abs=0.1)
 
 
-async def test_who_holds_all_connections_keeps_nobody_out() -> None:
+async def test_idle_peers_exclude_no_other_peer() -> None:
     async with serving() as port:
         idle = []
         for _ in range(2 * MAX_CONNECTIONS):
@@ -113,7 +113,7 @@ async def test_who_holds_all_connections_keeps_nobody_out() -> None:
             await each.aclose()
 
 
-async def test_a_peer_that_leaves_early_harms_nobody() -> None:
+async def test_peer_that_leaves_early_changes_nothing() -> None:
     async with serving() as port:
         for request in (b"", GET[:5], GET):
             stream = await trio.open_tcp_stream("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""Listening sockets: a full descriptor table passes, a broken connection harms nobody."""
+"""Listening sockets survive a full descriptor table and broken connections."""
 
 import errno
 import socket
