@@ -33,7 +33,7 @@ _BY_VARIABLE: Final = {row.variable: row for row in SETTINGS if row.option}
 _FLAGS: Final = {"true": True, "false": False}
 #: Values with which a broker of RocketMQ does nothing that triomq cannot do.
 _HARMLESS: Final = frozenset(("", "0", "false", "ASYNC_MASTER", "SYNC_MASTER"))
-#: Settings for the host of an address, whose port has a setting of its own in RocketMQ: our field, and RocketMQ's port.
+#: RocketMQ sets host and port of an address apart: the setting of the host, with our field and the default port.
 _HOSTS: Final = {"bindAddress": ("listen", "10911"), "metricsPromExporterHost": ("metrics", "5557")}
 
 

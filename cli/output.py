@@ -48,7 +48,7 @@ def write_text(text: str) -> None:
 
 
 def write_result(result: Mapping[str, Any], text: str, *, as_json: bool) -> None:
-    """Write what was done, as JSON or as a sentence."""
+    """Write a result, as JSON or as a sentence."""
     if as_json:
         write_json(result)
     else:
@@ -171,7 +171,7 @@ def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], limit: int) 
 def progress_bar(text: str, *, is_writing: bool = False) -> Iterator[Report | None]:
     """Show a bar on stderr while the block runs; give ``None`` if stderr is not a terminal.
 
-    With ``is_writing`` there is no bar if stdout is a terminal too: it would mix with the output of the block.
+    With ``is_writing`` no bar appears if stdout is a terminal too: it would mix with the output of the block.
     """
     if not sys.stderr.isatty() or (is_writing and sys.stdout.isatty()):
         yield None

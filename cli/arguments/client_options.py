@@ -57,7 +57,7 @@ class PingOptions(ClientOptions):
 
 
 class DoctorOptions(ClientOptions):
-    """Examine name servers, brokers and consumer groups; say what is wrong and what to do."""
+    """Examine name servers, brokers and consumer groups; describe each fault and its remedy."""
 
 
 class BrokerStatusOptions(ClientOptions):

@@ -123,7 +123,7 @@ class NamesrvOptions(ServerOptions):
 
 
 class ClusterOptions(ServerOptions):
-    """Run a name server and several brokers, each a process of its own."""
+    """Run a name server and several brokers, each in a separate process."""
 
     brokers: int = option("--brokers N", "how many brokers: broker-a, broker-b ... (2)", 2)
     listen: str = option(

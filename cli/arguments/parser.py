@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unknown command {word!r}{self._hint(word, names)}; commands: {', '.join(names)}")
 
     def _hint(self, word: str, names: Iterable[str]) -> str:
-        """Return what to write instead of an unknown option or command, "" if nothing is near."""
+        """Return a hint for an unknown option or command, "" if no name is similar."""
         from difflib import get_close_matches
 
         here = {*names, *(action.metavar for action in self._actions if not action.option_strings)}

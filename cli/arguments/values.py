@@ -164,7 +164,7 @@ def parse_property(text: str) -> tuple[str, str]:
     """Return name and value of ``name=value``.
 
     Raises:
-        ArgumentTypeError: there is no ``=``, or no name before it.
+        ArgumentTypeError: the ``=`` or the name before it is missing.
     """
     name, separator, value = text.partition("=")
     if not separator or not name:

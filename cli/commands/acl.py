@@ -7,10 +7,9 @@ import orjson
 
 from triomq.cli.arguments.client_options import AclCheckOptions, AclDeleteOptions, AclListOptions, AclSetOptions
 from triomq.cli.arguments.values import escape_controls
-from triomq.cli.commands.broker_status import broker_addresses
 from triomq.cli.errors import UsageError
 from triomq.cli.output import write_records, write_result
-from triomq.cli.session import client_command, client_config
+from triomq.cli.session import client_command, open_brokers
 from triomq.client import ClientInstance
 from triomq.client.config import load_credentials
 from triomq.protocol.acl.accounts import PUB, SUB, Account
@@ -32,15 +31,15 @@ async def list_accounts(options: AclListOptions) -> None:
         BrokerResponseError: the broker has no accounts, or the caller is no administrator.
     """
     records = []
-    async with ClientInstance(options.namesrv, client_config(options)) as instance:
-        for address in [options.broker] if options.broker else await broker_addresses(instance):
+    async with open_brokers(options, options.broker) as (instance, addresses):
+        for address in addresses:
             records += [_record(address, fields) for fields in await _accounts(instance, address)]
     write_records(_COLUMNS, records, as_json=options.json)
 
 
 @client_command
 async def set_one(options: AclSetOptions) -> None:
-    """Add an account to each broker, or change it there; what is not given stays.
+    """Add an account to each broker, or change it there; other fields stay.
 
     Raises:
         ConfigError, UsageError: the secret cannot be read, or is that of another account.
@@ -49,8 +48,8 @@ async def set_one(options: AclSetOptions) -> None:
     given = None if options.secret is None else load_credentials(options.secret)
     if given is not None and given.access_key != options.key:
         raise UsageError(f"--secret {options.secret}: this is the account {given.access_key}, not {options.key}")
-    async with ClientInstance(options.namesrv, client_config(options)) as instance:
-        for address in [options.broker] if options.broker else await broker_addresses(instance):
+    async with open_brokers(options, options.broker) as (instance, addresses):
+        for address in addresses:
             known = {str(fields.get("accessKey")): fields for fields in await _accounts(instance, address)}
             before = known.get(options.key)
             header = UpdateAccountRequestHeader(
@@ -75,22 +74,22 @@ async def delete(options: AclDeleteOptions) -> None:
         BrokerResponseError: a broker refuses, and says why.
     """
     header = DeleteAccountRequestHeader(options.key)
-    async with ClientInstance(options.namesrv, client_config(options)) as instance:
-        for address in [options.broker] if options.broker else await broker_addresses(instance):
+    async with open_brokers(options, options.broker) as (instance, addresses):
+        for address in addresses:
             await instance.requests.ask(address, header.code, header)
             _write(options.key, address, "deleted", as_json=options.json)
 
 
 @client_command
 async def check(options: AclCheckOptions) -> None:
-    """Write what an account may do with a topic and a group, and why.
+    """Write the rights of an account for a topic and a group, with the reason.
 
     Raises:
         UsageError: a broker has no such account.
     """
     records: list[dict[str, Any]] = []
-    async with ClientInstance(options.namesrv, client_config(options)) as instance:
-        for address in [options.broker] if options.broker else await broker_addresses(instance):
+    async with open_brokers(options, options.broker) as (instance, addresses):
+        for address in addresses:
             found = [each for each in await _accounts(instance, address) if each.get("accessKey") == options.key]
             if not found:
                 raise UsageError(f"{address} has no account {options.key}; triomq acl list shows those it has")
@@ -99,13 +98,13 @@ async def check(options: AclCheckOptions) -> None:
 
 
 def judge(fields: Mapping[str, Any], topic: str | None, group: str | None) -> list[dict[str, Any]]:
-    """Return what an account may do: ``what``, ``allowed`` and ``why``.
+    """Return the rights of an account: ``what``, ``allowed`` and ``why``.
 
     Raises:
         ConfigError: the broker's rules for it cannot be read.
     """
-    told = {name: value for name, value in fields.items() if value is not None} | {"secretKey": "not told"}
-    (account,) = read_rules(set_account("", told)).accounts.values()
+    shown = {name: value for name, value in fields.items() if value is not None} | {"secretKey": "not shown"}
+    (account,) = read_rules(set_account("", shown)).accounts.values()
     records = [{"what": "administer", "allowed": account.is_admin, "why": f"admin: {str(account.is_admin).lower()}"}]
     if topic is not None:
         records.append(_judged(f"send to {topic}", account, topic, PUB))

@@ -8,9 +8,8 @@ from triomq.cli.arguments.client_options import BrokerSetOptions, BrokerStatusOp
 from triomq.cli.arguments.values import escape_controls
 from triomq.cli.errors import UsageError
 from triomq.cli.output import cells, label, write_json, write_result, write_text
-from triomq.cli.session import client_command, client_config
-from triomq.client import ClientInstance
-from triomq.client.admin.broker_answers import known_brokers, uptime_of
+from triomq.cli.session import client_command, open_brokers
+from triomq.client.admin.broker_answers import uptime_of
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.java import properties_text, read_properties
@@ -30,8 +29,7 @@ async def run(options: BrokerStatusOptions) -> None:
     Raises:
         NameServerError: no name server answered, or it knows no broker.
     """
-    async with ClientInstance(options.namesrv, client_config(options)) as instance:
-        addresses = [options.address] if options.address else await broker_addresses(instance)
+    async with open_brokers(options, options.address) as (instance, addresses):
         for address in addresses:
             runtime = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
             settings = await instance.requests.ask(address, RequestCode.GET_BROKER_CONFIG)
@@ -57,21 +55,12 @@ async def change(options: BrokerSetOptions) -> None:
     }
     if len(settings) < len(options.settings):
         raise UsageError(f"{' '.join(options.settings)}: write each setting once, as NAME=VALUE")
-    async with ClientInstance(options.namesrv, client_config(options)) as instance:
-        for address in [options.broker] if options.broker else await broker_addresses(instance):
+    async with open_brokers(options, options.broker) as (instance, addresses):
+        for address in addresses:
             body = properties_text(settings).encode()
             await instance.requests.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
             text = escape_controls(f"changed at {address}: {' '.join(options.settings)}")
             write_result({"address": address, "settings": settings}, text, as_json=options.json)
-
-
-async def broker_addresses(instance: ClientInstance) -> list[str]:
-    """Return the addresses of all brokers that the name server knows.
-
-    Raises:
-        NameServerError: no name server answered, or it knows no broker.
-    """
-    return [broker.address for broker in await known_brokers(instance)]
 
 
 def describe(address: str, runtime: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:

@@ -229,7 +229,7 @@ async def reset_offset(options: GroupResetOffsetOptions) -> None:
 
 
 def describe_reset(options: GroupResetOffsetOptions, done: OffsetReset) -> dict[str, Any]:
-    """Return the output of ``--json``: what was or would be done."""
+    """Return the output of ``--json``."""
     return {
         "group": options.group,
         "topic": options.topic,

@@ -1,23 +1,16 @@
 """``triomq group replay``: deliver the messages of a time span again, to another group."""
 
-import sys
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-import trio
-
 from triomq.cli.arguments.client_options import GroupReplayOptions
 from triomq.cli.arguments.values import time_text
-from triomq.cli.errors import IncompleteError, one_line
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import plural, write_json, write_records, write_text
-from triomq.cli.session import Interrupt, cancel_at, open_admin, run_command
-from triomq.client import MessageExt, ReplayPlan, ReplayQueue
-from triomq.client.nursery import open_service_nursery
-from triomq.protocol.errors import TriomqError
+from triomq.cli.session import Counted, Interrupt, open_admin, run_command
+from triomq.client import ReplayPlan, ReplayQueue
 
-_REPORT_INTERVAL_S: Final = 1.0
 _COLUMNS: Final = ("TOPIC", "BROKER", "QUEUE", "BEGIN", "MESSAGES", "FIRST", "LAST")
 
 
@@ -26,65 +19,41 @@ def run(options: GroupReplayOptions) -> int:
     return run_command(partial(_run, options))
 
 
-class _Done:
-    """What was done so far; also known if the run is interrupted.
+class _Replay(Counted):
+    """A replay, also an interrupted one; ``plan`` is ``None`` before it is made."""
 
-    Attributes:
-        plan: what is to be delivered, once it is known.
-        sent: number of messages.
-        last_ms: store time of the last one.
-    """
+    plan: ReplayPlan | None = None
 
-    def __init__(self) -> None:
-        self.plan: ReplayPlan | None = None
-        self.sent = 0
-        self.last_ms: int | None = None
+    def progress(self) -> str:
+        """Return a line for the terminal, once messages have been sent."""
+        if self.plan is None or self.last_ms is None:
+            return ""
+        total = sum(queue.messages for queue in self.plan.queues)
+        return f"{self.sent} of {total} delivered, up to {time_text(self.last_ms)}\n"
 
-    def add(self, message: MessageExt) -> None:
-        """Count a message."""
-        self.sent += 1
-        self.last_ms = message.store_timestamp
-
-    async def report(self) -> None:
-        """Report progress on a terminal every second."""
-        while sys.stderr.isatty():
-            await trio.sleep(_REPORT_INTERVAL_S)
-            if self.plan is not None and self.last_ms is not None:
-                total = sum(queue.messages for queue in self.plan.queues)
-                sys.stderr.write(f"{self.sent} of {total} delivered, up to {time_text(self.last_ms)}\n")
-
-    def text(self) -> str:
-        """Return what was done, and how to go on."""
+    def summary(self) -> str:
+        """Return the number of messages sent, and the time at which another run continues."""
         more = "" if self.last_ms is None else f"; to go on: --from {time_text(self.last_ms)}"
         return f"{plural(self.sent, 'message')} delivered before{more}"
 
 
 async def _run(options: GroupReplayOptions, interrupt: Interrupt) -> int:
-    done = _Done()
-    with trio.CancelScope() as scope:
-        async with open_service_nursery() as nursery:
-            nursery.start_soon(cancel_at, interrupt.came, scope)
-            nursery.start_soon(done.report)
-            try:
-                await _replay(options, done)
-            except TriomqError as exc:
-                if not done.sent:
-                    raise
-                raise IncompleteError(f"{one_line(exc)}; {done.text()}") from exc
-    _tell(options, done, is_cut=scope.cancelled_caught)
+    replay = _Replay()
+
+    async def work() -> None:
+        async with open_admin(options) as admin:
+            end = options.end or datetime.now(UTC)
+            replay.plan = await admin.plan_replay(options.group, options.into, options.begin, end, topics=options.topic)
+            if not options.dry_run:
+                await admin.replay(replay.plan, speed=options.speed or None, on_sent=replay.add)
+
+    is_cut = await replay.run(work, interrupt, replay.progress, replay.summary)
+    _write(options, replay, is_cut=is_cut)
     return ExitCode.OK
 
 
-async def _replay(options: GroupReplayOptions, done: _Done) -> None:
-    async with open_admin(options) as admin:
-        end = options.end or datetime.now(UTC)
-        done.plan = await admin.plan_replay(options.group, options.into, options.begin, end, topics=options.topic)
-        if not options.dry_run:
-            await admin.replay(done.plan, speed=options.speed or None, on_sent=done.add)
-
-
-def _tell(options: GroupReplayOptions, done: _Done, *, is_cut: bool) -> None:
-    """Write what was or would be done, also of an interrupted run."""
+def _write(options: GroupReplayOptions, done: _Replay, *, is_cut: bool) -> None:
+    """Write the result, also of an interrupted run."""
     result = describe(options, done.plan, done.sent, done.last_ms)
     if options.json:
         write_json(result)
@@ -94,7 +63,7 @@ def _tell(options: GroupReplayOptions, done: _Done, *, is_cut: bool) -> None:
         count = sum(queue["messages"] for queue in result["queues"])
         text = f"{plural(count, 'message')} of group {options.group} would be delivered to group {options.into}"
     elif is_cut:
-        text = f"interrupted; {done.text()}"
+        text = f"interrupted; {done.summary()}"
     else:
         text = f"{plural(done.sent, 'message')} of group {options.group} delivered to group {options.into}"
     is_waiting = done.plan is not None and not done.plan.is_online

@@ -1,6 +1,6 @@
 """``triomq ping``: ask whether a name server and its brokers answer; a container's health check.
 
-``triomq doctor``: examine a cluster, and say what is wrong and what to do.
+``triomq doctor``: examine a cluster, and describe each fault and its remedy.
 """
 
 from typing import Any
@@ -52,7 +52,7 @@ async def ping(options: ClientOptions) -> int:
 
 
 def _describe(broker: BrokerAnswer) -> dict[str, Any]:
-    """Return what a broker answered for JSON."""
+    """Return the answer of a broker for JSON."""
     is_healthy = broker.reached_at is not None
     note = broker.error
     if is_healthy and note is not None:

@@ -126,7 +126,7 @@ def _openssl(config: Path, kind: str, cert: Path, key: Path, *signer: str | Path
     """Make a key and a certificate for it, signed by itself or by ``signer``.
 
     Raises:
-        UsageError: there is no such program.
+        UsageError: the program is missing.
         ConfigError: it failed.
     """
     program = shutil.which("openssl")

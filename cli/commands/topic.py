@@ -76,10 +76,10 @@ async def create(options: TopicCreateOptions) -> None:
 
 @client_command
 async def update(options: TopicUpdateOptions) -> None:
-    """Change what is named of a topic.
+    """Change the given settings of a topic.
 
     Raises:
-        UsageError: nothing is named.
+        UsageError: no setting is given.
         ConfigError: messages would be hidden, and --force is not given.
         IncompleteError: a broker does not keep a setting.
     """
