@@ -1,4 +1,4 @@
-"""A broker in a thread with a loop of its own, and what tests ask of it there.
+"""A broker in a thread with a separate loop, and the requests of tests that run there.
 
 Rules: what tests ask are coroutine methods, which :meth:`BrokerHost.call` runs in the broker's thread; arguments and
 results can be pickled, so that ``process.py`` does the same across processes.
@@ -121,7 +121,7 @@ class BrokerHost:
             finally:
                 if not result.done():
                     result.set_exception(RuntimeError("the broker was stopped meanwhile"))
-            if self._stall_s:  # here, so that nothing the test does after its call is answered before
+            if self._stall_s:  # here, so that no later request of the test is answered before
                 seconds, self._stall_s = self._stall_s, 0.0
                 self._ends_stall.wait(seconds)
 
@@ -151,7 +151,7 @@ class BrokerHost:
         return system_clock_ms() + self._ahead_ms
 
     def check(self, command: RemotingCommand) -> None:
-        """Raise the error that the test asked for, if it is to refuse this request.
+        """Raise the error that the test asked for, if it is for this request.
 
         Raises:
             RefusedError: it is.
@@ -161,7 +161,7 @@ class BrokerHost:
             self.refusals_left -= 1
             raise RefusedError("refused as the test asked", code)
 
-    # --- what tests ask, in the broker's thread -----------------------------------------------------------
+    # --- requests of tests, in the broker's thread -----------------------------------------------------------
 
     async def create_topic(self, topic: str, queues: int) -> None:
         """Create a topic unless it exists."""
@@ -197,7 +197,7 @@ class BrokerHost:
         return Group(tuple(live.client_ids()) if live else (), behind)
 
     def _behind(self, group: str, topic: str) -> dict[int, int]:
-        """Return how many messages a group has not consumed in each queue with such messages."""
+        """Return the number of messages that a group has not consumed, by queue; queues without any are left out."""
         reader, config = self._broker.store.reader, self._broker.topics.get(topic)
         behind = {}
         for queue_id in range(config.read_queue_nums if config else 0):
@@ -208,9 +208,9 @@ class BrokerHost:
         return behind
 
     async def progress(self, name: str) -> Group | None:
-        """Return a group, and let its consumers tell their progress.
+        """Return a group after its consumers have reported their progress.
 
-        Java's tell it every 5 s, or with the next pull: those pulls that wait for messages are answered.
+        Java's clients report it every 5 s, or with the next pull, so waiting pulls are answered.
         """
         group = (await self.groups()).get(name)
         for topic in group.behind if group else ():
@@ -220,11 +220,11 @@ class BrokerHost:
         return group
 
     async def advance(self, milliseconds: int, passed_ms: int) -> None:
-        """Set the clock, and return when what is due then has been done; ``passed_ms`` seem to have passed."""
+        """Set the clock, and return when all work due at that time is done; ``passed_ms`` seem to have passed."""
         self._ahead_ms += milliseconds
         self._passed_ms += passed_ms
         self._broker.clock_moved()
-        with trio.move_on_after(_SETTLE_S):  # under load there may be no such moment
+        with trio.move_on_after(_SETTLE_S):  # under load such a moment may never come
             await trio.testing.wait_all_tasks_blocked()
 
     async def drop_connections(self) -> None:
@@ -238,7 +238,7 @@ class BrokerHost:
         self._stall_s = seconds
 
     async def slow_disk(self, seconds: float) -> None:
-        """Let each sync take longer from now on."""
+        """Make each sync take longer from now on."""
         self._disk.delay_s = seconds
 
     async def refuse(self, code: int, count: int, requests: Collection[int]) -> None:

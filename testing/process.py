@@ -1,4 +1,4 @@
-"""A broker in a process of its own: a :class:`BrokerHost` there, and here what asks it through two pipes."""
+"""A broker in a separate process: a :class:`BrokerHost` there, and its client here, connected by two pipes."""
 
 import os
 import pickle
@@ -58,7 +58,7 @@ class ProcessHost:
             with self._lock:
                 pickle.dump(question, self._process.stdin)
                 self._process.stdin.flush()
-                is_answer, result = pickle.load(self._process.stdout)  # noqa: S301  # of our own child
+                is_answer, result = pickle.load(self._process.stdout)  # noqa: S301  # from our child
         except (EOFError, OSError, ValueError):
             raise ConnectionError("the broker's process is not running: faults.restart() starts it again") from None
         if is_answer:
@@ -82,7 +82,7 @@ class ProcessHost:
 
 
 def serve() -> None:
-    """Be the process: read the arguments of a host, then questions until their end."""
+    """Run in the process: read the arguments of a host, then questions until the pipe ends."""
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else may write there
 

@@ -1,4 +1,4 @@
-"""A running broker as tests see it: its address, what to assert, its clock, and trouble."""
+"""A running broker for tests: its address, its messages and groups, its clock, and faults."""
 
 import asyncio
 import itertools
@@ -27,7 +27,7 @@ _PAUSE_S: Final = 0.02
 
 
 def _base() -> Path | None:
-    """Return where folders in memory can be made, if there is room for many; ``None``: where others are."""
+    """Return a place for folders in memory, if it has room for many; ``None``: the usual place."""
     if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ENOUGH_MEMORY_BYTES:
         return _MEMORY
     return None
@@ -50,14 +50,14 @@ def _store(root: Path, durability: Durability) -> StoreConfig:
 
 
 class Clock:
-    """The broker's wall clock, which dates messages and tells what is due."""
+    """The broker's wall clock, which dates messages and decides which are due."""
 
     def __init__(self, broker: "RunningBroker") -> None:
         self._broker = broker
         self.ahead_ms = 0
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Let time pass; return when messages, retries and checks of transactions that are due then are sent.
+        """Move the clock on; return when the messages, retries and checks of transactions that are due have been sent.
 
         Clients and connections notice nothing: their time is another one.
 
@@ -80,7 +80,7 @@ class Clock:
 
 
 class Faults:
-    """Trouble that the broker makes when a test asks."""
+    """Faults that a test asks for."""
 
     def __init__(self, broker: "RunningBroker") -> None:
         self._broker = broker
@@ -91,11 +91,11 @@ class Faults:
         self._broker.host.call(BrokerHost.drop_connections)
 
     def stall(self, seconds: float) -> None:
-        """Let the broker stand still from now on: it accepts, reads and answers nothing."""
+        """Stop the broker's loop from now on: it accepts, reads and answers nothing."""
         self._broker.host.call(BrokerHost.stall, seconds)
 
     def slow_disk(self, seconds: float) -> None:
-        """Let each sync of the broker's disk take so much longer, also after a restart; 0 ends that."""
+        """Make each sync of the broker's disk take so much longer, also after a restart; 0 ends that."""
         self.sync_delay_s = seconds
         self._broker.host.call(BrokerHost.slow_disk, seconds)
 
@@ -111,7 +111,7 @@ class Faults:
         self._broker.host.call(BrokerHost.refuse, code, next, requests)
 
     def clear(self) -> None:
-        """Refuse nothing any more, on a disk as fast as it is."""
+        """End all refusals and delays."""
         self.refuse(code=0, next=0)
         self.slow_disk(0)
 
@@ -199,7 +199,7 @@ class RunningBroker:
         """Return all messages of a topic in the order in which they were stored.
 
         Raises:
-            AssertionError: there is no such topic.
+            AssertionError: the topic does not exist.
         """
         return self.host.call(BrokerHost.messages, topic)
 
@@ -215,7 +215,7 @@ class RunningBroker:
         consumers keep their offsets to themselves: for them it fails.
 
         Raises:
-            AssertionError: ``timeout`` seconds have passed; the text says what is left.
+            AssertionError: ``timeout`` seconds have passed; the text has the messages that are left.
         """
         pauses = self._pauses_until_consumed(group, timeout)
         sleep = _sleep_of_loop()
@@ -239,7 +239,7 @@ class RunningBroker:
 
 
 class BrokerProcess(RunningBroker):
-    """A broker in a process of its own, which can be killed."""
+    """A broker in a separate process, which can be killed."""
 
     _make_host: ClassVar[type[BrokerHost | ProcessHost]] = ProcessHost
 
@@ -256,7 +256,7 @@ class _Done:
 
 
 def _sleep_of_loop() -> Callable[[float], Awaitable[None]] | None:
-    """Return how the caller's loop sleeps, ``None`` if it has none."""
+    """Return the sleep function of the caller's loop, ``None`` without a loop."""
     if trio.lowlevel.in_trio_task():
         return trio.sleep
     try:

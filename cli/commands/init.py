@@ -82,7 +82,7 @@ def run(options: InitOptions) -> int:
             made.rename(folder)  # replaces an empty folder, nothing else
         except OSError as exc:
             raise UsageError(f"cannot make {folder}: {exc.strerror}; choose a folder that does not exist") from exc
-    _tell(options, folder, [str(folder / file) for file in files])
+    _write(options, folder, [str(folder / file) for file in files])
     return ExitCode.OK
 
 
@@ -140,7 +140,7 @@ def _openssl(config: Path, kind: str, cert: Path, key: Path, *signer: str | Path
         raise ConfigError(f"openssl (version 3 or newer is needed) failed: {done.stderr.strip()[-300:]}")
 
 
-def _tell(options: InitOptions, folder: Path, files: Sequence[str]) -> None:
+def _write(options: InitOptions, folder: Path, files: Sequence[str]) -> None:
     commands = [shlex.join(words) for words in _commands(options, folder)]
     if options.json:
         write_json({"folder": str(folder), "files": files, "commands": commands})

@@ -1,4 +1,4 @@
-"""``triomq acl`` against our broker: accounts are added, told, changed, checked and deleted."""
+"""``triomq acl`` against our broker: accounts are added, listed, changed, checked and deleted."""
 
 import json
 from pathlib import Path

@@ -109,7 +109,7 @@ def test_tags_are_filtered(namesrv: str, topic: str) -> None:
     assert ok(*words, namesrv=namesrv) == "of a\nof c\n"
 
 
-def test_consuming_starts_where_it_is_told(namesrv: str, topic: str) -> None:
+def test_consuming_starts_at_the_given_time(namesrv: str, topic: str) -> None:
     ok("produce", topic, namesrv=namesrv, stdin=b"old\n")
     (old,) = objects(ok("consume", topic, "--json", "--count", "1", namesrv=namesrv))
     after = datetime.fromtimestamp((old["stored_ms"] + 1) / 1000, UTC).isoformat()
@@ -250,7 +250,7 @@ def test_topics_are_created_listed_shown_and_deleted(namesrv: str) -> None:
     assert name not in ok("topic", "list", "--all", namesrv=namesrv)
 
 
-def test_a_topic_is_updated_in_what_is_named(namesrv: str, topic: str) -> None:
+def test_a_topic_update_changes_the_given_settings(namesrv: str, topic: str) -> None:
     words = ("topic", "update", topic)
     text = "broker-a: read_queues 1 -> 2, write_queues 1 -> 3"
     odd = f"{text}; nobody consumes what is sent to queue 2: more write than read queues\n"
@@ -309,7 +309,7 @@ def test_groups_are_created_changed_and_deleted(namesrv: str) -> None:
     assert ok("group", "create", group, namesrv=namesrv) == f"group {group} created: 16 retries\n"
     text = ok("group", "create", group, "--retries", "1", "--disable", namesrv=namesrv)
     assert text == f"group {group} changed: 1 retry, consuming disabled\n"
-    assert ok("group", "create", group, namesrv=namesrv) == text  # only what is given changes
+    assert ok("group", "create", group, namesrv=namesrv) == text  # an option that is not given changes nothing
     text = ok("group", "create", group, "--enable", namesrv=namesrv)
     assert text == f"group {group} changed: 1 retry\n"
     (row,) = [row for row in objects(ok("group", "list", "--json", namesrv=namesrv)) if row["group"] == group]
@@ -350,7 +350,7 @@ def test_ping_tells_versions_and_addresses(broker: Broker) -> None:
 def test_ping_works_despite_unreachable_advertised_address(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    # nobody answers at this address of the loopback network
+    # no server answers at this address of the loopback network
     with start_triomq(tmp_path, "--listen", f"127.0.0.1:{port}", "--advertise", "127.0.0.99") as broker:
         (found,) = objects(ok("ping", "--json", namesrv=broker.namesrv))
         (told,) = found["brokers"]
@@ -446,7 +446,7 @@ def test_output_that_nobody_reads_is_no_traceback(namesrv: str) -> None:
 
 
 def catches(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
-    """Whether the process has a handler of its own for a signal."""
+    """Whether the process has a handler for a signal."""
     status = Path("/proc", str(process.pid), "status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
@@ -458,7 +458,7 @@ def test_a_second_signal_ends_a_command_at_once() -> None:
         with running("produce", "orders", "--count", "1", namesrv=address) as process:
             peer, _ = server.accept()
             with peer:
-                peer.recv(1)  # the request, which nobody answers
+                peer.recv(1)  # the request, which gets no answer
                 process.send_signal(signal.SIGINT)
                 while catches(process, signal.SIGINT):
                     pass  # until it has seen the first

@@ -94,5 +94,5 @@ def test_broker_that_cannot_start_ends_cluster(tmp_path: Path) -> None:
         (("--listen", "0.0.0.0:0", "--namesrv-listen", "0.0.0.0:0"), "--insecure"),
     ],
 )
-def test_what_it_cannot_run_is_refused(tmp_path: Path, words: tuple[str, ...], text: str) -> None:
+def test_impossible_clusters_are_refused(tmp_path: Path, words: tuple[str, ...], text: str) -> None:
     assert text in complaint(2, "cluster", "--store", str(tmp_path), *words)

@@ -1,4 +1,4 @@
-"""A broker, an application and an administrator with what ``triomq init`` writes, by the commands that it prints."""
+"""A broker, an application and an administrator with the files of ``triomq init``, by the commands that it prints."""
 
 import json
 import shlex

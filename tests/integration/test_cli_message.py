@@ -83,7 +83,7 @@ def test_the_table_shows_the_begin_of_each_body(namesrv: str) -> None:
     assert line.endswith("paid  o-50 tens  order 50")
 
 
-def test_what_cannot_be_found_or_meant_is_told(namesrv: str) -> None:
+def test_wrong_message_queries_are_explained(namesrv: str) -> None:
     assert "add --topic TOPIC" in complaint(1, "message", "show", "no-id", namesrv=namesrv)
     words = ("message", "find", "--topic", "orders", "--key", "a", "--unique-key", "b")
     assert "cannot be used together" in complaint(2, *words, namesrv=namesrv)

@@ -145,7 +145,7 @@ def test_a_wrong_variable_is_refused_by_name(name: str, text: str, complaint: st
         values(**{name: text})
 
 
-def test_empty_variables_and_those_of_kubernetes_are_no_settings() -> None:
+def test_empty_and_kubernetes_variables_are_no_settings() -> None:
     assert values(TRIOMQ_BROKER_ADVERTISE="") == {}
     names = ("TRIOMQ_BROKER_PORT", "TRIOMQ_BROKER_PORT_10911_TCP", "TRIOMQ_BROKER_SERVICE_HOST")
     assert values(**dict.fromkeys(names, "tcp://10.0.0.1:10911")) == {}
@@ -172,7 +172,7 @@ def test_each_setting_is_printed_with_its_source(tmp_path: Path, capsys: pytest.
     assert found["memory-budget"] == ("128MiB", "default", None)
 
 
-def test_the_table_in_the_documents_is_that_of_the_settings() -> None:
+def test_documented_options_match_the_rows() -> None:
     rows = re.findall(r"^\| `(--[^`]+)` \| (.*?) ?\| (.*?) \| .+ \|$", CONFIGURATION, re.MULTILINE)
     table = [(option.replace("\\|", "|"), name.strip("`"), default.strip("`")) for option, name, default in rows]
     assert table == [(row.option, row.rocketmq, row.default) for row in OPTIONS]

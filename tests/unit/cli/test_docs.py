@@ -85,7 +85,7 @@ CONFIGS = (BrokerConfig, StoreConfig, ClientConfig, ProducerConfig, ConsumerConf
 
 
 @pytest.mark.parametrize("settings", CONFIGS)
-def test_every_setting_is_in_the_documents_with_its_default(settings: type) -> None:
+def test_every_setting_is_documented_with_its_default(settings: type) -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", text("docs/configuration.md"), re.MULTILINE)
     for field in dataclasses.fields(settings):
         told = [default for name, default in rows if name == field.name]

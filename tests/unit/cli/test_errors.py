@@ -28,7 +28,7 @@ def test_each_kind_of_error_has_its_exit_code(error: Exception, code: int) -> No
     assert exit_code_of(error) == code
 
 
-def test_a_defect_of_ours_is_not_told_on_one_line() -> None:
+def test_a_defect_is_no_expected_error() -> None:
     assert not is_expected(KeyError("x"))
 
 
@@ -42,12 +42,12 @@ def test_an_error_does_not_steer_the_terminal() -> None:
     assert "bad \\x1b[2J\\x9b1m" in one_line(e.BrokerSystemError(1, "bad \x1b[2J\x9b1m"))
 
 
-def test_errors_that_do_not_say_what_to_do_get_a_hint() -> None:
+def test_errors_without_advice_get_a_hint() -> None:
     assert one_line(e.TopicNotExistError(17, "no T", "1.2.3.4:5")).endswith("create it: triomq topic create TOPIC")
     assert one_line(e.SystemBusyError(2, "busy")).endswith("--rate")
 
 
-def test_the_errors_of_nested_groups_are_found_in_order() -> None:
+def test_errors_of_nested_groups_are_in_order() -> None:
     first, second = ValueError(1), ValueError(2)
     group = BaseExceptionGroup("g", [ExceptionGroup("h", [first]), second])
     assert list(leaves(group)) == [first, second]

@@ -38,7 +38,7 @@ def test_repeated_log_records_are_throttled_and_others_pass() -> None:
     assert json.loads(JsonFormatter().format(after))["suppressed"] == 97
 
 
-def test_a_storm_of_records_is_one_line_a_minute_until_it_ends() -> None:
+def test_a_storm_of_records_is_one_line_a_minute() -> None:
     clock = Clock()
     repeats = RepeatFilter(burst=3, window_s=10, clock_s=clock)
     passed = []
@@ -55,7 +55,7 @@ def test_a_storm_of_records_is_one_line_a_minute_until_it_ends() -> None:
     assert [repeats.filter(record("x")) for _ in range(4)] == [True, True, True, False]
 
 
-def test_no_text_of_a_peer_makes_a_long_record_or_a_line_of_its_own() -> None:
+def test_long_or_multiline_text_of_a_peer_is_cut() -> None:
     peers = "\n2026 FAKE\x1b" * 100_000
     error = ValueError(peers)
     made = logging.LogRecord("triomq.test", logging.ERROR, "", 0, "a=%s", (peers,), (ValueError, error, None))
@@ -67,7 +67,7 @@ def test_no_text_of_a_peer_makes_a_long_record_or_a_line_of_its_own() -> None:
     assert len(JsonFormatter().format(made)) < 50_000
 
 
-def test_a_line_tells_time_level_and_logger_and_stays_one_line() -> None:
+def test_a_record_is_one_line_with_time_and_level() -> None:
     made = record("remark=%s", "a\nFAKE line\r\x1b[2J\u2028ä")
     made.created, made.msecs = 0.0, 7.9
     assert (
@@ -107,7 +107,7 @@ def test_logging_again_replaces_the_first_handler(logger: logging.Logger, tmp_pa
     assert (tmp_path / "two.log").read_text().endswith("INFO triomq.x hello\n")
 
 
-def test_a_log_file_that_cannot_be_opened_is_told(logger: logging.Logger, tmp_path: Path) -> None:
+def test_an_unwritable_log_file_names_its_option(logger: logging.Logger, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--log-file"):
         configure("info", str(tmp_path / "missing" / "x.log"))
 
@@ -142,7 +142,7 @@ def test_json_carries_a_traceback() -> None:
     assert json.loads(JsonFormatter().format(made))["traceback"].endswith("ValueError: oops")
 
 
-def test_the_log_file_is_opened_again_after_it_was_moved(logger: logging.Logger, tmp_path: Path) -> None:
+def test_a_moved_log_file_is_opened_again(logger: logging.Logger, tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     configure("info", str(path), "json")
     logging.getLogger("triomq.x").info("one")
@@ -152,10 +152,10 @@ def test_the_log_file_is_opened_again_after_it_was_moved(logger: logging.Logger,
     assert json.loads((tmp_path / "old.log").read_text())["event"] == "one"
 
 
-def test_the_log_file_rotates_by_size_and_only_its_owner_reads_it(logger: logging.Logger, tmp_path: Path) -> None:
+def test_log_file_rotates_by_size_with_mode_600(logger: logging.Logger, tmp_path: Path) -> None:
     configure("info", str(tmp_path / "x.log"), max_bytes=1000, backups=2)
     for number in range(80):
-        logging.getLogger("triomq.x").info(f"{number:0100}")  # noqa: G004  # a kind of its own
+        logging.getLogger("triomq.x").info(f"{number:0100}")  # noqa: G004  # each text is another kind
     files = sorted(tmp_path.iterdir())
     assert [path.name for path in files] == ["x.log", "x.log.1", "x.log.2"]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
@@ -167,7 +167,7 @@ def test_the_log_file_rotates_by_size_and_only_its_owner_reads_it(logger: loggin
 
 
 @pytest.mark.parametrize("is_link", [True, False])
-def test_a_log_file_that_cannot_be_renamed_goes_on(
+def test_a_log_file_without_rename_grows(
     logger: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
 ) -> None:
     def refused(*_: object) -> None:

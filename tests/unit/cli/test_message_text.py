@@ -24,7 +24,7 @@ def stored(body: bytes, sys_flag: int = 0) -> MessageExt:
     return message
 
 
-def test_body_is_raw_in_a_pipe_and_escaped_on_a_terminal() -> None:
+def test_body_is_raw_in_pipes_escaped_on_terminals() -> None:
     message = stored(b"\x1b[2J\xff")
     assert body_line(message) == b"\x1b[2J\xff\n"
     assert terminal_line(message) == "\\x1b[2J\ufffd\n".encode()
@@ -53,7 +53,7 @@ def test_json_has_everything() -> None:
 
 
 @pytest.mark.parametrize("body", [b"text", b"\xff\x00", b"line\nbreak"])
-def test_what_consume_writes_as_json_is_what_produce_reads(body: bytes) -> None:
+def test_produce_reads_the_json_of_consume(body: bytes) -> None:
     options = parse(["produce", "U", "--json-lines"]).options
     assert isinstance(options, ProduceOptions)
     message = read_json_line(options, json_line(stored(body)), 1)
@@ -61,7 +61,7 @@ def test_what_consume_writes_as_json_is_what_produce_reads(body: bytes) -> None:
     assert message.properties == {"color": "red"}
 
 
-def test_the_form_is_chosen_by_option_then_by_where_it_goes() -> None:
+def test_format_follows_options_then_the_output() -> None:
     assert choose_formatter(as_json=True, as_long=True, is_terminal=True) is json_line
     assert choose_formatter(as_json=False, as_long=True, is_terminal=False) is long_line
     assert choose_formatter(as_json=False, as_long=False, is_terminal=True) is terminal_line
@@ -70,7 +70,6 @@ def test_the_form_is_chosen_by_option_then_by_where_it_goes() -> None:
 
 @pytest.mark.parametrize(("sys_flag", "reason"), [(1, "zlib"), (0x401, "0x400")])
 def test_undecompressable_body_is_shown_as_stored(sys_flag: int, reason: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing takes it for what was sent."""
     message = stored(b"no zlib", sys_flag)
     assert body_line(message) == terminal_line(message) == b"no zlib\n"
     assert long_line(message).endswith(b" no zlib\n")

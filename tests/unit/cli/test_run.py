@@ -71,7 +71,7 @@ def test_help_and_wrong_options_return_their_exit_codes(capsys: pytest.CaptureFi
     assert main(["nonsense"]) == 2
 
 
-def test_a_log_file_that_cannot_be_opened_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_log_file_is_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ping", "--log-file", "/proc/triomq/x.log"]) == 2
     assert "--log-file" in capsys.readouterr().err
 

@@ -1,5 +1,3 @@
-""
-
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from triomq.protocol.errors import ConnectionLostError, MessageIllegalError, Req
 from triomq.protocol.record.message import Message
 
 
-async def test_setting_the_stopper_ends_waiting_but_not_other_work(autojump_clock: MockClock) -> None:
+async def test_the_stopper_ends_waiting_only(autojump_clock: MockClock) -> None:
     stopper = Stopper()
     ended: list[str] = []
 
@@ -44,20 +42,15 @@ async def test_setting_the_stopper_ends_waiting_but_not_other_work(autojump_cloc
     assert stopper.is_set
 
 
-async def test_a_pacer_lets_no_more_than_its_rate_pass(autojump_clock: MockClock) -> None:
-    pacer = Pacer(10, Stopper())
+@pytest.mark.parametrize(("rate", "messages", "times", "seconds"), [(10, 1, 21, 2), (10, 20, 2, 2), (None, 1, 1000, 0)])
+async def test_a_pacer_limits_the_messages_per_second(
+    autojump_clock: MockClock, rate: float | None, messages: int, times: int, seconds: float
+) -> None:
+    pacer = Pacer(rate, Stopper())
     began = trio.current_time()
-    for _ in range(21):
-        await pacer.wait(1)
-    assert trio.current_time() - began == pytest.approx(2)
-
-
-async def test_a_batch_counts_as_its_messages(autojump_clock: MockClock) -> None:
-    pacer = Pacer(10, Stopper())
-    began = trio.current_time()
-    await pacer.wait(20)
-    await pacer.wait(20)
-    assert trio.current_time() - began == pytest.approx(2)
+    for _ in range(times):
+        await pacer.wait(messages)
+    assert trio.current_time() - began == pytest.approx(seconds)
 
 
 async def test_time_without_input_is_not_made_up_for(autojump_clock: MockClock) -> None:
@@ -68,14 +61,6 @@ async def test_time_without_input_is_not_made_up_for(autojump_clock: MockClock) 
     for _ in range(11):
         await pacer.wait(1)
     assert trio.current_time() - began >= 0.9
-
-
-async def test_without_a_rate_nothing_waits(autojump_clock: MockClock) -> None:
-    pacer = Pacer(None, Stopper())
-    began = trio.current_time()
-    for _ in range(1000):
-        await pacer.wait(1)
-    assert trio.current_time() == began
 
 
 async def test_a_waiting_pacer_ends_with_the_stopper(autojump_clock: MockClock) -> None:
@@ -132,7 +117,7 @@ QUEUE = MessageQueue("T", "b", 0)
 
 
 class FakeProducer:
-    """Stores what it is given, unless ``refuse`` has an error for a request."""
+    """Stores all messages, unless ``refuse`` has an error for a request."""
 
     def __init__(self, refuse: Callable[[list[Message]], TriomqError | None]) -> None:
         self.stored: dict[MessageQueue | None, list[int]] = defaultdict(list)
@@ -240,7 +225,7 @@ async def test_requests_are_limited_and_large_bodies_go_alone(count: int, size: 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(["ok", "lost", "timeout", "illegal"]), max_size=40), st.booleans())
-def test_each_queue_keeps_the_order_of_lines_whatever_fails(outcomes: list[str], keep_going: bool) -> None:
+def test_queues_keep_the_order_despite_failures(outcomes: list[str], keep_going: bool) -> None:
     errors = {"lost": ConnectionLostError, "timeout": RequestTimeoutError, "illegal": MessageIllegalError}
     left = outcomes[:]
 

@@ -79,7 +79,7 @@ async def test_reading_ends_when_the_stopper_is_set() -> None:
     assert found == [Batch([], [])]
 
 
-def test_a_json_line_overrides_what_the_command_line_says() -> None:
+def test_a_json_line_overrides_the_options() -> None:
     given = options("--tag", "t", "--key", "k", "--property", "a=1", "--property", "b=2")
     message = read_json_line(given, b'{"body":"x","tags":"u","keys":["l","m"],"properties":{"b":"3"}}', 1)
     assert (message.body, message.tags, message.keys) == (b"x", "u", ["l", "m"])
@@ -95,7 +95,7 @@ def test_a_json_line_overrides_what_the_command_line_says() -> None:
         (["--deliver-at", "2027-01-15T08:00Z"], {"TIMER_DELIVER_MS": "1800000000000"}),
     ],
 )
-def test_every_message_is_delayed_as_the_command_line_says(words: list[str], expected: dict[str, str]) -> None:
+def test_every_message_has_the_delay_of_the_option(words: list[str], expected: dict[str, str]) -> None:
     asked = options(*words)
     for message in (make_message(asked, b"x"), read_json_line(asked, b'{"body":"x"}', 1)):
         assert message.all_properties() == {"WAIT": "true", **expected}
@@ -128,7 +128,7 @@ def test_invalid_json_message_is_rejected_with_line_number(line: bytes, complain
         assert read_json_line(options("--json-lines"), line, 17).properties == {}
 
 
-async def test_reading_goes_on_behind_a_json_line_that_is_refused() -> None:
+async def test_reading_continues_after_a_refused_json_line() -> None:
     source = LineSource(options("--json-lines"), Stopper(), reader(b'{"body":"a"}\n{\n{"body":"b"}\n'))
     assert [message.body for message in (await source.take(1)).messages] == [b"a"]
     with pytest.raises(UsageError, match="line 2"):
@@ -136,7 +136,7 @@ async def test_reading_goes_on_behind_a_json_line_that_is_refused() -> None:
     assert [message.body for message in (await source.take(1)).messages] == [b"b"]
 
 
-async def test_lines_before_one_that_is_refused_are_not_lost_with_it() -> None:
+async def test_lines_before_a_refused_line_are_sent() -> None:
     text = b'{"body":"a"}\n{"body":"b"}\n{\n{\n{"body":"c"}\n'
     source = LineSource(options("--json-lines"), Stopper(), reader(text))
     assert [message.body for message in (await source.take(10)).messages] == [b"a", b"b"]
@@ -148,7 +148,7 @@ async def test_lines_before_one_that_is_refused_are_not_lost_with_it() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 128, 5000])
-async def test_generated_messages_have_the_size_that_was_asked_for(size: int) -> None:
+async def test_generated_messages_have_the_given_size(size: int) -> None:
     source = GeneratedSource(options("--count", "10", "--size", str(size)), 10)
     assert source.total == 10
     messages = [message for _ in range(3) for message in (await source.take(4)).messages]
@@ -164,7 +164,7 @@ async def test_messages_carry_the_numbers_of_their_lines() -> None:
     assert (await source.take(2)).lines == [4]
 
 
-async def test_what_was_read_at_once_is_shared_out_evenly() -> None:
+async def test_lines_read_together_are_shared_evenly() -> None:
     source = LineSource(options(), Stopper(), reader(b"x\n" * 10))
     source.tasks = 4
     assert [len((await source.take(100)).messages) for _ in range(5)] == [3, 3, 3, 1, 0]

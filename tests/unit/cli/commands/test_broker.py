@@ -9,7 +9,6 @@ from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.commands.broker import make_config, parse_listener
 from triomq.cli.errors import UsageError
-from triomq.protocol.bodies.group_health import STALL_AFTER_S
 from triomq.protocol.errors import ConfigError
 from triomq.storage.config import Durability
 
@@ -23,36 +22,18 @@ def config(*words: str) -> BrokerConfig:
 def test_the_command_line_reaches_the_settings() -> None:
     made = config(
         *("--listen", "127.0.0.1:1", "--namesrv-listen", "[::1]:0", "--store", "/s", "--durability", "sync"),
-        *("--advertise", "example.org", "--cluster-name", "c", "--broker-name", "b", "--no-auto-create-topic"),
-        *("--commit-log-file-size", "64MiB", "--consume-queue-file-size", "2000"),
-        *("--retention-hours", "1.5", "--retention-bytes", "1GiB", "--delete-when", "4;16"),
-        *("--disk-max-used-ratio", "50", "--disk-clean-ratio", "60", "--disk-full-ratio", "70"),
-        *("--delay-levels", "10s 1m", "--timer-max-delay", "2d", "--stall-after", "5m"),
-        *("--no-index", "--index-slots", "50", "--index-units", "150"),
-        *("--memory-budget", "64MiB", "--max-connections-per-address", "100"),
+        *("--advertise", "example.org", "--broker-name", "b", "--no-auto-create-topic", "--delay-levels", "10s 1m"),
+        *("--acl", "~/accounts.yml", "--retention-hours", "1.5", "--memory-budget", "64MiB"),
     )
     (listener,) = made.listeners
     assert (listener.broker, listener.namesrv) == (Address("127.0.0.1", 1), Address("::1", 0))
-    assert listener.advertise == "example.org"
-    assert (made.cluster_name, made.broker_name, made.auto_create_topic) == ("c", "b", False)
-    assert (made.store.root, made.store.durability) == (Path("/s"), Durability.SYNC)
-    assert (made.store.commit_log_file_size_bytes, made.store.consume_queue_file_size_bytes) == (64 * 1024**2, 2000)
-    assert (made.store.retention_hours, made.store.retention_bytes, made.store.delete_when) == (1.5, 1024**3, (4, 16))
-    ratios = (made.store.disk_max_used_ratio, made.store.disk_clean_ratio, made.store.disk_full_ratio)
-    assert ratios == (50, 60, 70)
-    assert (made.store.delay_levels.delays_ms, made.timer_max_delay_s) == ((10_000, 60_000), 172_800)
-    assert made.stall_after_s == 300
-    assert (made.memory_budget_bytes, made.max_connections_per_address) == (64 * 1024**2, 100)
-    assert (made.store.index, made.store.index_slots, made.store.index_units) == (False, 50, 150)
+    assert (listener.advertise, made.broker_name, made.auto_create_topic) == ("example.org", "b", False)
+    assert (made.acl, made.memory_budget_bytes) == (Path.home() / "accounts.yml", 64 * 1024**2)
+    assert (made.store.root, made.store.durability, made.store.retention_hours) == (Path("/s"), Durability.SYNC, 1.5)
+    assert made.store.delay_levels.delays_ms == (10_000, 60_000)
 
 
-def test_delays_and_index_default_to_rocketmq_values() -> None:
-    made = config()
-    assert made.store.index
-    assert (len(made.store.delay_levels.delays_ms), made.timer_max_delay_s) == (18, 259_200)
-
-
-def test_a_broker_that_registers_has_a_name_server_only_if_it_is_wanted() -> None:
+def test_a_registering_broker_has_no_name_server_by_default() -> None:
     assert config().listeners[0].namesrv == DEFAULT_NAMESRV
     made = config("--register", "10.0.0.1:9876;[::1]:1")
     assert made.register == (Address("10.0.0.1", 9876), Address("::1", 1))
@@ -64,16 +45,12 @@ def test_a_broker_that_registers_has_a_name_server_only_if_it_is_wanted() -> Non
             config("--register", text)
 
 
-def test_stall_time_default_matches_that_of_tools() -> None:
-    assert config().stall_after_s == STALL_AFTER_S
-
-
 def test_delay_levels_that_cannot_be_read_are_refused() -> None:
     with pytest.raises(ConfigError, match="messageDelayLevel"):
         config("--delay-levels", "10x")
 
 
-def test_the_store_is_in_the_users_data_folder_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_store_is_in_the_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "/data/of/user")
     monkeypatch.setenv("HOME", "/home/of/user")
     assert config().store.root == Path("/data/of/user/triomq/store")
@@ -143,25 +120,11 @@ def test_options_of_tls_reach_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("--tls-cert", "c.pem"),
-        ("--tls-key", "k.pem"),
-        ("--tls", "enforcing"),
-        ("--tls-client-ca", "ca.pem"),
-        ("--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-client-auth", "require"),
-        ("--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-client-ca", "ca.pem", "--tls-client-auth", "none"),
-    ],
-)
-def test_options_of_tls_that_would_protect_nothing_are_refused(words: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="--tls-"):
-        config(*words)
-
-
-@pytest.mark.parametrize(
     ("words", "text"),
     [
         ("--tls-cert c.pem", "TLS needs both a certificate and its private key: add --tls-key"),
+        ("--tls-key k.pem", "TLS needs both a certificate and its private key: add --tls-cert"),
+        ("--tls-client-ca ca.pem", "TLS needs both"),
         ("--tls enforcing", "TLS needs both a certificate and its private key: add --tls-cert and --tls-key"),
         ("--tls-cert c --tls-key k --tls-client-ca a --tls-client-auth none", "--tls-client-auth none: asks for no"),
         ("--tls-cert c --tls-key k --tls-client-auth require", "--tls-client-auth require: needs --tls-client-ca FILE"),

@@ -1,4 +1,4 @@
-"""What brokers tell of themselves, of ours and of Apache's."""
+"""The status of brokers, ours and Apache's."""
 
 from triomq.cli.commands.broker_status import describe
 
@@ -24,7 +24,7 @@ APACHE_SETTINGS = {
 }
 
 
-def test_a_broker_is_described_by_what_it_tells() -> None:
+def test_a_broker_is_described_by_its_answers() -> None:
     found = describe("127.0.0.1:1", APACHE_RUNTIME, APACHE_SETTINGS)
     assert found == {
         "address": "127.0.0.1:1",

@@ -50,7 +50,7 @@ async def test_without_a_count_everything_is_written(written: list[bytes]) -> No
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "no space")])
-async def test_what_cannot_be_written_to_ends_the_output(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_error_ends_the_output(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_data: bytes) -> None:
         raise error
 
@@ -83,7 +83,7 @@ async def test_idle_time_counts_from_the_last_message(autojump_clock: MockClock)
     assert trio.current_time() - began == 8
 
 
-async def test_a_reader_that_pauses_makes_nobody_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_of_a_slow_reader_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages that wait for it are written, however long it takes, and the time without any counts from then on."""
     pause = threading.Event()
     monkeypatch.setattr(consume, "_write", lambda _data: pause.wait(10))

@@ -63,7 +63,7 @@ def test_a_group_is_described_with_its_lag_summed() -> None:
     ]
 
 
-def test_what_is_wrong_is_told_with_a_kind_and_a_text() -> None:
+def test_problems_have_a_kind_and_a_text() -> None:
     assert describe(GroupState("g", MEMBERS, QUEUES, ("b",), (DIFFERENCE,)), {"U"})["problems"] == [
         {
             "kind": "duplicate-client-id",

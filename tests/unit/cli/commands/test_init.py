@@ -25,7 +25,7 @@ def files(folder: Path) -> list[str]:
     ("options", "expected"),
     [(["--acl"], ACCOUNT_FILES), (["--tls"], TLS_FILES), (["--acl", "--tls"], sorted(ACCOUNT_FILES + TLS_FILES))],
 )
-def test_only_the_owner_can_read_what_was_written(tmp_path: Path, options: list[str], expected: list[str]) -> None:
+def test_only_the_owner_can_read_the_files(tmp_path: Path, options: list[str], expected: list[str]) -> None:
     before = os.umask(0)
     try:
         assert main(["init", *options, str(tmp_path / "conf")]) == 0
@@ -37,9 +37,7 @@ def test_only_the_owner_can_read_what_was_written(tmp_path: Path, options: list[
     assert list(tmp_path.iterdir()) == [tmp_path / "conf"]
 
 
-def test_accounts_have_secrets_of_their_own_that_nothing_shows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_accounts_have_different_secrets_that_stay_hidden(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secrets = set()
     for name in ("first", "second"):
         assert main(["init", "--acl", "--json", str(tmp_path / name)]) == 0
@@ -87,7 +85,7 @@ def test_nothing_is_ever_overwritten(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--tls", "--host", "x" * 64], "write a host name or an IP address"),
     ],
 )
-def test_what_is_wrong_writes_nothing(
+def test_a_wrong_option_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
 ) -> None:
     assert main(["init", *words, str(tmp_path / "conf")]) == 2

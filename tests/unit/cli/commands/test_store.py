@@ -105,7 +105,7 @@ def test_check_says_sound_or_what_is_wrong(root: Path, capsys: pytest.CaptureFix
         (("--to", "-10m"), []),
     ],
 )
-def test_dump_gives_what_was_asked_for(
+def test_dump_filters_messages(
     root: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], numbers: list[int]
 ) -> None:
     found = told(capsys, "dump", "--store", str(root), *words)
@@ -119,7 +119,7 @@ def test_dump_by_time(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [message["body"] for message in found] == ["body 3", "body 4"]
 
 
-def test_dump_ends_with_last_message_that_asked_for(
+def test_dump_reads_no_further_than_its_count(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -181,7 +181,7 @@ def test_dump_shows_bodies_as_sent(maker: StoreMaker, capsys: pytest.CaptureFixt
         (("dump", "--queue", "-1"), 2, "--queue"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_a_wrong_store_command_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, complaint: str
 ) -> None:
     assert run(["store", *(word.format(tmp=tmp_path) for word in words)]) == code
