@@ -71,7 +71,7 @@ class AclProcessors:
         self._change(connection, command, find, change, failure)
 
     def get_broker_cluster_acl_info(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Answer with what changes when the accounts do."""
+        """Answer with the versions of the files of accounts."""
         versions = {name: version.to_json() for name, version in self._accounts.versions.items()}
         fields = {
             "version": orjson.dumps(next(iter(versions.values()))).decode(),

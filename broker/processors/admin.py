@@ -191,7 +191,7 @@ class StoreProcessors:
         return command.reply()
 
     def clean_expired_consumequeue(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Succeed: there is nothing to clean.
+        """Succeed without an effect.
 
         Each run that deletes commit log files also cleans the queues, and those of a topic are deleted with it.
         """

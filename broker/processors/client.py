@@ -43,8 +43,8 @@ _ITEM_BYTES: Final = 16  # a tag or its code, in a heartbeat at least
 class ClientProcessors:
     """Serves heartbeats, requests of clients about their groups, and locks of queues.
 
-    A client may have many groups and subscriptions, but not so many that others suffer: a heartbeat beyond a limit is
-    refused as a whole.  Apache's brokers have no such limits.
+    Limits protect other clients: a heartbeat with too many groups or subscriptions is refused as a whole.  Apache's
+    brokers have no such limits.
     """
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, groups: Groups) -> None:
@@ -56,8 +56,8 @@ class ClientProcessors:
         """Record the groups of the connection and their subscriptions.
 
         All limits and names are checked before any member joins.  Unlike in RocketMQ, a group whose failed messages
-        come again is refused if its name is too long for a retry topic: they would come for ever.  A client that
-        announces msgpack headers learns that we read them; others get the answer of Apache's brokers.
+        are redelivered is refused if its name is too long for a retry topic: it would get them for ever.  The answer to
+        a client that announces msgpack headers confirms them; others get the answer of Apache's brokers.
         """
         heartbeat = _read_heartbeat(command.body, self._config)
         groups = self._groups
@@ -156,7 +156,7 @@ def _read_heartbeat(body: bytes | memoryview, config: BrokerConfig) -> Heartbeat
 
 
 def _check_client(connection: Connection, heartbeat: HeartbeatData, groups: Groups, config: BrokerConfig) -> None:
-    """Check what a connection has with this heartbeat and those before it.
+    """Check the groups and subscriptions of a connection, with those of earlier heartbeats.
 
     Raises:
         RefusedError: too many groups or subscriptions, or too long ones.

@@ -170,7 +170,7 @@ class OffsetProcessors:
         return _offset(command, self._store.reader.min_offset_in_queue(header.topic, header.queue_id))
 
     def get_earliest_msg_storetime(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
-        """Answer with the store time of the queue's oldest message, ms; -1 if there is none."""
+        """Answer with the store time of the queue's oldest message, ms; -1 if it is empty."""
         header = QueueRequestHeader.decode(command.ext_fields)
         timestamp = yield from self._store.reader.earliest_store_time(header.topic, header.queue_id)
         return command.reply(ext_fields=TimestampResponseHeader(timestamp).encode())

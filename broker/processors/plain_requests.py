@@ -65,7 +65,7 @@ class _Checks(Protocol):
 
 
 class PlainRequests:
-    """Recognises plain requests, stores what they bring and answers them.
+    """Recognises plain requests, stores and answers them.
 
     Queues are found by the texts of topic and queue id in the request, without further checks; they are remembered
     until any topic changes.
@@ -111,7 +111,7 @@ class PlainRequests:
                     fields = _loads(frame[_HEADER_AT:body_at])
                     code = fields.get("code")
                 except (ValueError, AttributeError):
-                    return RemotingCommand.decode(frame)  # it reports what is wrong
+                    return RemotingCommand.decode(frame)  # it reports the error
                 body = frame[body_at:]
                 if code == _SEND:
                     send = entry_of(connection, fields, body)
@@ -237,7 +237,7 @@ class PlainRequests:
         try:
             header = SendMessageRequestHeaderV2.decode(ext_fields)
             message = self._sends.prepare(connection, header, queue, body, 0)
-        except (TriomqError, TypeError, AttributeError):  # its processor reports what is wrong
+        except (TriomqError, TypeError, AttributeError):  # its processor reports the error
             return None
         if not message.delay.is_half or (self._group_commit is not None and not message.wants_flush):
             return None

@@ -40,7 +40,7 @@ class PullProcessor:
     answers: PullAnswers
 
     def pull_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
-        """Answer with messages, hold the request until some arrive, or explain why there are none."""
+        """Answer with messages, hold the request until some arrive, or report why none match."""
         header = PullMessageRequestHeader.decode(command.ext_fields)
         message_filter = self._check(connection, header)
         store = self.store
@@ -50,7 +50,7 @@ class PullProcessor:
             return None
         if header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
             self.groups.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        if command.flag & _ONEWAY:  # nobody waits for an answer
+        if command.flag & _ONEWAY:  # the peer expects no answer
             return None
         pull = Pull(connection, command, header, message_filter, queue, header.queue_offset)
         scan = scan_for(message_filter, max(header.max_msg_nums, 1), header.max_transfer_bytes)

@@ -167,7 +167,7 @@ class RelayProcessors:
 
 
 def _offsets(answer: RemotingCommand) -> dict[MessageQueue, int] | None:
-    """Return a member's offsets, ``None`` if it has none to tell."""
+    """Return a member's offsets, ``None`` if it reports none."""
     if answer.code != ResponseCode.SUCCESS:
         return None
     if len(answer.body) > _MAX_STATUS_BYTES:

@@ -154,7 +154,7 @@ class SendProcessor:
     def prepare(
         self, connection: Connection, header: SendHeader, queue: ConsumeQueue, body: bytes, version: int
     ) -> Message:
-        """Return what is stored of a message for ``queue``; ``version`` is the client's.
+        """Return a message for ``queue`` as it will be stored; ``version`` is the client's.
 
         Raises:
             MessageIllegalError, RefusedError: it is not accepted.
@@ -235,7 +235,7 @@ class SendProcessor:
         return Stored(ids, queue.queue_id, places[0][1], None, wants_flush)
 
     def _delay(self, properties: bytes, header: SendHeader) -> Delay:
-        """Return how long the message waits; a delay level takes precedence over a time.
+        """Return the delay of a message; a delay level takes precedence over a time.
 
         Raises:
             MessageIllegalError: level or time is not a number, the time is too far away, the message is part of a
@@ -349,7 +349,7 @@ def answer_stored(
 
 
 def retry_limit(group: SubscriptionGroupConfig, requested: int | None, version: int) -> int:
-    """Return how often a message is retried: as the client requests, if its version may, else as the group says."""
+    """Return the number of retries of a message: as the client requests, if its version may, or the group's."""
     return requested if requested is not None and version >= VERSION_MAX_RECONSUME else group.retry_max_times
 
 

@@ -62,7 +62,7 @@ class SendBackProcessor:
         topic = topics.ensure(retry_topic(header.group), group.retry_queue_nums, sys_flag)
         if not topic.perm & Permission.WRITE:
             raise RefusedError(f"the topic[{topic.topic_name}] is not writable", ResponseCode.NO_PERMISSION)
-        # RocketMQ uses the group's number only, but nobody consumes a queue that the topic does not have.
+        # RocketMQ uses the group's number only, but consumers read only queues that the topic has.
         queues = min(group.retry_queue_nums, max(topic.write_queue_nums, 1))
         return self.sends.store.queue(topic.topic_name, topics.random.randrange(queues))
 

@@ -54,7 +54,7 @@ def test_fields_that_5x_adds_do_not_matter(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"])
-def test_a_system_topic_can_be_neither_changed_nor_deleted(peer: Peer, topic: str) -> None:
+def test_system_topic_cannot_be_changed_or_deleted(peer: Peer, topic: str) -> None:
     before = peer.broker.topics.get(topic)
     for response in (create(peer, topic=topic), delete(peer, topic)):
         assert response.code == ResponseCode.SYSTEM_ERROR
@@ -100,7 +100,7 @@ def test_deleted_topic_loses_messages_offsets_and_statistics(peer: Peer) -> None
     assert peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_topic_made_again_begins_at_0(peer: Peer) -> None:
+def test_topic_made_again_begins_at_0(peer: Peer) -> None:
     for _ in range(5):
         peer.put("T")
     delete(peer)
@@ -109,7 +109,7 @@ def test_a_topic_made_again_begins_at_0(peer: Peer) -> None:
     assert response.ext_fields["queueOffset"] == "0"
 
 
-def test_a_deleted_topic_does_not_come_back_with_a_restart(make_broker: MakeBroker) -> None:
+def test_deleted_topic_stays_deleted_after_restart(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker())
     peer.put("T")
     delete(peer)
@@ -120,7 +120,7 @@ def test_a_deleted_topic_does_not_come_back_with_a_restart(make_broker: MakeBrok
 
 
 def test_topic_with_leftover_files_is_reported_and_redeletable(peer: Peer) -> None:
-    """No offset hides what comes after it; others send on."""
+    """No offset hides later messages; others continue to send."""
     peer.put("T")
     peer.broker.groups.offsets.commit("G", "T", 0, 1)
     foreign = peer.broker.store.config.root / "consumequeue/T/0/notes"
@@ -152,7 +152,7 @@ def test_topic_with_unrecorded_deletion_keeps_its_data(peer: Peer) -> None:
     assert delete(peer).code == ResponseCode.SUCCESS
 
 
-def test_a_topic_that_is_not_there_is_deleted_with_success(peer: Peer) -> None:
+def test_deleting_unknown_topic_succeeds(peer: Peer) -> None:
     assert delete(peer, "unknown").code == ResponseCode.SUCCESS
 
 
@@ -169,7 +169,7 @@ async def test_deleting_topic_answers_only_its_held_pulls(peer: Peer, another_pe
     assert peer.broker.pulls.hold.held == 1
 
 
-def test_the_table_of_topics_is_told_as_rocketmq_writes_it(peer: Peer) -> None:
+def test_topic_table_has_rocketmqs_json(peer: Peer) -> None:
     create(peer)
     body = bytes(peer.get(RequestCode.GET_ALL_TOPIC_CONFIG).body)
     assert (
@@ -181,7 +181,7 @@ def test_the_table_of_topics_is_told_as_rocketmq_writes_it(peer: Peer) -> None:
     assert set(wrapper.topic_config_table) == set(peer.broker.topics.names())
 
 
-def test_one_topic_is_told_to_tools_of_5x(peer: Peer) -> None:
+def test_single_topic_config_for_5x_tools(peer: Peer) -> None:
     create(peer)
     body = orjson.loads(peer.get(RequestCode.GET_TOPIC_CONFIG, {"topic": "T", "lo": "true"}).body)
     assert body["attributes"] == {}
@@ -196,7 +196,7 @@ def put_group(peer: Peer, **members: Any) -> RemotingCommand:
     return peer.get(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
 
-def test_a_group_is_made_changed_and_told(peer: Peer) -> None:
+def test_group_is_created_changed_and_read(peer: Peer) -> None:
     assert put_group(peer, retry_max_times=5, consume_enable=False).code == ResponseCode.SUCCESS
     config = peer.broker.groups.settings.get("G")
     assert config is not None
@@ -209,7 +209,7 @@ def test_a_group_is_made_changed_and_told(peer: Peer) -> None:
     assert SubscriptionGroupConfig.decode(one.body) == peer.broker.groups.settings.get("G")
 
 
-def test_an_unknown_group_is_not_told_and_not_created(peer: Peer) -> None:
+def test_unknown_group_is_not_found_or_created(peer: Peer) -> None:
     response = peer.get(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "unknown"})
     assert response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert peer.broker.groups.settings.get("unknown") is None
@@ -233,7 +233,7 @@ def test_an_impossible_group_is_refused(peer: Peer, body: bytes) -> None:
     assert peer.broker.groups.settings.names() == before
 
 
-def test_a_new_group_has_room_for_its_retry_topic(peer: Peer) -> None:
+def test_new_group_name_must_fit_retry_topic(peer: Peer) -> None:
     def put(name: str) -> int:
         body = SubscriptionGroupConfig(group_name=name).encode()
         return peer.get(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code
@@ -261,7 +261,7 @@ def test_deleted_group_keeps_offsets_unless_requested(peer: Peer, fields: dict[s
     assert (peer.broker.groups.offsets.query("G", "T", 0) is not None) is is_kept
 
 
-def test_a_group_that_may_not_consume_cannot_pull(peer: Peer) -> None:
+def test_group_that_may_not_consume_cannot_pull(peer: Peer) -> None:
     create(peer)
     put_group(peer, consume_enable=False)
     response = peer.pull("T", 0)
@@ -269,19 +269,19 @@ def test_a_group_that_may_not_consume_cannot_pull(peer: Peer) -> None:
     assert response.code == ResponseCode.NO_PERMISSION
 
 
-def test_all_offsets_are_told_with_bare_number_keys(peer: Peer) -> None:
+def test_all_offsets_have_bare_number_keys(peer: Peer) -> None:
     peer.broker.groups.offsets.commit("G", "T", 0, 3)
     peer.broker.groups.offsets.commit("G", "T", 1, 7)
     assert peer.get(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@G":{0:3,1:7}}}'
 
 
-def test_delay_offsets_are_told_with_bare_number_keys(peer: Peer) -> None:
+def test_delay_offsets_have_bare_number_keys(peer: Peer) -> None:
     assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{}}'
     peer.broker.delayed.schedule.offsets.set(1, 4)
     peer.broker.delayed.schedule.offsets.set(3, 4)
     assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{1:4,3:4}}'
 
 
-def test_the_typed_header_of_a_client_creates_a_topic(peer: Peer) -> None:
+def test_typed_header_creates_topic(peer: Peer) -> None:
     header = CreateTopicRequestHeader(topic="T", default_topic="TBW102", read_queue_nums=1, write_queue_nums=1, perm=6)
     assert peer.get(RequestCode.UPDATE_AND_CREATE_TOPIC, header).code == ResponseCode.SUCCESS

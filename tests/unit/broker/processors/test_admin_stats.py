@@ -47,7 +47,7 @@ def heartbeat(
     assert peer.get(RequestCode.HEART_BEAT, body=body, **rest).code == ResponseCode.SUCCESS
 
 
-def test_the_figures_of_a_topic_are_those_of_its_write_queues(peer: Peer, clock: Clock) -> None:
+def test_topic_statistics_cover_write_queues(peer: Peer, clock: Clock) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=5, write_queue_nums=2))
     for _ in range(3):
         clock.now_ms += 10
@@ -100,7 +100,7 @@ async def test_lock_owner_and_stall_start_are_reported(peer: Peer, clock: Clock)
     assert (found.lock_owner, found.progress_timestamp, found.stalled_timestamp) == ("client-1", 0, began_ms)
 
 
-def test_without_a_topic_all_topics_with_offsets_are_told(peer: Peer) -> None:
+def test_consume_stats_without_topic_cover_all_topics(peer: Peer) -> None:
     for topic in ("T", "%RETRY%G", "other"):
         peer.broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
     for topic in ("T", "%RETRY%G", "deleted"):
@@ -109,7 +109,7 @@ def test_without_a_topic_all_topics_with_offsets_are_told(peer: Peer) -> None:
     assert consume_stats(peer, topic="unknown").offset_table == {}
 
 
-def test_a_topic_that_a_live_group_gave_up_is_not_told(peer: Peer) -> None:
+def test_unsubscribed_topic_is_left_out(peer: Peer) -> None:
     for topic in ("T", "given-up"):
         peer.broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
         peer.broker.groups.offsets.commit("G", topic, 0, 1)
@@ -117,7 +117,7 @@ def test_a_topic_that_a_live_group_gave_up_is_not_told(peer: Peer) -> None:
     assert set(consume_stats(peer).offset_table) == {queue("T", 0)}
 
 
-def test_the_rate_of_a_group_is_the_sum_of_its_topics(peer: Peer) -> None:
+def test_group_rate_sums_its_topics(peer: Peer) -> None:
     statistics = peer.broker.statistics
     for topic in ("T", "U"):
         peer.broker.topics.put(TopicConfig(topic_name=topic))
@@ -131,7 +131,7 @@ def test_the_rate_of_a_group_is_the_sum_of_its_topics(peer: Peer) -> None:
     assert consume_stats(peer, topic="T").consume_tps == pytest.approx(3.0)
 
 
-def test_who_consumes_a_topic_is_who_subscribes_or_has_offsets(peer: Peer) -> None:
+def test_topic_consumers_subscribe_or_have_offsets(peer: Peer) -> None:
     heartbeat(peer, "live", "T")
     peer.broker.groups.offsets.commit("gone", "T", 0, 1)
     peer.broker.groups.offsets.commit("live", "T", 0, 1)
@@ -140,7 +140,7 @@ def test_who_consumes_a_topic_is_who_subscribes_or_has_offsets(peer: Peer) -> No
     assert GroupList.decode(body).group_list == ["gone", "live"]
 
 
-def test_the_members_of_a_consumer_group_are_told(peer: Peer) -> None:
+def test_members_of_consumer_group_are_listed(peer: Peer) -> None:
     heartbeat(peer, "G", "T", language=LanguageCode.JAVA, version=407)
     response = peer.get(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"})
     body = ConsumerConnection.decode(response.body)
@@ -152,7 +152,7 @@ def test_the_members_of_a_consumer_group_are_told(peer: Peer) -> None:
     assert member.subscription_set == list(body.subscription_table.values())
 
 
-def test_a_language_nobody_knows_is_other(peer: Peer) -> None:
+def test_unknown_language_is_other(peer: Peer) -> None:
     heartbeat(peer, "G", "T", language=-1)
     peer.language = -1
     body = peer.get(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).body
@@ -169,7 +169,7 @@ def test_groups_without_members_are_refused(peer: Peer) -> None:
     assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "the producer group[P] not exist")
 
 
-def test_all_producers_are_told_by_group(peer: Peer, clock: Clock) -> None:
+def test_all_producers_are_listed_by_group(peer: Peer, clock: Clock) -> None:
     heartbeat(peer, "G", producer="P1", language=LanguageCode.GO, version=317)
     body = orjson.loads(peer.get(RequestCode.GET_ALL_PRODUCER_INFO).body)
     assert body == {
@@ -197,7 +197,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("utc")
-def test_the_time_span_of_a_group_is_that_of_each_write_queue(peer: Peer, clock: Clock) -> None:
+def test_time_span_covers_each_write_queue(peer: Peer, clock: Clock) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=5, write_queue_nums=2))
     began = clock.now_ms
     for _ in range(3):
@@ -233,12 +233,12 @@ def test_group_without_consumption_starts_at_first_message(peer: Peer, clock: Cl
         assert (span.consume_time_stamp, span.delay_time) == (consumed, delay)
 
 
-def test_an_unknown_topic_has_no_time_span(peer: Peer) -> None:
+def test_unknown_topic_has_no_time_span(peer: Peer) -> None:
     response = peer.get(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "U", "group": "G"})
     assert (response.code, response.remark) == (ResponseCode.TOPIC_NOT_EXIST, "topic[U] not exist")
 
 
-def test_the_progress_of_all_groups_is_told_at_once(peer: Peer) -> None:
+def test_progress_of_all_groups_in_one_answer(peer: Peer) -> None:
     for topic in ("T", "T", "U"):
         peer.put(topic)
     for group, topic, queue_offset in (("G", "T", 1), ("H", "T", 0), ("H", "U", 1), ("H", "deleted", 1)):
@@ -264,7 +264,7 @@ def lately(peer: Peer, name: str, key: str) -> RemotingCommand:
     return peer.get(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key})
 
 
-def test_recent_counts_are_reported_by_topic_group_and_broker(peer: Peer) -> None:
+def test_recent_counts_by_topic_group_and_broker(peer: Peer) -> None:
     statistics = peer.broker.statistics
     statistics.sample(0.0)
     for _ in range(3):

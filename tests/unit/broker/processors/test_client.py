@@ -1,4 +1,4 @@
-"""Heartbeats and what follows from them: groups, retry topics, members, notices."""
+"""Heartbeats and their effects: groups, retry topics, members, notices."""
 
 from dataclasses import replace
 from typing import Any
@@ -43,7 +43,7 @@ def heartbeat(
 
 
 def notices(peer: Peer) -> list[str]:
-    """Return the groups whose changes the peer was told of, oneway, and forget them."""
+    """Return the groups of the notices that the peer got, and forget them."""
     assert not any(peer.broker.groups.notices.notify_members())
     for command in peer.sent:
         assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
@@ -53,7 +53,7 @@ def notices(peer: Peer) -> list[str]:
     return groups
 
 
-def test_who_sets_the_wall_clock_loses_no_member_and_no_lock(make_broker: MakeBroker) -> None:
+def test_wall_clock_step_keeps_members_and_locks(make_broker: MakeBroker) -> None:
     first = make_broker()
     now_ms = [1_795_000_000_000]
     broker = Broker(first.config, first.store, lambda: now_ms[0])
@@ -77,9 +77,7 @@ def test_who_sets_the_wall_clock_loses_no_member_and_no_lock(make_broker: MakeBr
         (ConsumeType.CONSUME_ACTIVELY, MessageModel.CLUSTERING, 255),
     ],
 )
-def test_a_group_without_room_for_its_retry_topic_is_refused(
-    peer: Peer, kind: ConsumeType, model: MessageModel, longest: int
-) -> None:
+def test_group_name_too_long_for_retry_topic(peer: Peer, kind: ConsumeType, model: MessageModel, longest: int) -> None:
     def beat(length: int) -> RemotingCommand:
         data = ConsumerData("g" * length, kind, model, subscription_data_set=[tag_subscription("T", "*", 1)])
         return peer.get(RequestCode.HEART_BEAT, body=HeartbeatData("c1", [], [data]).encode())
@@ -94,24 +92,17 @@ def test_a_group_without_room_for_its_retry_topic_is_refused(
     assert retry_topics == (["%RETRY%" + "g" * 120] if longest == 120 else [])
 
 
-def test_a_heartbeat_creates_the_group_and_its_retry_topic(peer: Peer) -> None:
+@pytest.mark.parametrize("queues", [None, 3])
+def test_heartbeat_creates_group_and_retry_topic(peer: Peer, queues: int | None) -> None:
     """C.2 scenario 31."""
+    if queues is not None:
+        peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=queues))
     response = heartbeat(peer, "c1", "G")
-    assert response.code == ResponseCode.SUCCESS
-    assert response.version == VERSION
-    assert not response.body
+    assert (response.code, response.version, response.body) == (ResponseCode.SUCCESS, VERSION, b"")
     assert peer.broker.groups.settings.get("G") is not None
     retry = peer.broker.topics.get("%RETRY%G")
     assert retry is not None
-    assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
-
-
-def test_a_retry_topic_has_as_many_queues_as_the_group_says(peer: Peer) -> None:
-    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
-    heartbeat(peer, "c1", "G")
-    retry = peer.broker.topics.get("%RETRY%G")
-    assert retry is not None
-    assert retry.read_queue_nums == 3
+    assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (queues or 1, queues or 1, 6)
 
 
 def test_heartbeat_of_uncreatable_group_still_succeeds(make_broker: MakeBroker) -> None:
@@ -121,7 +112,7 @@ def test_heartbeat_of_uncreatable_group_still_succeeds(make_broker: MakeBroker) 
     assert peer.broker.groups.consumers.get("G") is not None
 
 
-def test_old_and_new_members_are_told_of_a_new_one(peer: Peer, another_peer: Peer) -> None:
+def test_all_members_are_notified_of_new_member(peer: Peer, another_peer: Peer) -> None:
     """C.2 scenario 32."""
     heartbeat(peer, "c1", "G")
     assert notices(peer) == ["G"]
@@ -131,7 +122,7 @@ def test_old_and_new_members_are_told_of_a_new_one(peer: Peer, another_peer: Pee
     assert (notices(peer), notices(another_peer)) == ([], [])
 
 
-def test_a_group_that_wants_no_notices_gets_none(peer: Peer, another_peer: Peer) -> None:
+def test_group_without_notices_gets_none(peer: Peer, another_peer: Peer) -> None:
     peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", notify_consumer_ids_changed_enable=False))
     heartbeat(peer, "c1", "G")
     heartbeat(another_peer, "c2", "G")
@@ -139,36 +130,34 @@ def test_a_group_that_wants_no_notices_gets_none(peer: Peer, another_peer: Peer)
     assert notices(peer) == []
 
 
-def test_one_heartbeat_may_carry_many_groups(peer: Peer) -> None:
+def test_heartbeat_with_several_groups_names_all(peer: Peer) -> None:
     heartbeat(peer, "c1", "G1", "G2", producers=("P1", "P2"))
-    for group in ("G1", "G2"):
-        found = peer.broker.groups.consumers.get(group)
-        assert found is not None
-        assert found.client_ids() == ["c1"]
-    for group in ("P1", "P2"):
-        assert peer.broker.groups.producers.get(group) is not None
+    assert [(group.name, group.client_ids()) for group in peer.broker.groups.consumers] == [
+        ("G1", ["c1"]),
+        ("G2", ["c1"]),
+    ]
+    assert set(peer.broker.groups.producers.all()) == {"P1", "P2"}
 
 
-def test_language_and_version_are_those_of_the_heartbeat(peer: Peer) -> None:
+def test_language_and_version_are_those_of_heartbeat(peer: Peer) -> None:
     heartbeat(peer, "c1", language=LanguageCode.GO, version=317)
     assert (peer.language, peer.version) == (LanguageCode.GO, 317)
 
 
-@pytest.mark.parametrize("formats", ["msgpack", "cbor,msgpack"])
-def test_heartbeat_announcing_msgpack_learns_it_is_supported(peer: Peer, formats: str) -> None:
-    response = peer.get(RequestCode.HEART_BEAT, {FORMATS_FIELD: formats}, body=HeartbeatData("c1").encode())
-    assert (response.code, response.ext_fields) == (ResponseCode.SUCCESS, {"triomqHeaderFormats": "msgpack"})
-
-
-@pytest.mark.parametrize("fields", [{}, {FORMATS_FIELD: ""}, {FORMATS_FIELD: "cbor"}, {FORMATS_FIELD: "msgpack2"}])
-def test_others_get_an_answer_without_fields(peer: Peer, fields: dict[str, str]) -> None:
-    response = peer.get(RequestCode.HEART_BEAT, fields, body=HeartbeatData("c1").encode())
-    assert (response.code, response.ext_fields) == (ResponseCode.SUCCESS, {})
-
-
-def test_a_refused_heartbeat_agrees_on_nothing(peer: Peer) -> None:
-    response = peer.get(RequestCode.HEART_BEAT, {FORMATS_FIELD: "msgpack"}, body=b"{")
-    assert (response.code, response.ext_fields) == (ResponseCode.SYSTEM_ERROR, {})
+@pytest.mark.parametrize(
+    ("formats", "body", "confirmed"),
+    [
+        ("msgpack", None, {"triomqHeaderFormats": "msgpack"}),
+        ("cbor,msgpack", None, {"triomqHeaderFormats": "msgpack"}),
+        ("", None, {}),
+        ("cbor", None, {}),
+        ("msgpack2", None, {}),
+        ("msgpack", b"{", {}),
+    ],
+)
+def test_msgpack_headers_are_confirmed(peer: Peer, formats: str, body: bytes | None, confirmed: dict[str, str]) -> None:
+    response = peer.get(RequestCode.HEART_BEAT, {FORMATS_FIELD: formats}, body=body or HeartbeatData("c1").encode())
+    assert (response.code, response.ext_fields) == (ResponseCode.SYSTEM_ERROR if body else 0, confirmed)
 
 
 def test_gos_heartbeat_with_codes_as_text_is_read(peer: Peer) -> None:
@@ -188,12 +177,12 @@ def test_gos_heartbeat_with_codes_as_text_is_read(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":7}', b"\xff\xfe", b"null"])
-def test_a_heartbeat_that_cannot_be_read_is_refused(peer: Peer, body: bytes) -> None:
+def test_heartbeat_that_cannot_be_read_is_refused(peer: Peer, body: bytes) -> None:
     assert peer.get(RequestCode.HEART_BEAT, body=body).code == ResponseCode.SYSTEM_ERROR
 
 
 @pytest.mark.parametrize("group", ["a@b", "with space", "G" * 256, "", "../G"])
-def test_illegal_group_name_rejects_the_whole_heartbeat(peer: Peer, group: str) -> None:
+def test_illegal_group_name_rejects_whole_heartbeat(peer: Peer, group: str) -> None:
     assert heartbeat(peer, "c1", "good", group, producers=("P",)).code == ResponseCode.SYSTEM_ERROR
     assert peer.broker.groups.consumers.get("good") is None
     assert peer.broker.groups.producers.get("P") is None
@@ -231,9 +220,7 @@ def subscribed(group: str, topics: int, **fields: Any) -> ConsumerData:
         ),
     ],
 )
-def test_a_heartbeat_beyond_a_limit_is_refused_as_a_whole(
-    make_broker: MakeBroker, body: HeartbeatData, limit: str | None
-) -> None:
+def test_heartbeat_beyond_limit_is_refused(make_broker: MakeBroker, body: HeartbeatData, limit: str | None) -> None:
     peer = Peer(make_broker(**LIMITS))
     groups = len(peer.broker.groups.settings.names())
     response = peer.get(RequestCode.HEART_BEAT, body=body.encode())
@@ -248,7 +235,7 @@ def test_a_heartbeat_beyond_a_limit_is_refused_as_a_whole(
     assert peer.broker.statistics.limited_requests == 1
 
 
-def test_the_limits_of_a_client_hold_for_all_its_heartbeats_together(make_broker: MakeBroker) -> None:
+def test_limits_apply_to_all_heartbeats_of_client(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker(**LIMITS))
 
     def announce(*consumers: ConsumerData, producer: str = "") -> int:
@@ -274,7 +261,7 @@ def test_refusals_are_logged_once_for_each_limit(make_broker: MakeBroker, caplog
     assert caplog.messages[0].startswith("requests beyond a limit since the start: 1; the last one peer=192.0.2.9")
 
 
-def test_a_producer_that_changes_its_id_is_known_by_the_last_one(peer: Peer) -> None:
+def test_producer_is_known_by_its_latest_id(peer: Peer) -> None:
     producers = peer.broker.groups.producers
     for client_id in ("c1", "c2", "c3"):
         heartbeat(peer, client_id, producers=("P", client_id))
@@ -295,7 +282,7 @@ def test_a_producer_that_changes_its_id_is_known_by_the_last_one(peer: Peer) -> 
         ("H", MessageQueue("T", "broker-a", 0), False),
     ],
 )
-def test_only_what_exists_is_locked(peer: Peer, group: str, queue: MessageQueue, is_granted: bool) -> None:
+def test_only_existing_queues_are_locked(peer: Peer, group: str, queue: MessageQueue, is_granted: bool) -> None:
     peer.put("T")
     heartbeat(peer, "c1", "G")
     body = LockBatchRequestBody("c1", group, [queue]).encode()
@@ -304,7 +291,7 @@ def test_only_what_exists_is_locked(peer: Peer, group: str, queue: MessageQueue,
     assert bool(peer.broker.groups.locks._locks) == is_granted
 
 
-def test_who_unregisters_leaves_and_the_others_are_told(peer: Peer, another_peer: Peer) -> None:
+def test_unregistering_notifies_remaining_members(peer: Peer, another_peer: Peer) -> None:
     heartbeat(peer, "c1", "G", producers=("P",))
     heartbeat(another_peer, "c2", "G")
     notices(peer)
@@ -316,26 +303,25 @@ def test_who_unregisters_leaves_and_the_others_are_told(peer: Peer, another_peer
     assert peer.get(RequestCode.UNREGISTER_CLIENT, fields).code == ResponseCode.SUCCESS
 
 
-def test_unregistering_nothing_is_no_error(peer: Peer) -> None:
+def test_unregistering_without_group_needs_client_id(peer: Peer) -> None:
     assert peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1"}).code == ResponseCode.SUCCESS
     assert peer.get(RequestCode.UNREGISTER_CLIENT, {}).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_the_members_of_a_group_are_listed(peer: Peer, another_peer: Peer) -> None:
+def test_members_of_group_are_listed(peer: Peer, another_peer: Peer) -> None:
+    """C.2 scenario 37."""
+
+    def members(group: str) -> bytes | memoryview | str | None:
+        response = peer.get(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+        return response.remark if response.code == ResponseCode.SYSTEM_ERROR else response.body
+
     heartbeat(peer, "c1", "G")
     heartbeat(another_peer, "c2", "G")
-    response = peer.get(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
-    assert response.body == b'{"consumerIdList":["c1","c2"]}'
-
-
-def test_a_group_without_members_has_no_list(peer: Peer) -> None:
-    """C.2 scenario 37."""
-    heartbeat(peer, "c1", "G")
-    peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "G"})
-    for group in ("G", "unknown"):
-        response = peer.get(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
-        assert response.code == ResponseCode.SYSTEM_ERROR
-        assert response.remark == f"no consumer for this group, {group}"
+    assert members("G") == b'{"consumerIdList":["c1","c2"]}'
+    for client, client_id in ((peer, "c1"), (another_peer, "c2")):
+        client.get(RequestCode.UNREGISTER_CLIENT, {"clientID": client_id, "consumerGroup": "G"})
+    assert members("G") == "no consumer for this group, G"
+    assert members("unknown") == "no consumer for this group, unknown"
 
 
 @pytest.mark.parametrize(
@@ -357,7 +343,7 @@ def test_a_filter_is_checked(peer: Peer, expression: str, expression_type: str, 
     assert response.remark == remark
 
 
-def test_a_long_sql_filter_is_refused_and_a_shorter_one_makes_its_peer_wait(make_broker: MakeBroker) -> None:
+def test_long_sql_filter_is_refused_or_charged(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker(max_sql_characters=1000))
 
     def check(parts: int) -> RemotingCommand:
@@ -379,7 +365,7 @@ def test_a_check_without_subscription_succeeds(peer: Peer) -> None:
         assert peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == ResponseCode.SUCCESS
 
 
-def test_members_that_leave_together_are_told_of_once(broker: Broker) -> None:
+def test_members_leaving_together_cause_one_notice(broker: Broker) -> None:
     peers = [Peer(broker, f"192.0.2.9:{number}") for number in range(1, 101)]
     for peer in peers:
         heartbeat(peer, f"c{peer.peer}", "G")
@@ -391,7 +377,7 @@ def test_members_that_leave_together_are_told_of_once(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.CHECK_CLIENT_CONFIG])
-def test_a_body_above_the_limit_is_refused(make_broker: MakeBroker, code: int) -> None:
+def test_body_above_limit_is_refused(make_broker: MakeBroker, code: int) -> None:
     peer = Peer(make_broker(max_body_bytes=1000))
     assert peer.get(code, body=b"{}" + b" " * 998).code == ResponseCode.SUCCESS
     refused = peer.get(code, body=b"{}" + b" " * 999)

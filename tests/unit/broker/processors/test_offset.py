@@ -32,20 +32,20 @@ def ask_offset(peer: Peer, code: int, **fields: Any) -> int:
     return int(response.ext_fields["offset"])
 
 
-def test_a_new_group_on_a_young_queue_begins_at_0(peer: Peer) -> None:
+def test_new_group_on_young_queue_begins_at_0(peer: Peer) -> None:
     """C.2 scenario 30."""
     for _ in range(3):
         peer.put("T")
     assert query(peer) == (ResponseCode.SUCCESS, "0")
 
 
-def test_an_empty_or_unknown_queue_is_young(peer: Peer) -> None:
+def test_empty_or_unknown_queue_is_young(peer: Peer) -> None:
     assert query(peer, topic="unknown") == (ResponseCode.SUCCESS, "0")
     assert query(peer, queueId=77) == (ResponseCode.SUCCESS, "0")
     assert peer.broker.topics.get("unknown") is None
 
 
-def test_a_caller_of_5x_can_ask_for_no_zero(peer: Peer) -> None:
+def test_5x_caller_can_decline_zero(peer: Peer) -> None:
     assert query(peer, setZeroIfNotFound="false")[0] == ResponseCode.QUERY_NOT_FOUND
     assert query(peer, setZeroIfNotFound="true") == (ResponseCode.SUCCESS, "0")
 
@@ -68,7 +68,7 @@ def test_offset_query_on_aged_queue_returns_not_found(make_broker: MakeBroker) -
     assert query(peer)[0] == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_a_stored_offset_is_answered_also_a_lower_one(peer: Peer) -> None:
+def test_lower_offset_replaces_stored_one(peer: Peer) -> None:
     """C.2 scenario 30."""
     peer.put("T")
     for queue_offset in (10, 3):
@@ -99,7 +99,7 @@ def test_offsets_survive_a_restart(make_broker: MakeBroker) -> None:
         ({"commitOffset": "x"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_a_commit_that_means_nothing_is_refused(peer: Peer, fields: dict[str, Any], code: int) -> None:
+def test_commit_that_means_nothing_is_refused(peer: Peer, fields: dict[str, Any], code: int) -> None:
     peer.put("T")
     assert commit(peer, 0, **fields) == code
     assert finish(peer.broker.groups.offsets.groups()) == {}
@@ -118,7 +118,7 @@ def test_a_commit_that_means_nothing_is_refused(peer: Peer, fields: dict[str, An
         ({"consumerGroup": "known", "topic": "shrunk", "queueId": 8}, False),
     ],
 )
-def test_a_one_way_commit_is_stored_for_a_queue_that_exists(peer: Peer, fields: dict[str, Any], is_kept: bool) -> None:
+def test_oneway_commit_needs_existing_queue(peer: Peer, fields: dict[str, Any], is_kept: bool) -> None:
     peer.put("T")
     topics, groups = peer.broker.topics, peer.broker.groups
     topics.put(TopicConfig("wide", read_queue_nums=10, write_queue_nums=1))
@@ -136,7 +136,7 @@ def test_a_one_way_commit_is_stored_for_a_queue_that_exists(peer: Peer, fields: 
     assert kept == (sent["commitOffset"] if is_kept else None)
 
 
-def test_offsets_for_a_new_group_create_it_unless_that_is_not_allowed(make_broker: MakeBroker) -> None:
+def test_commit_creates_group_if_allowed(make_broker: MakeBroker) -> None:
     for is_allowed in (False, True):
         peer = Peer(make_broker(auto_create_group=is_allowed))
         peer.put("T")
@@ -145,7 +145,7 @@ def test_offsets_for_a_new_group_create_it_unless_that_is_not_allowed(make_broke
         assert (peer.broker.groups.settings.get("G") is not None) == is_allowed
 
 
-def test_offsets_are_kept_for_so_many_groups_and_topics(make_broker: MakeBroker) -> None:
+def test_number_of_group_topics_is_limited(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker(max_group_topics=2))
     for topic in "TUV":
         peer.put(topic)
@@ -155,13 +155,13 @@ def test_offsets_are_kept_for_so_many_groups_and_topics(make_broker: MakeBroker)
     peer.broker.groups.offsets.commit("the broker's own", "T", 0, 1)
 
 
-def test_a_commit_below_zero_keeps_the_offset(peer: Peer) -> None:
+def test_commit_below_zero_keeps_offset(peer: Peer) -> None:
     peer.put("T")
     assert commit(peer, 5) == commit(peer, -1) == ResponseCode.SUCCESS
     assert query(peer) == (ResponseCode.SUCCESS, "5")
 
 
-def test_the_lowest_offset_of_the_other_groups_is_told(peer: Peer) -> None:
+def test_correction_offset_is_lowest_of_other_groups(peer: Peer) -> None:
     """Groups that are left out keep their offsets, unlike in RocketMQ 4.9."""
     for _ in range(9):
         peer.put("T")
@@ -179,7 +179,7 @@ def test_the_lowest_offset_of_the_other_groups_is_told(peer: Peer) -> None:
     assert told() == {0: 2}
 
 
-def test_min_and_max_tell_the_bounds_of_a_queue(peer: Peer) -> None:
+def test_min_and_max_offset_of_queue(peer: Peer) -> None:
     for _ in range(5):
         peer.put("T")
     peer.broker.store.queue("T", 0).min_offset = 2
@@ -189,13 +189,13 @@ def test_min_and_max_tell_the_bounds_of_a_queue(peer: Peer) -> None:
 
 @pytest.mark.parametrize("code", [RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET])
 @pytest.mark.parametrize("fields", [{"topic": "unknown"}, {"queueId": 9}, {"queueId": -1}, {"topic": "../../etc"}])
-def test_an_unknown_queue_has_bounds_0_and_is_not_created(peer: Peer, code: int, fields: dict[str, Any]) -> None:
+def test_unknown_queue_has_offsets_0_uncreated(peer: Peer, code: int, fields: dict[str, Any]) -> None:
     before = len(peer.broker.store.queues)
     assert ask_offset(peer, code, **fields) == 0
     assert len(peer.broker.store.queues) == before
 
 
-def test_search_by_time_finds_the_nearest_message(peer: Peer, clock: Any) -> None:
+def test_search_by_time_finds_nearest_message(peer: Peer, clock: Any) -> None:
     begin = clock.now_ms
     for at_ms in (0, 100, 200):
         clock.now_ms = begin + at_ms
@@ -205,7 +205,7 @@ def test_search_by_time_finds_the_nearest_message(peer: Peer, clock: Any) -> Non
     assert ask_offset(peer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=begin, queueId=3) == 0
 
 
-def test_the_earliest_store_time_is_that_of_the_first_message(peer: Peer, clock: Any) -> None:
+def test_earliest_store_time_of_first_message(peer: Peer, clock: Any) -> None:
     stored_ms = clock.now_ms
     peer.put("T")
     clock.now_ms += 1000
@@ -216,7 +216,7 @@ def test_the_earliest_store_time_is_that_of_the_first_message(peer: Peer, clock:
     assert (response.code, response.ext_fields) == (ResponseCode.SUCCESS, {"timestamp": "-1"})
 
 
-def test_offsets_are_cloned_from_a_group_that_is_known(peer: Peer) -> None:
+def test_offsets_are_cloned_from_known_group(peer: Peer) -> None:
     peer.put("T")
     clone = {"srcGroup": "G", "destGroup": "copy", "topic": "T", "offline": "true"}
     refused = peer.get(RequestCode.CLONE_GROUP_OFFSET, clone)

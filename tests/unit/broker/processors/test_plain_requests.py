@@ -1,4 +1,4 @@
-"""The short way of a plain request against the long way: the same records, the same answer, the same refusals."""
+"""Plain requests, recognised quickly, against full reading: equal records, answers and refusals."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -47,8 +47,8 @@ def request(fields: Mapping[str, str], body: bytes = b"body", *, opaque: int = 7
     return RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque, ext_fields=dict(fields), body=body, **rest)
 
 
-def short_way(peer: Peer, *requests: RemotingCommand) -> tuple[list[RemotingCommand], RemotingCommand | None]:
-    """Return the answers, and the first request that is not for the short way."""
+def quickly(peer: Peer, *requests: RemotingCommand) -> tuple[list[RemotingCommand], RemotingCommand | None]:
+    """Return the answers, and the first request that is not a plain one."""
     peer.sent.clear()
     left = peer.broker.pipeline.next_command(peer.as_connection, iter([each.encode()[4:] for each in requests]))
     return peer.sent, left
@@ -59,7 +59,7 @@ def plain_requests(broker: Broker) -> PlainRequests:
     return broker.pipeline.plain_requests
 
 
-def long_way(peer: Peer, command: RemotingCommand) -> RemotingCommand:
+def fully(peer: Peer, command: RemotingCommand) -> RemotingCommand:
     peer.sent.clear()
     peer.serve(command)
     (response,) = peer.sent
@@ -67,7 +67,7 @@ def long_way(peer: Peer, command: RemotingCommand) -> RemotingCommand:
 
 
 def outcome(peer: Peer, response: RemotingCommand) -> Any:
-    """Return what was answered and what was stored, without what counts up."""
+    """Return the answer and the stored record, without offsets."""
     if response.code:
         return response.code, response.remark
     answered = dict(response.ext_fields)
@@ -90,32 +90,32 @@ def stored(peer: Peer, message_id: str) -> MessageExt:
 
 
 def is_plain(peer: Peer, fields: Mapping[str, str], **rest: Any) -> bool:
-    return short_way(peer, request(fields, **rest))[1] is None
+    return quickly(peer, request(fields, **rest))[1] is None
 
 
-def test_a_plain_send_is_answered_as_the_long_way_does(peer: Peer) -> None:
-    (response,), left = short_way(peer, request(PLAIN))
+def test_plain_send_is_answered_as_if_read_fully(peer: Peer) -> None:
+    (response,), left = quickly(peer, request(PLAIN))
     assert left is None
-    assert outcome(peer, response) == outcome(peer, long_way(peer, request(PLAIN)))
+    assert outcome(peer, response) == outcome(peer, fully(peer, request(PLAIN)))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(usual=st.sampled_from([PLAIN, HALF]), changes=CHANGES, body=st.binary(max_size=40))
-def test_what_takes_the_short_way_ends_as_on_the_long_one(
+def test_quick_and_full_reading_store_and_answer_alike(
     broker: Broker, usual: dict[str, str], changes: dict[str, str | None], body: bytes
 ) -> None:
     fields = {name: value for name, value in {**usual, **changes}.items() if value is not None}
     peer = Peer(broker)
     if not broker.transactions.undecided.halves.next_offset:
-        long_way(peer, request(HALF))  # makes the topics
+        fully(peer, request(HALF))  # makes the topics
     try:
         command = request(fields, body)
-        answers, left = short_way(peer, command)
+        answers, left = quickly(peer, command)
     except ProtocolError:  # text that no frame can hold
         return
     if left is None:
         (response,) = answers
-        assert outcome(peer, response) == outcome(peer, long_way(peer, command))
+        assert outcome(peer, response) == outcome(peer, fully(peer, command))
     else:
         assert not answers
         assert vars_of(left) == vars_of(command)
@@ -134,7 +134,7 @@ def decision(half: RemotingCommand, bits: int, **changes: str) -> RemotingComman
 
 
 def appended(broker: Broker, begin: int) -> list[tuple[object, ...]]:
-    """Return the records from an offset on, without what counts up."""
+    """Return the records from an offset on, without offsets and times."""
     log = broker.store.commit_log
     records = decode_records(bytes(log.view(begin, log.max_offset - begin) or b""))
     return [
@@ -150,10 +150,10 @@ def appended(broker: Broker, begin: int) -> list[tuple[object, ...]]:
     [{}, {"producerGroup": "Q"}, {"tranStateTableOffset": "7"}, {"commitLogOffset": "x"}, {"commitLogOffset": "3"}],
     ids=["right", "other group", "other queue offset", "no number", "no record"],
 )
-def test_a_plain_decision_settles_as_the_long_way_does(peer: Peer, bits: int, changes: dict[str, str]) -> None:
+def test_plain_decision_ends_like_full_one(peer: Peer, bits: int, changes: dict[str, str]) -> None:
     broker, found = peer.broker, []
     for is_short in (False, True):
-        end = decision(long_way(peer, request(HALF)), bits, **changes)
+        end = decision(fully(peer, request(HALF)), bits, **changes)
         begin, undecided, put = (
             broker.store.commit_log.max_offset,
             len(broker.transactions.undecided),
@@ -161,7 +161,7 @@ def test_a_plain_decision_settles_as_the_long_way_does(peer: Peer, bits: int, ch
         )
         if not is_short:
             peer.serve(end)
-        elif short_way(peer, end) != ([], None):
+        elif quickly(peer, end) != ([], None):
             assert changes or bits not in {8, 12}
             peer.serve(end)
         found.append(
@@ -174,10 +174,10 @@ def test_a_plain_decision_settles_as_the_long_way_does(peer: Peer, bits: int, ch
     assert found[0] == found[1]
 
 
-def test_a_run_of_sends_and_decisions_is_stored_in_its_order(peer: Peer) -> None:
-    halves = [long_way(peer, request(HALF, b"half %d" % number)) for number in range(3)]
+def test_run_of_sends_and_decisions_keeps_order(peer: Peer) -> None:
+    halves = [fully(peer, request(HALF, b"half %d" % number)) for number in range(3)]
     begin = peer.broker.store.commit_log.max_offset
-    answers, left = short_way(
+    answers, left = quickly(
         peer,
         decision(halves[0], 8),
         request(PLAIN, b"sent", opaque=1),
@@ -195,8 +195,8 @@ def test_a_run_of_sends_and_decisions_is_stored_in_its_order(peer: Peer) -> None
     assert len(peer.broker.transactions.undecided) == 1
 
 
-def test_a_full_disk_leaves_a_plain_decision_undecided(peer: Peer) -> None:
-    half = long_way(peer, request(HALF))
+def test_full_disk_leaves_plain_decision_undecided(peer: Peer) -> None:
+    half = fully(peer, request(HALF))
     set_disk_full(peer.broker.store, is_full=True)
     peer.read(request(PLAIN), decision(half, 8))
     assert len(peer.broker.transactions.undecided) == 1
@@ -209,14 +209,14 @@ def vars_of(command: RemotingCommand) -> list[object]:
     return [getattr(command, name) for name in RemotingCommand.__slots__]
 
 
-def test_a_run_is_numbered_and_answered_in_its_order(peer: Peer) -> None:
+def test_run_is_numbered_and_answered_in_order(peer: Peer) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="U", read_queue_nums=1, write_queue_nums=1))
     targets = [("T", "1"), ("T", "2"), ("T", "1"), ("U", "0"), ("T", "1")]
     requests = [
         request({**PLAIN, "b": topic, "e": queue_id}, b"body %d" % opaque, opaque=opaque)
         for opaque, (topic, queue_id) in enumerate(targets)
     ]
-    answers, left = short_way(peer, *requests)
+    answers, left = quickly(peer, *requests)
     assert left is None
     assert [answer.opaque for answer in answers] == [0, 1, 2, 3, 4]
     assert [answer.ext_fields["queueOffset"] for answer in answers] == ["0", "0", "1", "0", "2"]
@@ -227,15 +227,15 @@ def test_a_run_is_numbered_and_answered_in_its_order(peer: Peer) -> None:
     assert (peer.broker.statistics.put_messages, peer.broker.statistics.put_bytes) == (5, 30)
 
 
-def test_plain_requests_are_stored_before_a_following_request(peer: Peer) -> None:
+def test_plain_requests_are_stored_before_following_request(peer: Peer) -> None:
     pull = RemotingCommand(RequestCode.PULL_MESSAGE, 3)
-    answers, left = short_way(peer, request(PLAIN, opaque=1), request(PLAIN, opaque=2), pull)
+    answers, left = quickly(peer, request(PLAIN, opaque=1), request(PLAIN, opaque=2), pull)
     assert [answer.opaque for answer in answers] == [1, 2]
     assert left is not None
     assert vars_of(left) == vars_of(pull)
 
 
-def test_what_came_before_a_bad_frame_is_stored(peer: Peer) -> None:
+def test_frames_before_bad_one_are_stored(peer: Peer) -> None:
     frames = [request(PLAIN).encode()[4:], b"\x00\x00\x00\x05{bad}"]
     with pytest.raises(ProtocolError):
         peer.broker.pipeline.next_command(peer.as_connection, iter(frames))
@@ -255,41 +255,41 @@ def test_what_came_before_a_bad_frame_is_stored(peer: Peer) -> None:
     ],
     ids=["list", "null", "short", "beyond the frame", "header too long", "unknown serialisation", "code no number"],
 )
-def test_a_frame_that_cannot_be_read_is_a_protocol_error(peer: Peer, frame: bytes) -> None:
+def test_unreadable_frame_is_protocol_error(peer: Peer, frame: bytes) -> None:
     with pytest.raises(ProtocolError):
         peer.broker.pipeline.next_command(peer.as_connection, iter([frame]))
 
 
 @pytest.mark.parametrize("body", [b"x" * 16 * 1024, b"x" * (16 * 1024 + 1)], ids=["longest", "one more"])
-def test_long_bodies_are_not_copied_twice(peer: Peer, body: bytes) -> None:
+def test_long_bodies_are_read_fully(peer: Peer, body: bytes) -> None:
     assert is_plain(peer, PLAIN, body=body) == (len(body) <= 16 * 1024)
 
 
 @pytest.mark.parametrize("rest", [{"flag": 2}, {"opaque": -1}], ids=["oneway", "odd opaque"])
-def test_unusual_commands_take_the_long_way(peer: Peer, rest: dict[str, int]) -> None:
+def test_unusual_commands_are_read_fully(peer: Peer, rest: dict[str, int]) -> None:
     assert not is_plain(peer, PLAIN, **rest)
 
 
-def test_size_limit_is_applied_to_each_message_of_a_run(make_broker: MakeBroker) -> None:
+def test_size_limit_applies_to_each_message(make_broker: MakeBroker) -> None:
     broker = make_broker({"max_message_size_bytes": 100})
     broker.topics.put(TOPIC)
     peer = Peer(broker)
     requests = [request(PLAIN, bytes(size), opaque=size) for size in (100, 101, 99)]
-    answers, left = short_way(peer, *requests)
+    answers, left = quickly(peer, *requests)
     assert left is None
     assert [(answer.opaque, answer.code) for answer in answers] == [
         (100, ResponseCode.SUCCESS), (101, ResponseCode.MESSAGE_ILLEGAL), (99, ResponseCode.SUCCESS)
     ]  # fmt: skip
 
 
-def test_the_answer_is_the_one_that_the_general_writer_makes(peer: Peer) -> None:
+def test_answer_equals_that_of_general_writer(peer: Peer) -> None:
     header = plain_requests(peer.broker)._template % (b"0A4D000100002A9F", 0x400, 3, 12, -5)
     fields = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "msgId": "0A4D000100002A9F0000000000000400"}
     general = RemotingCommand(0, -5, 1, {**fields, "queueId": "3", "queueOffset": "12"}).encode()
     assert header == general[8:]
 
 
-def test_a_region_is_written_as_json_whatever_is_in_it(make_broker: MakeBroker) -> None:
+def test_any_region_is_written_as_json(make_broker: MakeBroker) -> None:
     broker = make_broker(region='100% "ours"')
     header = plain_requests(broker)._template % (b"I", 0, 0, 0, 1)
     frame = len(header).to_bytes(4) + header
@@ -300,9 +300,9 @@ async def test_sync_durability_run_is_answered_after_flush(make_broker: MakeBrok
     peer = Peer(make_broker({"durability": Durability.SYNC}))
     peer.broker.topics.put(TOPIC)
     assert peer.broker.group_commit is not None
-    assert short_way(peer, request(PLAIN)) == ([], None)  # makes the files
+    assert quickly(peer, request(PLAIN)) == ([], None)  # makes the files
     assert peer.broker.group_commit.waiting == 1
-    assert short_way(peer, request(PLAIN), request(PLAIN)) == ([], None)
+    assert quickly(peer, request(PLAIN), request(PLAIN)) == ([], None)
     assert peer.broker.group_commit.waiting == 2
     assert peer.broker.statistics.put_messages == 3
 
@@ -313,11 +313,11 @@ def test_send_opting_out_of_flush_is_answered_immediately(make_broker: MakeBroke
     peer.broker.topics.put(TOPIC)
     fields = {**PLAIN, "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01false"}
     assert is_plain(peer, fields) == (durability is Durability.ASYNC)
-    assert long_way(peer, request(fields)).code == ResponseCode.SUCCESS
+    assert fully(peer, request(fields)).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("header_format", [SerializeType.ROCKETMQ, SerializeType.MSGPACK])
-def test_other_header_formats_take_the_long_way(peer: Peer, header_format: SerializeType) -> None:
+def test_other_header_formats_are_read_fully(peer: Peer, header_format: SerializeType) -> None:
     assert not is_plain(peer, PLAIN, serialize_type=int(header_format))
 
 
@@ -327,16 +327,16 @@ def test_a_deleted_topic_is_not_remembered(peer: Peer) -> None:
     assert not is_plain(peer, PLAIN)
 
 
-def test_fewer_queues_hold_for_the_next_message(peer: Peer) -> None:
+def test_fewer_queues_hold_for_next_message(peer: Peer) -> None:
     fields = {**PLAIN, "e": "3"}
     assert is_plain(peer, fields)
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
     assert not is_plain(peer, fields)
-    refused = long_way(peer, request(fields))
+    refused = fully(peer, request(fields))
     assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, "request queueId[3] is illegal")
 
 
-def test_a_topic_of_many_tags_takes_the_long_way_to_its_flag(peer: Peer) -> None:
+def test_multi_tag_topic_is_read_fully(peer: Peer) -> None:
     peer.broker.topics.put(
         TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4, topic_filter_type=TopicFilterType.MULTI_TAG)
     )

@@ -59,7 +59,7 @@ def test_key_is_found_behind_newer_keys_of_its_hash(peer: Peer) -> None:
     assert query(peer, "Aa", maxNum=64) == [b"%d" % number for number in range(6, 70)]
 
 
-def test_messages_are_found_by_any_of_their_keys_oldest_first(peer: Peer) -> None:
+def test_messages_are_found_by_any_key(peer: Peer) -> None:
     """C.2 scenario 63."""
     put(peer, b"one", KEYS="a b", UNIQ_KEY="U1")
     put(peer, b"two", KEYS="b", UNIQ_KEY="U2")
@@ -70,7 +70,7 @@ def test_messages_are_found_by_any_of_their_keys_oldest_first(peer: Peer) -> Non
     assert query(peer, "b", topic="U") == [b"other"]
 
 
-def test_an_answer_tells_how_far_the_index_is(peer: Peer, clock: Clock) -> None:
+def test_answer_contains_index_progress(peer: Peer, clock: Clock) -> None:
     put(peer, b"one", KEYS="a")
     clock.now_ms += 5
     put(peer, b"two", KEYS="c")
@@ -82,7 +82,7 @@ def test_an_answer_tells_how_far_the_index_is(peer: Peer, clock: Clock) -> None:
     }
 
 
-def test_an_unknown_key_is_not_found_and_says_so_with_zeros(peer: Peer) -> None:
+def test_unknown_key_is_not_found(peer: Peer) -> None:
     """C.2 scenario 63."""
     put(peer, b"one", KEYS="a")
     response = peer.get(RequestCode.QUERY_MESSAGE, query_fields("b"))
@@ -91,7 +91,7 @@ def test_an_unknown_key_is_not_found_and_says_so_with_zeros(peer: Peer) -> None:
     assert response.ext_fields == {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
 
 
-def test_the_newest_are_found_as_many_as_asked_for(peer: Peer) -> None:
+def test_newest_messages_are_found_up_to_limit(peer: Peer) -> None:
     for number in range(70):
         put(peer, b"%d" % number, KEYS="all")
     assert query(peer, "all", maxNum=2) == [b"68", b"69"]
@@ -101,7 +101,7 @@ def test_the_newest_are_found_as_many_as_asked_for(peer: Peer) -> None:
     assert query(peer, "all", maxNum=-1) == []
 
 
-def test_only_messages_of_the_time_asked_for_are_found(peer: Peer, clock: Clock) -> None:
+def test_only_messages_in_time_range_are_found(peer: Peer, clock: Clock) -> None:
     begin = clock.now_ms
     for number in range(5):
         put(peer, b"%d" % number, KEYS="all")
@@ -111,7 +111,7 @@ def test_only_messages_of_the_time_asked_for_are_found(peer: Peer, clock: Clock)
     assert query(peer, "all", beginTimestamp=begin + 30_000, endTimestamp=begin + 10_000) == []
 
 
-def test_of_more_than_a_frame_takes_the_newest_are_sent(make_broker: MakeBroker) -> None:
+def test_newest_messages_fill_one_frame(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker(max_frame_bytes=64 * 1024 + 2500))
     for number in range(3):
         put(peer, b"%d" % number * 1000, KEYS="all")
@@ -126,9 +126,7 @@ def test_records_that_are_gone_are_left_out(peer: Peer) -> None:
     assert query(peer, "a") == [b"two"]
 
 
-async def test_a_long_search_is_answered_between_the_steps_of_others(
-    make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_search_leaves_steps_to_others(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
     peer = Peer(make_broker())
     make_steps_short(peer.broker)
@@ -143,7 +141,7 @@ async def test_a_long_search_is_answered_between_the_steps_of_others(
     assert len(decode_records(response.body)) == 20
 
 
-async def test_a_long_search_ends_with_its_connection(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_search_ends_with_its_connection(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
     peer = Peer(make_broker())
     make_steps_short(peer.broker)
@@ -156,7 +154,7 @@ async def test_a_long_search_ends_with_its_connection(make_broker: MakeBroker, m
     assert peer.sent == []
 
 
-async def test_a_long_search_that_fails_is_answered(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_search_that_fails_is_answered(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
     broker = make_broker()
     make_steps_short(broker)
@@ -183,7 +181,7 @@ async def test_messages_are_indexed_without_a_search(peer: Peer, autojump_clock:
     assert store.index.position == store.commit_log.max_offset
 
 
-async def test_indexing_stays_behind_a_crowd_but_not_without_limit(
+async def test_indexing_lags_behind_load_within_limit(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("triomq.broker.services.housekeeping._BUSY_MESSAGES", 100)
@@ -250,7 +248,7 @@ async def test_indexing_survives_a_disk_that_refuses(
     assert query(peer, "a") == [b"one"]
 
 
-def test_a_message_is_viewed_by_the_place_in_its_id(peer: Peer) -> None:
+def test_message_is_viewed_by_offset_in_id(peer: Peer) -> None:
     peer.put("T", b"before")
     _, _, physical_offset = parse_offset_message_id(peer.put("T", b"this one").ext_fields["msgId"])
     response = peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": physical_offset, "topic": "T"})
@@ -274,7 +272,7 @@ def units(peer: Peer, **fields: Any) -> dict[str, Any]:
     return found
 
 
-def test_units_of_a_queue_tell_place_size_and_tags_code(peer: Peer) -> None:
+def test_queue_units_have_offset_size_and_tags_code(peer: Peer) -> None:
     for tag in ("A", "B", "C"):
         put(peer, b"body", TAGS=tag)
     found = units(peer, index=1, count=5)
@@ -289,7 +287,7 @@ def test_units_of_a_queue_tell_place_size_and_tags_code(peer: Peer) -> None:
     assert units(peer, count=-1)["queueData"] == []
 
 
-def test_units_tell_which_of_them_a_group_wants(peer: Peer) -> None:
+def test_queue_units_show_matches_of_group(peer: Peer) -> None:
     for tag in ("A", "B"):
         put(peer, b"body", TAGS=tag)
     subscription = tag_subscription("T", "A", 1)
@@ -300,7 +298,7 @@ def test_units_tell_which_of_them_a_group_wants(peer: Peer) -> None:
     assert found["subscriptionData"]["subString"] == "A"
 
 
-def test_a_group_without_members_is_told_with_the_units(peer: Peer) -> None:
+def test_queue_units_name_offline_group(peer: Peer) -> None:
     put(peer, b"body")
     found = units(peer, consumerGroup="G")
     assert found["filterData"] == "G@T is not online!"
@@ -308,7 +306,7 @@ def test_a_group_without_members_is_told_with_the_units(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 1, 2**62])
-def test_units_beyond_the_queue_are_no_error_but_a_remark(peer: Peer, index: int) -> None:
+def test_queue_units_beyond_end_give_remark(peer: Peer, index: int) -> None:
     put(peer, b"body")
     asked = {"topic": "T", "queueId": 0, "index": index, "count": 10}
     response = peer.get(RequestCode.QUERY_CONSUME_QUEUE, asked)
@@ -316,6 +314,6 @@ def test_units_beyond_the_queue_are_no_error_but_a_remark(peer: Peer, index: int
     assert response.remark == f"Index {index} of 0@T is not exist!"
 
 
-def test_units_of_an_unknown_queue_are_refused(peer: Peer) -> None:
+def test_units_of_unknown_queue_are_refused(peer: Peer) -> None:
     response = peer.get(RequestCode.QUERY_CONSUME_QUEUE, {"topic": "T", "queueId": 9, "index": 0, "count": 1})
     assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "9@T is not exist!")

@@ -24,14 +24,14 @@ def queue(queue_id: int) -> MessageQueue:
 
 
 def member(peer: Peer, client_id: str = "c1") -> Peer:
-    """Let the peer be in the group, and forget what it was told of that."""
+    """Add the peer to the group, and forget the notice of that."""
     heartbeat(peer, client_id, "G")
     peer.sent.clear()
     return peer
 
 
 def answer(peer: Peer, *, code: int = 0, body: bytes = b"", remark: str | None = None) -> bool:
-    """Let a client answer what it was asked last."""
+    """Answer the last request that a client got."""
     reply = peer.sent[-1].reply(code, {"k": "v"}, body, remark)
     return peer.broker.context.client_requests.handle_answer(peer.as_connection, reply)
 
@@ -50,7 +50,7 @@ def committed(broker: Broker, peer: Peer) -> Broker:
 @pytest.mark.parametrize(
     ("timestamp", "force", "expected"), [(-1, True, 3), (-1, False, 2), (0, True, 0), (0, False, 0)]
 )
-def test_members_are_told_where_to_go_on(
+def test_members_get_reset_offsets(
     committed: Broker, peer: Peer, another_peer: Peer, timestamp: int, force: bool, expected: int
 ) -> None:
     """C.2 scenario 61: without force nothing moves forward; the broker's own offsets stay until members commit."""
@@ -68,13 +68,13 @@ def test_members_are_told_where_to_go_on(
     assert committed.groups.offsets.query("G", "T", 0) == 2
 
 
-def test_a_tool_in_cpp_makes_members_get_a_list(committed: Broker, peer: Peer, another_peer: Peer) -> None:
+def test_cpp_tool_resets_offsets_with_list(committed: Broker, peer: Peer, another_peer: Peer) -> None:
     member(peer)
     another_peer.get(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET, language=LanguageCode.CPP)
     assert bytes(peer.sent[0].body).startswith(b'{"offsetTable":[{')
 
 
-def test_resetting_needs_a_topic_offsets_and_members(committed: Broker, peer: Peer) -> None:
+def test_resetting_needs_topic_offsets_and_members(committed: Broker, peer: Peer) -> None:
     """C.2 scenario 61."""
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     assert peer.get(code, RESET | {"topic": "U"}).code == ResponseCode.SYSTEM_ERROR
@@ -83,7 +83,7 @@ def test_resetting_needs_a_topic_offsets_and_members(committed: Broker, peer: Pe
     assert peer.get(code, RESET).code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
-async def test_the_offsets_of_all_members_are_collected(peer: Peer, another_peer: Peer, broker: Broker) -> None:
+async def test_offsets_of_all_members_are_collected(peer: Peer, another_peer: Peer, broker: Broker) -> None:
     asker = Peer(broker, "192.0.2.11:50003")
     member(peer, "c1")
     member(another_peer, "c2")
@@ -98,7 +98,7 @@ async def test_the_offsets_of_all_members_are_collected(peer: Peer, another_peer
     assert GetConsumerStatusBody.decode(response.body).consumer_table == {"c1": {queue(0): 7}}
 
 
-async def test_a_member_whose_offsets_cannot_be_read_is_left_out(peer: Peer, another_peer: Peer) -> None:
+async def test_unreadable_member_status_is_left_out(peer: Peer, another_peer: Peer) -> None:
     member(peer)
     another_peer.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, STATUS | {"clientAddr": "c1"})
     assert answer(peer, body=b"{")
@@ -124,7 +124,7 @@ def test_offline_member_or_missing_message_is_system_error(
     assert not peer.sent
 
 
-async def test_running_info_is_the_members_answer_as_it_is(peer: Peer, another_peer: Peer) -> None:
+async def test_running_info_is_relayed_unchanged(peer: Peer, another_peer: Peer) -> None:
     """C.2 scenario 62."""
     member(peer)
     assert another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO) is None
@@ -147,9 +147,7 @@ async def test_message_is_relayed_to_member_for_direct_consumption(peer: Peer, a
     assert b"body" in bytes(asked.body)
 
 
-async def test_a_member_that_does_not_answer_in_10_s_is_a_timeout(
-    peer: Peer, another_peer: Peer, mock_clock: MockClock
-) -> None:
+async def test_silent_member_times_out_after_10_s(peer: Peer, another_peer: Peer, mock_clock: MockClock) -> None:
     member(peer)
     another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
     mock_clock.jump(9.9)
@@ -161,7 +159,7 @@ async def test_a_member_that_does_not_answer_in_10_s_is_a_timeout(
     assert not answer(peer)
 
 
-async def test_a_member_that_is_gone_is_an_error_at_once(peer: Peer, another_peer: Peer) -> None:
+async def test_offline_member_is_refused_at_once(peer: Peer, another_peer: Peer) -> None:
     member(peer)
     another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
     peer.broker.context.client_requests.forget(peer.as_connection)
@@ -171,7 +169,7 @@ async def test_a_member_that_is_gone_is_an_error_at_once(peer: Peer, another_pee
     assert "the connection ended" in response.remark
 
 
-async def test_only_who_was_asked_can_answer(peer: Peer, another_peer: Peer) -> None:
+async def test_only_the_asked_member_can_answer(peer: Peer, another_peer: Peer) -> None:
     member(peer)
     another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
     requests = peer.broker.context.client_requests
@@ -190,7 +188,7 @@ async def test_too_many_requests_under_way_are_refused(
     assert another_peer.get(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO).code == ResponseCode.SYSTEM_BUSY
 
 
-async def test_who_does_not_read_is_neither_asked_nor_told(peer: Peer, another_peer: Peer) -> None:
+async def test_non_reading_member_gets_no_requests(peer: Peer, another_peer: Peer) -> None:
     too_much = peer.broker.config.unread_high_bytes + 1
     member(peer)
     assert another_peer.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, INFO) is None
@@ -212,7 +210,7 @@ async def test_who_does_not_read_is_neither_asked_nor_told(peer: Peer, another_p
     assert len(peer.sent) > asked
 
 
-async def test_answers_of_many_members_take_no_more_than_the_budget(peer: Peer, another_peer: Peer) -> None:
+async def test_answers_of_members_stay_within_budget(peer: Peer, another_peer: Peer) -> None:
     budget = peer.broker.context.budget
     member(peer, "c1")
     member(another_peer, "c2")

@@ -99,7 +99,7 @@ async def test_lost_requester_is_a_failed_reply(peer: Peer, requester: Peer) -> 
     assert response.remark == f"push reply message to requester fail: {NoAnswer.CLOSED.value}"
 
 
-def test_requester_that_does_not_read_gets_no_more_replies(peer: Peer, requester: Peer, broker: Broker) -> None:
+def test_non_reading_requester_gets_no_more_replies(peer: Peer, requester: Peer, broker: Broker) -> None:
     requester.unread_bytes = broker.config.unread_high_bytes + 1
     response = reply(peer)
     assert response is not None
@@ -107,7 +107,7 @@ def test_requester_that_does_not_read_gets_no_more_replies(peer: Peer, requester
     assert not requester.sent
 
 
-async def test_full_disk_does_not_keep_a_reply_from_its_requester(
+async def test_full_disk_does_not_block_replies(
     peer: Peer, requester: Peer, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_entries: object) -> None:

@@ -1,4 +1,4 @@
-"""Sending: what is stored and answered, and what is refused with which code."""
+"""Sends: stored records, answers, and refusals with their codes."""
 
 import logging
 from typing import Any
@@ -48,7 +48,7 @@ def test_message_is_stored_unchanged_and_response_names_place(peer: Peer) -> Non
     assert response.remark is None
 
 
-def test_long_header_of_code_10_is_accepted_like_short_one(peer: Peer) -> None:
+def test_code_10_with_long_names_is_accepted(peer: Peer) -> None:
     header = SendMessageRequestHeader(
         producer_group="P", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=1,
         sys_flag=0, born_timestamp=5, flag=0, properties="TAGS\x01A",
@@ -57,7 +57,7 @@ def test_long_header_of_code_10_is_accepted_like_short_one(peer: Peer) -> None:
     assert (message.queue_id, message.tags, message.stored_body) == (1, "A", b"x")
 
 
-def test_sending_to_an_unknown_topic_creates_it(peer: Peer) -> None:
+def test_sending_to_unknown_topic_creates_it(peer: Peer) -> None:
     """C.2 scenario 1."""
     peer.put("T")
     config = peer.broker.topics.get("T")
@@ -85,7 +85,7 @@ def test_send_without_queue_gets_assigned_queue_in_response(peer: Peer) -> None:
     assert chosen == {0, 1, 2, 3}
 
 
-def test_a_queue_the_topic_does_not_have_is_refused(peer: Peer) -> None:
+def test_unknown_queue_is_refused(peer: Peer) -> None:
     """C.2 scenario 3."""
     response = peer.put("T", queue_id=4)
     assert response.code == ResponseCode.SYSTEM_ERROR
@@ -108,7 +108,7 @@ def test_topic_without_write_queues_rejects_send_without_queue(peer: Peer) -> No
         "OFFSET_MOVED_EVENT",
     ],
 )
-def test_the_brokers_own_topics_are_forbidden_and_not_created(peer: Peer, topic: str) -> None:
+def test_system_topics_are_forbidden_and_not_created(peer: Peer, topic: str) -> None:
     """C.2 scenario 4."""
     before = peer.broker.topics.names()
     response = peer.put(topic)
@@ -129,7 +129,7 @@ def test_the_template_topic_itself_takes_messages(peer: Peer) -> None:
     assert peer.put("TBW102").code == ResponseCode.SUCCESS
 
 
-def test_largest_body_is_accepted_and_one_byte_more_rejected(make_broker: MakeBroker) -> None:
+def test_body_limit_is_exact(make_broker: MakeBroker) -> None:
     """C.2 scenario 5."""
     peer = Peer(make_broker({"commit_log_file_size_bytes": 16 * 1024**2}))
     limit = 4 * 1024**2
@@ -170,7 +170,7 @@ def test_batch_gets_consecutive_offsets_and_own_properties(peer: Peer) -> None:
         assert message.unique_id is None
 
 
-def test_a_batch_is_known_by_its_flag_and_not_by_its_code(peer: Peer) -> None:
+def test_batch_is_recognised_by_flag_not_code(peer: Peer) -> None:
     header = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
     whole = stored(peer, peer.get(RequestCode.SEND_BATCH_MESSAGE, header, batch(1)))
     assert [message.stored_body for message in whole] == [batch(1)]
@@ -188,13 +188,13 @@ def test_batch_cannot_be_delayed_or_transactional(peer: Peer, fields: dict[str, 
 
 
 @pytest.mark.parametrize("body", [b"", b"x", batch()[:-1], batch() + b"\0"], ids=["empty", "garbage", "cut", "more"])
-def test_a_batch_that_cannot_be_read_stores_nothing(peer: Peer, body: bytes) -> None:
+def test_batch_that_cannot_be_read_stores_nothing(peer: Peer, body: bytes) -> None:
     response = peer.put("T", body, m="true")
     assert response.code in {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR}
     assert peer.broker.store.statistics().messages_put == 0
 
 
-def test_a_batch_whose_answer_would_be_too_long_stores_nothing(make_broker: MakeBroker) -> None:
+def test_batch_with_too_long_answer_stores_nothing(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"commit_log_file_size_bytes": 4 * 1024**2}))
     messages = [(0, b"", b"")] * 16_385
     assert peer.put("T", encode_batch(messages), m="true").code == ResponseCode.MESSAGE_ILLEGAL
@@ -202,13 +202,13 @@ def test_a_batch_whose_answer_would_be_too_long_stores_nothing(make_broker: Make
     assert peer.put("T", encode_batch(messages[1:]), m="true").code == ResponseCode.SUCCESS
 
 
-def test_a_batch_with_one_message_over_a_limit_stores_nothing(peer: Peer) -> None:
+def test_batch_with_illegal_message_stores_nothing(peer: Peer) -> None:
     body = encode_batch([(0, b"small", b""), (0, b"large", b"own\x01" + b"x" * 32_760)])
     assert peer.put("T", body, m="true").code == ResponseCode.MESSAGE_ILLEGAL
     assert peer.broker.store.statistics().messages_put == 0
 
 
-def test_a_batch_above_the_size_of_one_message_is_refused(make_broker: MakeBroker) -> None:
+def test_batch_above_message_limit_is_refused(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"max_message_size_bytes": 1000}))
     body = encode_batch([(0, bytes(400), b"")] * 3)
     assert peer.put("T", body, m="true").code == ResponseCode.MESSAGE_ILLEGAL
@@ -235,7 +235,7 @@ def test_every_answer_names_region_and_trace(peer: Peer, topic: str, fields: dic
 @pytest.mark.parametrize(
     "flags", [MessageSysFlag.COMPRESSED, MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZSTD]
 )
-def test_a_compressed_body_stays_as_it_is(peer: Peer, flags: int) -> None:
+def test_compressed_body_stays_as_it_is(peer: Peer, flags: int) -> None:
     """C.2 scenario 9, the broker's part."""
     (message,) = stored(peer, peer.put("T", b"anything", f=int(flags)))
     assert message.stored_body == b"anything"
@@ -247,7 +247,7 @@ def test_an_empty_body_is_taken(peer: Peer) -> None:
     assert message.stored_body == b""
 
 
-def test_the_tag_decides_what_a_filtered_pull_sees(peer: Peer) -> None:
+def test_tags_code_of_stored_message(peer: Peer) -> None:
     for tag in ("A", "ü", ""):
         peer.put("T", i=f"TAGS\x01{tag}" if tag else "")
     units = peer.broker.store.reader.queue_units("T", 0, 0, 3)
@@ -259,7 +259,7 @@ def test_wait_is_looked_at_and_not_stored(peer: Peer) -> None:
     assert message.encoded_properties == b"own\x01w\x02CLUSTER\x01DefaultCluster"
 
 
-def test_a_topic_with_many_tags_marks_its_messages(peer: Peer) -> None:
+def test_topic_with_many_tags_marks_its_messages(peer: Peer) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", topic_filter_type=TopicFilterType.MULTI_TAG))
     (message,) = stored(peer, peer.put("T"))
     assert message.sys_flag & MessageSysFlag.MULTI_TAGS
@@ -276,7 +276,7 @@ def test_a_topic_with_many_tags_marks_its_messages(peer: Peer) -> None:
         ("MYDELAY\x013", ResponseCode.SUCCESS),
     ],
 )
-def test_what_would_be_delivered_at_the_wrong_time_is_refused(peer: Peer, properties: str, code: int) -> None:
+def test_half_message_cannot_be_delayed(peer: Peer, properties: str, code: int) -> None:
     response = peer.put("T", i=properties)
     assert response.code == code
     if code != ResponseCode.SUCCESS:
@@ -285,14 +285,14 @@ def test_what_would_be_delivered_at_the_wrong_time_is_refused(peer: Peer, proper
 
 
 @pytest.mark.parametrize(("seconds", "text"), [("soon", "is not a number"), ("259201", "max delay 259200000ms")])
-def test_a_time_that_cannot_be_kept_is_refused(peer: Peer, seconds: str, text: str) -> None:
+def test_time_that_cannot_be_kept_is_refused(peer: Peer, seconds: str, text: str) -> None:
     response = peer.put("T", i=f"TIMER_DELAY_SEC\x01{seconds}")
     assert response.code == ResponseCode.MESSAGE_ILLEGAL
     assert text in (response.remark or "")
 
 
 @pytest.mark.parametrize(("common", "own"), [("TIMER_DELAY_SEC\x013", {}), ("", {"TIMER_DELIVER_MS": "17"})])
-def test_a_batch_that_names_a_time_is_refused(peer: Peer, common: str, own: dict[str, str]) -> None:
+def test_batch_that_names_time_is_refused(peer: Peer, common: str, own: dict[str, str]) -> None:
     body = encode_batch([(0, b"first", b""), (0, b"second", encode_properties(own))])
     response = peer.put("T", body, i=common, m="true")
     assert response.code == ResponseCode.MESSAGE_ILLEGAL
@@ -300,7 +300,7 @@ def test_a_batch_that_names_a_time_is_refused(peer: Peer, common: str, own: dict
     assert peer.broker.store.commit_log.max_offset == 0
 
 
-def test_delayed_message_goes_to_level_queue_and_names_both(peer: Peer) -> None:
+def test_delayed_message_is_stored_in_level_queue(peer: Peer) -> None:
     """C.2 scenario 14."""
     peer.put("T", i="DELAY\x013")
     response = peer.put("T", queue_id=2, i="TAGS\x01A\x02WAIT\x01true\x02DELAY\x013")
@@ -318,7 +318,7 @@ def test_delayed_message_goes_to_level_queue_and_names_both(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("level", ["19", "99", "+99", "2147483648"])
-def test_a_level_above_the_highest_is_the_highest(peer: Peer, level: str) -> None:
+def test_level_above_highest_is_highest(peer: Peer, level: str) -> None:
     """C.2 scenario 15."""
     (message,) = stored(peer, peer.put("T", i=f"DELAY\x01{level}"))
     assert (message.topic, message.queue_id) == ("SCHEDULE_TOPIC_XXXX", 17)
@@ -326,13 +326,13 @@ def test_a_level_above_the_highest_is_the_highest(peer: Peer, level: str) -> Non
 
 
 @pytest.mark.parametrize("level", ["0", "-1", ""])
-def test_a_level_of_0_or_below_delays_nothing(peer: Peer, level: str) -> None:
+def test_level_of_0_or_below_delays_nothing(peer: Peer, level: str) -> None:
     (message,) = stored(peer, peer.put("T", i=f"DELAY\x01{level}"))
     assert message.topic == "T"
 
 
 @pytest.mark.parametrize("level", ["x", "1.5", "1s", "9" * 5000])
-def test_a_level_that_is_no_number_is_refused(peer: Peer, level: str) -> None:
+def test_level_that_is_no_number_is_refused(peer: Peer, level: str) -> None:
     assert peer.put("T", i=f"DELAY\x01{level}").code == ResponseCode.MESSAGE_ILLEGAL
 
 
@@ -364,9 +364,7 @@ def test_retry_with_leftover_transaction_flag_is_ordinary(peer: Peer) -> None:
         ({}, 407, False),
     ],
 )
-def test_send_to_retry_topic_over_attempt_limit_is_dead_letter(
-    peer: Peer, fields: dict[str, Any], version: int, is_dead: bool
-) -> None:
+def test_exhausted_retry_becomes_dead_letter(peer: Peer, fields: dict[str, Any], version: int, is_dead: bool) -> None:
     """C.4 row 1."""
     header = {"a": "P", "b": "%RETRY%G", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "DELAY\x015"}
     response = peer.get(RequestCode.SEND_MESSAGE_V2, {**header, **fields}, b"x", version=version)
@@ -382,14 +380,14 @@ def test_send_to_retry_topic_over_attempt_limit_is_dead_letter(
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
 
 
-def test_dead_letter_response_names_the_requested_queue(peer: Peer) -> None:
+def test_dead_letter_response_names_requested_queue(peer: Peer) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="%RETRY%G"))
     response = peer.put("%RETRY%G", queue_id=5, j=16)
     (message,) = stored(peer, response)
     assert (response.ext_fields["queueId"], message.queue_id) == ("5", 0)
 
 
-def test_a_retry_topic_needs_a_group_that_may_be_created(make_broker: MakeBroker) -> None:
+def test_retry_topic_needs_creatable_group(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker(auto_create_group=False))
     assert peer.put("%RETRY%unknown").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     peer = Peer(make_broker(auto_create_group=True))
@@ -397,13 +395,13 @@ def test_a_retry_topic_needs_a_group_that_may_be_created(make_broker: MakeBroker
     assert peer.broker.groups.settings.get("unknown") is not None
 
 
-def test_a_read_only_topic_still_stores_what_is_sent(peer: Peer) -> None:
+def test_read_only_topic_still_stores(peer: Peer) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", perm=4))
     assert peer.put("T").code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("missing", ["a", "b", "c", "d", "e", "f", "g", "h"])
-def test_a_header_without_a_field_it_needs_is_refused_by_name(peer: Peer, missing: str) -> None:
+def test_missing_header_field_is_named(peer: Peer, missing: str) -> None:
     header = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
     del header[missing]
     response = peer.get(RequestCode.SEND_MESSAGE_V2, header)
@@ -412,7 +410,7 @@ def test_a_header_without_a_field_it_needs_is_refused_by_name(peer: Peer, missin
     assert f"'{missing}'" in response.remark
 
 
-def test_what_is_stored_is_counted(peer: Peer) -> None:
+def test_stored_messages_are_counted(peer: Peer) -> None:
     peer.put("T", b"12345")
     peer.put("T", batch(3), m="true")
     peer.put("T", queue_id=99)
@@ -422,14 +420,14 @@ def test_what_is_stored_is_counted(peer: Peer) -> None:
     assert statistics.failed_requests == 1
 
 
-def test_nothing_is_logged_for_a_stored_message(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_for_stored_message(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     peer.put("T")
     with caplog.at_level(logging.DEBUG):
         peer.put("T")
     assert not caplog.records
 
 
-async def test_sync_durability_send_waits_for_flush_unless_opted_out(
+async def test_sync_send_waits_unless_opted_out(
     make_broker: MakeBroker,
 ) -> None:
     peer = Peer(make_broker({"durability": Durability.SYNC}))
@@ -455,11 +453,11 @@ async def test_sync_durability_send_waits_for_flush_unless_opted_out(
 @pytest.mark.parametrize(
     ("asked", "version", "limit"), [(None, 407, 9), (2, 407, 2), (2, 121, 2), (2, 120, 9), (0, 407, 0)]
 )
-def test_a_client_may_choose_the_limit_from_version_3_4_9_on(asked: int | None, version: int, limit: int) -> None:
+def test_client_chooses_retry_limit_since_3_4_9(asked: int | None, version: int, limit: int) -> None:
     assert retry_limit(SubscriptionGroupConfig(group_name="G", retry_max_times=9), asked, version) == limit
 
 
-def test_a_dead_letter_topic_is_made_once_with_one_queue(peer: Peer) -> None:
+def test_dead_letter_topic_is_created_once(peer: Peer) -> None:
     topics = peer.broker.topics
     assert ensure_dead_letter_topic(topics, "G") == "%DLQ%G"
     made = topics.get("%DLQ%G")
@@ -469,7 +467,7 @@ def test_a_dead_letter_topic_is_made_once_with_one_queue(peer: Peer) -> None:
     assert topics.get("%DLQ%G") is made
 
 
-def test_a_group_too_long_for_a_topic_has_no_dead_letter_topic(peer: Peer) -> None:
+def test_too_long_group_has_no_dead_letter_topic(peer: Peer) -> None:
     with pytest.raises(IllegalNameError):
         ensure_dead_letter_topic(peer.broker.topics, "g" * 125)
     assert peer.broker.topics.get("%DLQ%" + "g" * 125) is None

@@ -74,9 +74,7 @@ def test_sent_back_message_keeps_its_identity_while_delayed(peer: Peer, failed: 
 @pytest.mark.parametrize(
     ("reconsume_times", "asked", "level"), [(0, 0, 3), (1, 0, 4), (14, 0, 17), (15, 0, 18), (3, 2, 2), (0, 99, 18)]
 )
-def test_retry_delay_grows_per_failure_unless_consumer_sets_it(
-    peer: Peer, reconsume_times: int, asked: int, level: int
-) -> None:
+def test_retry_delay_grows_unless_set(peer: Peer, reconsume_times: int, asked: int, level: int) -> None:
     """C.2 scenarios 40 and 42."""
     offset = offset_of(peer.put("T", j=reconsume_times))
     send_back(peer, offset, level=asked)
@@ -85,7 +83,7 @@ def test_retry_delay_grows_per_failure_unless_consumer_sets_it(
     assert message.reconsume_times == reconsume_times + 1
 
 
-def test_a_negative_level_makes_a_dead_letter_at_once(peer: Peer, failed: int) -> None:
+def test_negative_level_makes_dead_letter(peer: Peer, failed: int) -> None:
     """C.2 scenario 42."""
     assert send_back(peer, failed, level=-1).code == ResponseCode.SUCCESS
     message = only(peer.broker, DLQ)
@@ -110,7 +108,7 @@ def test_a_negative_level_makes_a_dead_letter_at_once(peer: Peer, failed: int) -
         (1, {"maxReconsumeTimes": 1, "level": 5}, True),
     ],
 )
-def test_after_the_last_retry_a_message_is_a_dead_letter(
+def test_message_after_last_retry_is_dead_letter(
     peer: Peer, reconsume_times: int, fields: dict[str, Any], is_dead: bool
 ) -> None:
     """C.2 scenario 41."""
@@ -141,20 +139,20 @@ def test_dead_letter_names_original_topic_and_record(peer: Peer, failed: int) ->
     assert len(names) == len(set(names)), "a message that goes round must not grow"
 
 
-def test_what_messages_claim_to_come_from_fills_no_table(peer: Peer) -> None:
+def test_invented_origins_are_not_counted(peer: Peer) -> None:
     for number in range(3):
         put = peer.put("T", i=f"RETRY_TOPIC\x01made-up-{number}")
         assert send_back(peer, offset_of(put)).code == ResponseCode.SUCCESS
     assert peer.broker.statistics.sent_back_by_group == {}
 
 
-def test_the_group_decides_where_the_client_says_nothing(peer: Peer, failed: int) -> None:
+def test_group_decides_where_client_says_nothing(peer: Peer, failed: int) -> None:
     peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_max_times=0))
     send_back(peer, failed)
     assert count(peer.broker, DLQ) == 1
 
 
-def test_a_group_without_retry_queues_drops_its_messages(peer: Peer, failed: int) -> None:
+def test_group_without_retry_queues_drops_its_messages(peer: Peer, failed: int) -> None:
     peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=0))
     before = peer.broker.store.statistics().messages_put
     assert send_back(peer, failed).code == ResponseCode.SUCCESS
@@ -162,7 +160,7 @@ def test_a_group_without_retry_queues_drops_its_messages(peer: Peer, failed: int
     assert peer.broker.topics.get(RETRY) is None
 
 
-def test_a_group_that_may_not_be_made_is_refused(make_broker: MakeBroker) -> None:
+def test_uncreatable_group_is_refused(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker(auto_create_group=False))
     response = send_back(peer, offset_of(peer.put("T")))
     assert response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -177,13 +175,13 @@ def test_invalid_group_is_rejected_without_creating_topic(peer: Peer, failed: in
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 10**9, 2**63 - 1])
-def test_a_record_that_is_not_there_is_refused(peer: Peer, failed: int, offset: int) -> None:
+def test_record_that_is_not_there_is_refused(peer: Peer, failed: int, offset: int) -> None:
     response = send_back(peer, offset)
     assert response.code == ResponseCode.SYSTEM_ERROR
     assert response.remark == f"look message by offset failed, {offset}"
 
 
-def test_a_retry_topic_that_may_not_be_written_is_refused(peer: Peer, failed: int) -> None:
+def test_unwritable_retry_topic_is_refused(peer: Peer, failed: int) -> None:
     peer.broker.topics.put(TopicConfig(topic_name=RETRY, perm=4))
     response = send_back(peer, failed)
     assert response.code == ResponseCode.NO_PERMISSION
@@ -207,14 +205,14 @@ def test_send_back_uses_only_existing_retry_queues(peer: Peer, failed: int) -> N
     assert peer.broker.store.reader.max_offset_in_queue(RETRY, 0) == 30
 
 
-def test_a_retry_topic_in_unit_mode_is_marked(peer: Peer, failed: int) -> None:
+def test_retry_topic_in_unit_mode_is_marked(peer: Peer, failed: int) -> None:
     send_back(peer, failed, unitMode="true")
     config = peer.broker.topics.get(RETRY)
     assert config is not None
     assert config.topic_sys_flag == 2
 
 
-def test_what_is_sent_back_is_counted_for_the_first_topic(peer: Peer, failed: int) -> None:
+def test_send_back_counts_for_first_topic(peer: Peer, failed: int) -> None:
     send_back(peer, failed)
     send_back(peer, failed, level=-1)
     send_back(peer, 10**9)
@@ -225,7 +223,7 @@ def test_what_is_sent_back_is_counted_for_the_first_topic(peer: Peer, failed: in
 
 
 @pytest.mark.parametrize("level", [0, -1])
-def test_what_the_store_refuses_is_an_error_for_the_consumer(peer: Peer, failed: int, level: int) -> None:
+def test_refused_store_is_error_for_consumer(peer: Peer, failed: int, level: int) -> None:
     body = b"own\x01" + b"x" * (32_767 - 40)
     offset = offset_of(peer.put("T", i=body.decode()))
     response = send_back(peer, offset, level=level)
