@@ -42,21 +42,6 @@ class FlushPlan:
         checkpoint: what ``run`` writes at the end, and where.
     """
 
-    __slots__ = (
-        "_changed",
-        "_directories",
-        "_file_system",
-        "_files",
-        "_on_failure",
-        "_sequences",
-        "checkpoint",
-        "complete",
-        "flushed_offset",
-        "log",
-        "queue_positions",
-        "store_timestamp",
-    )
-
     def __init__(self, file_system: FileSystem, on_failure: Callable[[StoreError], None] | None = None) -> None:
         """Make an empty plan; ``on_failure`` is called in the thread of ``run``."""
         self._file_system = file_system

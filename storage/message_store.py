@@ -1,7 +1,7 @@
 """The store as the broker uses it: open, append, read, flush and close.
 
 One thread owns a store and calls all its methods; only ``FlushPlan.run`` may run in another thread.  Only ``open``,
-``close``, ``flush``, ``delete_topic``, ``destroy`` and ``FlushPlan.run`` wait for the disk.
+``close``, ``flush``, ``delete_topic`` and ``FlushPlan.run`` wait for the disk.
 Source: DefaultMessageStore.java; store.md 2, 5, 7.
 """
 
@@ -291,26 +291,6 @@ class MessageStore:
         if exists or any(queue.files.files for queue in self.queues.of_topic(topic)):
             record = DiskWork(partial(self.deleted.add, topic, self.commit_log.max_offset))
         return (yield from self.queues.destroy_topic(topic, record, self._dispatcher.forget))
-
-    def destroy(self) -> None:
-        """Close the store and delete log, queues, index and checkpoint; tables in ``config/`` stay.
-
-        Raises:
-            StoreError: something cannot be deleted.
-        """
-        self._require_open()
-        self._refusal.closed()
-        try:
-            for queue in self.queues:
-                queue.destroy()
-                self.queues.remove_if_empty(queue.topic)
-            self.commit_log.files.remove_directory()
-            self.deleted.restrict(0, 0)
-            self._directory.delete_leftovers()
-            self._directory.mark_closed()
-        finally:
-            self._forget()
-            self._directory.release()
 
     @property
     def has_failed(self) -> bool:

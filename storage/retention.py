@@ -339,32 +339,6 @@ class Retention:
         if refusals:
             raise refusals[0]
 
-    def run(self) -> int:
-        """Do one whole run here, waiting for the disk, and return how many commit log files were deleted.
-
-        The broker spreads the same steps over time instead, and continues after one of them fails, see
-        ``RetentionService``.
-
-        Raises:
-            StoreError: the disk reports an error; a later run starts again.
-        """
-        self.finish_held()
-        reasons = self.plan()
-        for reason in reasons:
-            self._finish(self.delete_log_file(reason))
-        if self.is_behind:
-            queues = self.queues_behind
-            self.correct_queues(queues)
-            while deletion := self.delete_queue_files(queues):
-                self._finish(deletion)
-            self.follow()
-        return len(reasons)
-
-    def _finish(self, deletion: Deletion) -> None:
-        self.held.append(deletion)  # also if the deletion failed
-        if deletion.finish():
-            self.held.remove(deletion)
-
 
 def _read_starts(queues: Sequence[tuple[Sequence[MappedFile], int]], log_start: int) -> None:
     """Read the units of queues, of which files and end are given, that a search for the start of the log reads."""

@@ -10,7 +10,6 @@ Source: DefaultMessageStore.java, load, start, shutdown; store.md 1, 5.1.
 import errno
 import fcntl
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -135,29 +134,6 @@ class StoreDirectory:
         """
         entries = list_store_directory(self._file_system, self.index)
         return [entry.name for entry in entries if entry.is_file and entry.name.isascii() and entry.name.isdecimal()]
-
-    def delete_index_files(self, names: Iterable[str]) -> None:
-        """Delete index files; a broker rebuilds them from the commit log.
-
-        Raises:
-            StoreError: one cannot be deleted.
-        """
-        for name in names:
-            with translated("delete", self.index / name):
-                self._file_system.unlink(self.index / name)
-        if self._file_system.exists(self.index):
-            with translated("sync", self.index):
-                self._file_system.sync_directory(self.index)
-
-    def delete_leftovers(self) -> None:
-        """Delete the index and the checkpoint of a store whose log and queues are deleted.
-
-        Raises:
-            StoreError: something cannot be deleted.
-        """
-        self.delete_index_files(self.index_names())
-        with translated("delete", self.checkpoint):
-            self._file_system.unlink(self.checkpoint)
 
     def _make_root(self) -> None:
         """Create the root and sync its directory entry, without which a power cut could lose the whole store."""

@@ -60,21 +60,6 @@ class LogScan:
         stopped_by: why the walk has ended.
     """
 
-    __slots__ = (
-        "_check_crc",
-        "_log",
-        "_progress",
-        "_report_at",
-        "_stop",
-        "_walk",
-        "damage",
-        "end",
-        "records",
-        "start",
-        "stopped_by",
-        "store_timestamp",
-    )
-
     def __init__(
         self,
         log: CommitLog,

@@ -24,6 +24,7 @@ from tests.powercut.deciding import Decided, Deciding
 from tests.powercut.expected import DeletedFiles, Intent, Stored, records_of, stored_record
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from tests.powercut.sending import MAX_BODY, TOPICS
+from tests.unit.storage.making import run
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
 from triomq.protocol.record.index_unit import key_hash
@@ -155,7 +156,7 @@ class Life(Deciding):
             self.disk.capacity_bytes = self.store.check_disk().used_bytes * 10 // 9
         files = self.store.commit_log.files.files
         self.deleted_files.going = files[len(retention.plan())].start if files else 0
-        retention.run()
+        run(retention)
         self.disk.capacity_bytes = 1024**4
         for queue in self.store.queues:
             first = queue.unit(queue.min_offset)

@@ -20,6 +20,7 @@ from triomq.storage.index.message_index import IndexMatches
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import finish
 from triomq.storage.recovery.recovery import RecoveryReport
+from triomq.storage.retention import Deletion, Retention
 
 SMALL: Final[dict[str, Any]] = {
     "commit_log_file_size_bytes": 65536,
@@ -219,6 +220,33 @@ def matches(
 ) -> IndexMatches:
     """What a search in the index finds."""
     return finish(store.index.search(topic, key, most, begin, end))
+
+
+def discard(store: MessageStore) -> None:
+    """Close a store and delete its directory."""
+    store.close()
+    shutil.rmtree(store.config.root)
+
+
+def run(retention: Retention) -> int:
+    """Do the steps of ``RetentionService`` at once; return how many commit log files were deleted."""
+
+    def finish_later(deletion: Deletion) -> None:
+        retention.held.append(deletion)  # also if the deletion fails
+        if deletion.finish():
+            retention.held.remove(deletion)
+
+    retention.finish_held()
+    reasons = retention.plan()
+    for reason in reasons:
+        finish_later(retention.delete_log_file(reason))
+    if retention.is_behind:
+        queues = retention.queues_behind
+        retention.correct_queues(queues)
+        while deletion := retention.delete_queue_files(queues):
+            finish_later(deletion)
+        retention.follow()
+    return len(reasons)
 
 
 def report(store: MessageStore) -> RecoveryReport:

@@ -131,28 +131,6 @@ def test_a_failed_open_gives_the_lock_back(maker: StoreMaker, faulty: FaultyFile
     put(store)
 
 
-def test_destroying_removes_the_messages_and_keeps_the_tables(maker: StoreMaker) -> None:
-    store = maker()
-    put(store)
-    store.delete_topic("T")
-    put(store)
-    root = store.config.root
-    (root / "index").mkdir()
-    (root / "index" / "20260101000000000").write_bytes(b"")
-    (root / "index" / "notes").write_bytes(b"")
-    (root / "config" / "topics.json").write_bytes(b"{}")
-    store.destroy()
-    left = names(root)
-    assert "config/topics.json" in left
-    assert "index/notes" in left
-    assert not [
-        name for name in left if name.startswith(("commitlog", "consumequeue", "index/2", "checkpoint", "abort"))
-    ]
-    again = maker()
-    assert put(again).physical_offset == 0
-    assert maker(maker.killed_copy(again)).reader.max_offset_in_queue("T", 0) == 1
-
-
 def test_statistics_are_a_snapshot(maker: StoreMaker) -> None:
     store = maker()
     store.queue("U", 0)

@@ -6,7 +6,18 @@ from typing import Final
 
 import pytest
 
-from tests.unit.storage.making import StoreMaker, bodies, body, filled, log_file, overwrite, put, queue_file, report
+from tests.unit.storage.making import (
+    StoreMaker,
+    bodies,
+    body,
+    discard,
+    filled,
+    log_file,
+    overwrite,
+    put,
+    queue_file,
+    report,
+)
 from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT
 from triomq.protocol.record.properties import encode_properties
@@ -33,7 +44,7 @@ def test_queues_that_are_gone_are_built_again(maker: StoreMaker) -> None:
         store = filled(maker)
         wanted = bodies(store, "T"), bodies(store, "U")
         copy = maker.killed_copy(store)
-        store.destroy()
+        discard(store)
         if clean:
             (copy / "abort").unlink()
         shutil.rmtree(copy / "consumequeue")
@@ -53,7 +64,7 @@ def test_lost_queue_is_rebuilt_if_walk_meets_it(maker: StoreMaker) -> None:
         store.flush()
         wanted = bodies(store, "U") if meets else []
         copy = maker.killed_copy(store)
-        store.destroy()
+        discard(store)
         shutil.rmtree(copy / "consumequeue" / "U")
         again = maker(copy)
         assert report(again).scan_start > 0
@@ -123,7 +134,7 @@ def test_misplaced_files_of_another_queue_are_rebuilt(maker: StoreMaker, clean: 
 def test_tags_codes_can_be_computed_by_the_caller(maker: StoreMaker) -> None:
     store = filled(maker, 2)
     copy = maker.killed_copy(store)
-    store.destroy()
+    discard(store)
     shutil.rmtree(copy / "consumequeue")
     again = MessageStore(
         maker.describe(copy).config, clock_ms=maker.clock, tags_code_of=lambda record: record.queue_offset + 77
@@ -281,4 +292,4 @@ def test_records_of_a_deleted_topic_mend_no_units(maker: StoreMaker) -> None:
         again = maker(copy)
         assert report(again).units_added == 0
         assert bodies(again) == wanted
-        store.destroy()
+        discard(store)

@@ -19,6 +19,7 @@ from tests.unit.storage.making import (
     log_file,
     put,
     queue_file,
+    run,
 )
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.record import decode_records
@@ -140,7 +141,7 @@ def test_log_queues_and_minimum_follow_one_another(maker: StoreMaker) -> None:
     before = bodies(store)
     begin = {queue: queue.max_offset for queue in store.queues}
     make_old(maker, store, 2)
-    assert requested(store).run() == 2
+    assert run(requested(store)) == 2
     assert log_files(store)[0] == 2 * LOG_FILE == store.commit_log.min_offset
     for queue in store.queues:
         unit = queue.unit(queue.min_offset)
@@ -159,7 +160,7 @@ def test_the_newest_files_stay_whatever_their_age(maker: StoreMaker) -> None:
     store = filled(maker, 300)
     make_old(maker, store, 99, hours=1000)
     newest = log_files(store)[-1]
-    assert requested(store).run() == len(store.commit_log.files.files) + len(range(0, newest, LOG_FILE)) - 1
+    assert run(requested(store)) == len(store.commit_log.files.files) + len(range(0, newest, LOG_FILE)) - 1
     assert log_files(store) == [newest]
     for queue in store.queues:
         assert len(queue.files.files) == 1
@@ -176,7 +177,7 @@ def test_queue_whose_messages_all_gone_keeps_numbers(maker: StoreMaker) -> None:
     for number in range(200):
         put(store, body=body(number))
     make_old(maker, store, 2)
-    requested(store).run()
+    run(requested(store))
     assert store.reader.min_offset_in_queue("Gone", 0) == store.reader.max_offset_in_queue("Gone", 0) == 100
     assert [path.name[-4:] for path in (store.config.root / "consumequeue/Gone/0").iterdir()] == ["1000"]
     assert put(store, "Gone").queue_offset == 100
@@ -234,12 +235,12 @@ def test_full_disk_deletes_young_files_and_accepts_messages(
     disk(DiskSpace(91 * LOG_FILE, total - 91 * LOG_FILE))
     retention = Retention(store)
     before = len(log_files(store))
-    assert retention.run() == 6
+    assert run(retention) == 6
     assert before - len(log_files(store)) == 6
     with pytest.raises(StoreError, match="91 % full"):
         put(store)
     disk(DiskSpace(85 * LOG_FILE, total - 85 * LOG_FILE))
-    assert retention.run() == 0
+    assert run(retention) == 0
     put(store)
 
 
@@ -250,7 +251,7 @@ def test_reader_of_deleted_file_unaffected_and_space_freed(
     make_old(maker, store, 1)
     found = store.reader.get_message(("T", 0), 0, 32)
     retention = requested(store)
-    assert retention.run() == 1
+    assert run(retention) == 1
     assert not log_file(store.config.root, 0).exists()
     gc.collect()
     assert decode_records(found.buffers[0])[0].stored_body == body(0)
@@ -275,14 +276,14 @@ def test_failed_deletion_stops_the_run_and_is_retried(maker: StoreMaker, faulty:
     faulty.code = errno.EROFS
     faulty.fails = lambda number, name, path: name == "unlink"
     with pytest.raises(StoreError, match=r"cannot delete .*commitlog/0+: Read-only"):
-        retention.run()
+        run(retention)
     assert bodies(store) == before
     faulty.fails = lambda number, name, path: name == "unlink" and "consumequeue" in str(path)
     with pytest.raises(StoreError, match=r"cannot delete .*consumequeue"):
-        retention.run()
+        run(retention)
     assert store.commit_log.min_offset == 2 * LOG_FILE
     faulty.fails = lambda number, name, path: False
-    assert retention.run() == 0
+    assert run(retention) == 0
     assert not queue_file(store.config.root, "T", 0).exists()
     put(store)
 
@@ -293,7 +294,7 @@ def test_each_deletion_is_on_disk_before_next(maker: StoreMaker, faulty: FaultyF
         put(store, body=body(number))
     make_old(maker, store, 4)
     faulty.calls.clear()
-    requested(store).run()
+    run(requested(store))
     calls = [(name, path) for name, path in faulty.calls if name in {"unlink", "sync_directory"}]
     assert len(calls) >= 10
     for (name, path), (following, directory) in zip(calls[::2], calls[1::2], strict=True):
@@ -312,11 +313,11 @@ def test_uncertain_deletion_is_repeated_before_the_next(maker: StoreMaker, fault
     faulty.fails = lambda number, name, path: (name, path) == ("sync_directory", directory)
     for _ in range(2):
         with pytest.raises(StoreError, match="cannot sync"):
-            retention.run()
+            run(retention)
         assert store.commit_log.min_offset == LOG_FILE
     faulty.fails = lambda number, name, path: False
     faulty.calls.clear()
-    assert retention.run() == 3
+    assert run(retention) == 3
     first = next(call for call in faulty.calls if call[0] in {"unlink", "sync_directory"})
     assert first == ("sync_directory", directory)
     assert retention.held == []
@@ -336,7 +337,7 @@ def test_next_run_deletes_remains_of_killed_run(maker: StoreMaker) -> None:
     again = maker(maker.killed_copy(store))
     assert again.reader.min_offset_in_queue("T", 0) > 50
     assert queue_file(again.config.root, "T", 0).exists()
-    assert Retention(again).run() == 0
+    assert run(Retention(again)) == 0
     assert not queue_file(again.config.root, "T", 0).exists()
 
 
@@ -344,12 +345,12 @@ def test_log_begin_announced_once_and_after_queue_cleanup(maker: StoreMaker) -> 
     store = filled(maker, 400)
     seen: list[tuple[int, bool]] = []
     retention = Retention(store, [lambda begin: seen.append((begin, queue_file(store.config.root, "T", 0).exists()))])
-    retention.run()
+    run(retention)
     make_old(maker, store, 3)
-    retention.run()
+    run(retention)
     retention.request()
-    retention.run()
-    retention.run()
+    run(retention)
+    run(retention)
     assert seen == [(0, True), (3 * LOG_FILE, False)]
 
 
@@ -363,9 +364,9 @@ def test_a_follower_that_fails_is_told_again(maker: StoreMaker) -> None:
 
     retention = Retention(store, [follower])
     with pytest.raises(StoreError, match="not now"):
-        retention.run()
+        run(retention)
     assert retention.is_behind
-    retention.run()
+    run(retention)
     assert not retention.is_behind
 
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 import pytest
 
 from tests.records import make_record
-from tests.unit.storage.making import BORN, HOST, StoreMaker, put
+from tests.unit.storage.making import BORN, HOST, StoreMaker, discard, put
 from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.layout import record_size
@@ -134,7 +134,7 @@ def test_step_of_clock_is_forgotten_with_log(maker: StoreMaker) -> None:
     put(store)
     maker.clock.now_ms -= 86_400_000
     put(store)
-    store.destroy()
+    discard(store)
     assert maker().commit_log.clock_steps.all == ()
 
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.unit.storage.making import StoreMaker, put
+from tests.unit.storage.making import StoreMaker, discard, put
 from triomq.protocol.java import tags_code
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.intact_record import are_intact
@@ -330,5 +330,5 @@ def test_missing_consume_queue_file_advances_reader_to_next(store: MessageStore)
 def test_views_stay_valid_when_topic_and_store_gone(store: MessageStore) -> None:
     put(store, body=b"still here")
     view = store.reader.get_message(("T", 0), 0, 1).buffers[0]
-    store.destroy()
+    discard(store)
     assert decode_records(view)[0].stored_body == b"still here"

@@ -61,7 +61,6 @@ def test_lost_message_has_time_of_next_one(maker: StoreMaker) -> None:
         lambda store: store.dispatch_flushed(),
         lambda store: store.check_disk(),
         lambda store: store.delete_topic("T"),
-        lambda store: store.destroy(),
         lambda store: store.flush(),
     ],
 )
