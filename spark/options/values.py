@@ -67,51 +67,37 @@ def choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def plain(text: str) -> str:
-    """Return the text unchanged."""
-    return text
+def _checked(check: Callable[[str], object], refusal: str) -> Callable[[str], str]:
+    """Make a parser that returns the text without outer spaces, or says ``refusal`` if ``check`` raises."""
+
+    def parse(text: str) -> str:
+        text = text.strip()
+        try:
+            check(text)
+        except TriomqError:
+            raise ValueError(refusal) from None
+        return text
+
+    return parse
+
+
+credentials: Final = _checked(check_source, "does not name a source")
+topic: Final = _checked(validate_topic, "is not a topic name: letters, digits, %, |, -, _, at most 127")
+group: Final = _checked(validate_group, "is not a group name: letters, digits, %, |, -, _, at most 255, no default")
+tags: Final = _checked(TagFilter.parse_strictly, "is not a tag expression: A || B, or *")
+_addresses: Final = _checked(parse_namesrv, "must be host:port, or several of them joined by ;")
 
 
 def name_server(text: str) -> str:
     """Read ``host:port;host:port``."""
     if _ADDRESSES.fullmatch(text) is None:  # errors show addresses, so nothing else may pass as one
         raise ValueError("has characters that an address cannot have")
-    return _checked(text, lambda: parse_namesrv(text), "must be host:port, or several of them joined by ;")
-
-
-def credentials(text: str) -> str:
-    """Check the source of an account."""
-    return _checked(text.strip(), lambda: check_source(text.strip()), "does not name a source")
-
-
-def secret(text: str) -> str:
-    """Read a part of an account."""
-    return text.strip()
+    return _addresses(text)
 
 
 def topics(text: str) -> tuple[str, ...]:
     """Read topic names joined by commas."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in names:
-        topic(name)
-    return names
-
-
-def topic(text: str) -> str:
-    """Read a topic's name."""
-    return _checked(text, lambda: validate_topic(text), "is not a topic name: letters, digits, %, |, -, _, at most 127")
-
-
-def group(text: str) -> str:
-    """Read a group's name."""
-    return _checked(
-        text, lambda: validate_group(text), "is not a group name: letters, digits, %, |, -, _, at most 255, no default"
-    )
-
-
-def tags(text: str) -> str:
-    """Read a tag expression."""
-    return _checked(text, lambda: TagFilter.parse_strictly(text), "is not a tag expression: A || B, or *")
+    return tuple(dict.fromkeys(topic(name) for name in text.split(",")))
 
 
 def sql(text: str) -> Sql:
@@ -205,11 +191,3 @@ def _json(text: str) -> Any:
     except ValueError as exc:
         where = f" at position {exc.pos}" if isinstance(exc, json.JSONDecodeError) else ""
         raise ValueError(f"is not JSON{where}") from None
-
-
-def _checked(text: str, check: Callable[[], object], refusal: str) -> str:
-    try:
-        check()
-    except TriomqError:
-        raise ValueError(refusal) from None
-    return text
