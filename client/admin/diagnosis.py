@@ -258,7 +258,7 @@ def _about_lag(state: GroupState, now_ms: int) -> Iterator[Finding]:
 
 
 def _is_pulled(queue: QueueState, now_ms: int) -> bool:
-    """Whether a pull consumer, which is no member, gets on with the queue; only triomq's brokers report it."""
+    """Whether a pull consumer, which is no member, makes progress in the queue; only triomq's brokers report it."""
     is_recent = queue.progress_ms is not None and now_ms - queue.progress_ms <= STALL_AFTER_S * 1000
     return queue.stall is not None and queue.stall.cause is StallCause.NO_MEMBER and is_recent
 

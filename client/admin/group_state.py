@@ -335,7 +335,7 @@ async def _stall(
         return stall
     if lag.stalled_timestamp is not None:  # the broker detects stalls
         return stall if lag.stalled_timestamp else None
-    if _gets_on(report, lag.queue):
+    if _makes_progress(report, lag.queue):
         return None
     long_ago = Timestamp(round(report.now_ms - STALL_AFTER_S * 1000))
     try:
@@ -346,7 +346,7 @@ async def _stall(
     return stall if waits_long else None
 
 
-def _gets_on(report: GroupReport, queue: MessageQueue) -> bool:
+def _makes_progress(report: GroupReport, queue: MessageQueue) -> bool:
     """Whether an owner reports that it recently handled messages of the queue with success."""
     for client_id, held in report.owners(queue):
         is_recent = report.now_ms - held.last_consume_timestamp <= STALL_AFTER_S * 1000

@@ -121,8 +121,8 @@ class LitePullConsumer(QueueQueries):
     async def subscribe(self, topic: str, expression: FilterExpression = SUBSCRIBE_ALL) -> None:
         """Consume a topic as a member of the group, or change the expression of a subscribed topic.
 
-        Returns once the queues are assigned; a broker that cannot be reached is asked again
-        and again, see :meth:`wait_assigned`.  Cached messages of an earlier expression may still be polled.
+        Returns once the queues are assigned; requests to an unreachable broker are
+        repeated, see :meth:`wait_assigned`.  Cached messages of an earlier expression may still be polled.
 
         Raises:
             IllegalNameError: the topic's name.

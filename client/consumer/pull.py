@@ -210,7 +210,8 @@ class PullConsumer(QueueQueries):
             expression: which messages: tags, or ``Sql(...)``.
             max_messages: upper limit; brokers also have one, normally 32.
             wait_s: how long the broker may wait for a message.
-            max_bytes: at most so many bytes of messages; triomq's brokers then return more than 32, Apache's ignore it.
+            max_bytes: upper limit of their bytes, with which triomq's brokers return more than 32 messages; Apache's
+                ignore it.
 
         Raises:
             ConfigError: a negative offset or time, or ``max_messages`` below 1.

@@ -22,7 +22,7 @@ from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.message import Message
 
-_MAX_REQUESTS: Final = 2  # in flight for each topic: one is stored while the next one is on its way
+_MAX_REQUESTS: Final = 2  # in flight for each topic: one is stored while the next one is in transit
 _MAX_BATCH_BYTES: Final = 128 * 1024
 
 
@@ -102,14 +102,14 @@ class AutoBatch:
             ClientError: as :meth:`Producer.send`.
         """
         if self._observer is None:
-            return await self._join(message, message_id, properties)
+            return await self._put(message, message_id, properties).wait()
         outgoing = message_request(message, message_id, properties)
         with self._observer.sending(message.topic, outgoing) as stored:
-            result = await self._join(message, message_id, outgoing.properties)
+            result = await self._put(message, message_id, outgoing.properties).wait()
             stored(result)
         return result
 
-    async def _join(self, message: Message, message_id: str, properties: str) -> SendResult:
+    def _put(self, message: Message, message_id: str, properties: str) -> _Waiting:
         waiting = _Waiting(message, message_id, properties)
         key = message.topic, message.wait_store_ok
         queue = self._queues.get(key)
@@ -119,7 +119,7 @@ class AutoBatch:
         if queue.requests < _MAX_REQUESTS:
             queue.requests += 1
             self._nursery.start_soon(self._run, message.topic, queue)
-        return await waiting.wait()
+        return waiting
 
     async def _run(self, topic: str, queue: _TopicQueue) -> None:
         """Send waiting messages until none is left."""

@@ -114,7 +114,7 @@ def next_try(
         wait_s = max(_FIRST_PAUSE_S, min(settings.send_timeout_s - left_s, _MAX_PAUSE_S))
     if wait_s is None or settings.on_busy == "raise" or wait_s * spread + _LAST_TRY_S >= left_s:
         return None
-    return Retry(wait_s * spread, Attempts(attempts.brokers[-1:], 1))  # all brokers may be tried again
+    return Retry(wait_s * spread, Attempts(attempts.brokers[-1:], 1))  # all brokers become eligible again
 
 
 def _growing_pause_s(attempts: int) -> float:

@@ -179,7 +179,7 @@ class RemoteOffsetStore(OffsetStore):
     async def catch_up(self, queue: MessageQueue, position: QueueOffset) -> QueueOffset | None:
         """Return the stored progress of a doubtful queue if it is ahead of ``position``.
 
-        The other members hear of this one when it is back, and store their last progress a moment later: so the queue
+        The other members learn that this one is back, and store their last progress a moment later, so the queue
         stays doubtful for :data:`RETURN_S` after the broker's first answer.
         """
         stored = await self._requests.committed(queue)

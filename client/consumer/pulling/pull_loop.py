@@ -39,7 +39,7 @@ from triomq.protocol.units import QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
 
-#: Brokers hold a pull without messages; one that answers sooner than this is asked again after a delay.
+#: Brokers hold a pull without messages; after an answer that comes sooner than this, the next pull is delayed.
 _NOT_HELD_S: Final = 0.005
 _NOT_HELD_DELAY_S: Final = 0.05
 _IN_FLIGHT_CHECK_S: Final = 0.05
@@ -193,7 +193,7 @@ class PullLoop:
             except REMOTE_ERRORS as exc:
                 await self._wait_after(exc)
             else:
-                if not self.process_queue.dropped:  # while the answer was on its way
+                if not self.process_queue.dropped:  # while the answer was in transit
                     await self._accept(result, took_s)
                 del result  # else its messages, with their bodies, would stay during the next pull
         await trio.lowlevel.checkpoint()

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 import trio
 
 from tests.unit.client.consumer.fake_cluster import make_message
-from tests.unit.client.consumer.orderly_bench import OrderlyBench
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
 from triomq.client.consumer.processing.process_queue import ProcessQueue
@@ -66,15 +65,3 @@ class Bench:
 
     async def consumed(self, queue_offset: int) -> None:
         await self.until(lambda: self.queue.consumed_offset() == queue_offset)
-
-
-async def consume_beside(bench: Bench | OrderlyBench, messages: int) -> list[float]:
-    """Consume messages, and return how long another task that is always ready had to wait each time."""
-    gaps: list[float] = []
-    async with bench.running():
-        bench.pull(*range(messages))
-        while bench.queue.cached_messages:
-            before = trio.current_time()
-            await trio.lowlevel.checkpoint()
-            gaps.append(trio.current_time() - before)
-    return gaps

@@ -16,8 +16,15 @@ from triomq.client.consumer.config import LitePullConfig, StartPolicy
 from triomq.client.consumer.engine import END_LIMIT_S, Engine, Plan, open_group
 from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
 from triomq.client.consumer.pulling.progress import PollBuffer, Progress
+from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.protocol.bodies.client import ConsumeMessageDirectlyResult, ConsumeResult, ConsumerRunningInfo, MessageModel
+from triomq.protocol.bodies.client import (
+    ConsumeMessageDirectlyResult,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    MessageModel,
+)
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerSystemError
 from triomq.protocol.message_queue import MessageQueue
@@ -141,3 +148,21 @@ async def test_leave_from_unresponsive_broker_takes_bounded_time(
         began = trio.current_time()
     assert trio.current_time() - began <= END_LIMIT_S
     assert cluster.members(G) == []
+
+
+def test_rates_compare_with_a_minute_ago() -> None:
+    counters = TopicCounters()
+    for second in range(0, 130, 10):
+        counters.sample(float(second))
+        counters.succeeded += 100
+        counters.failed += 50
+        counters.busy_s += 3.0
+        counters.pulls += 10
+        counters.pulled += 150
+        counters.pulling_s += 1.0
+    rates = counters.rates(120.0)
+    assert rates == ConsumeStatus(100.0, 1050 / 60, 20.0, 700 / 60, 350 / 60, 650)
+
+
+def test_rates_of_nothing_are_zero() -> None:
+    assert TopicCounters().rates(5.0) == ConsumeStatus()

@@ -247,16 +247,6 @@ async def test_paused_queue_is_polled_from_its_cache(
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-async def test_backlog_uses_long_pulls_where_brokers_offer_them(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    cluster.max_transfer_count = 1_024
-    cluster.send(topic, *[b"x"] * 500)
-    async with assigned(instance) as consumer:
-        sizes = [len(await consumer.poll()) for _ in range(3)]
-    assert sizes == [32, 256, 212]
-
-
 class Station(Machine):
     """Its members poll."""
 

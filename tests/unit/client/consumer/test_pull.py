@@ -29,15 +29,6 @@ def cluster_with_messages(cluster: FakeCluster, instance: ClientInstance) -> Fak
     return cluster
 
 
-async def test_tags_of_equal_hash_code_are_sorted_out(
-    cluster_with_messages: FakeCluster, instance: ClientInstance
-) -> None:
-    async with PullConsumer("G", instance=instance) as consumer:
-        result = await consumer.pull(QUEUE, 0, "Aa")
-    assert [message.body for message in result.messages] == [b"1", b"3", b"5"]
-    assert result.next_begin_offset == 6
-
-
 async def test_offset_out_of_range_is_returned(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
     async with PullConsumer("G", instance=instance) as consumer:
         result = await consumer.pull(QUEUE, 99)

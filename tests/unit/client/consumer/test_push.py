@@ -1,6 +1,5 @@
 import signal
 import threading
-from collections.abc import Callable
 from datetime import datetime
 
 import pytest
@@ -51,16 +50,6 @@ async def test_brokers_questions_are_answered(
         engine.reset_offsets("T", {topic: 1})
         await trio.sleep(1)
         assert push.statistics().succeeded == 5
-
-
-async def test_rates_forget_what_is_older_than_a_minute(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    cluster.send(topic, *[b"x"] * 3)
-    async with consumer(Inbox(), instance):
-        await trio.sleep(100)
-        info = ConsumerRunningInfo.decode(cluster.instances[0].consumers["G"].running_info())
-        assert info.status_table["T"].consume_ok_tps == 0
 
 
 async def test_uncorrectable_offset_stops_the_consumer(
@@ -422,46 +411,6 @@ ANSWERED_BY_THE_CLUSTER = (
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
 )
-
-
-@pytest.mark.parametrize("orderly", [False, True])
-async def test_three_minutes_of_sleep_stop_nothing_else(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, orderly: bool
-) -> None:
-    """The thread waits in earnest while the clock jumps."""
-    blocked, free = cluster.add_topic("T", 2)
-    wake, ended = threading.Event(), threading.Event()
-
-    def handle(message: MessageExt) -> None:
-        if message.queue_id == blocked.queue_id:
-            wake.wait(20)
-            ended.set()
-
-    cluster.send(blocked, b"x")
-    async with consumer(Inbox(), instance, on_message=handle, orderly=orderly) as push:
-        await push.wait_assigned()
-        for minute in (1, 2, 3):
-            cluster.send(free, b"y")
-            await trio.sleep(60)
-            await _until(lambda: cluster.committed.get(("G", free)) == minute)  # noqa: B023  # called at once
-        locks, pulls = (len(cluster.of(code)) for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.PULL_MESSAGE))
-        assert not ended.is_set()
-        assert pulls >= 2 * 180 / 15
-        assert (locks >= 180 / 20) is orderly
-        assert cluster.committed.get(("G", blocked)) == 0
-        wake.set()
-        await trio.to_thread.run_sync(ended.wait, 20)
-        await _until(lambda: cluster.committed.get(("G", blocked)) == 1)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    """Wait for a thread's work; the clock jumps meanwhile."""
-    for _ in range(2_000):
-        if condition():
-            return
-        await trio.to_thread.run_sync(threading.Event().wait, 0.005)
-        await trio.sleep(1)
-    raise AssertionError("it did not become so")
 
 
 def answer_by_cluster(fake_broker: FakeBroker, cluster: FakeCluster) -> None:

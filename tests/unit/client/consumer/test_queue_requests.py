@@ -21,7 +21,7 @@ from triomq.protocol.errors import (
     SubscriptionNotLatestError,
 )
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset, Timestamp
+from triomq.protocol.units import QueueOffset
 
 QUEUE = MessageQueue("T", BROKER, 0)
 ZERO = QueueOffset(0)
@@ -142,14 +142,6 @@ async def test_damaged_record_is_an_error(cluster: FakeCluster, requests: QueueR
     )
     with pytest.raises(ProtocolError):
         await requests.pull(QUEUE, PullRequest(ZERO, 8))
-
-
-async def test_offsets_of_a_queue(cluster: FakeCluster, requests: QueueRequests) -> None:
-    cluster.min_offsets[QUEUE] = 10
-    cluster.send(QUEUE, b"a", b"b", store_timestamp=1_000)
-    assert await requests.min_offset(QUEUE) == 10
-    assert await requests.max_offset(QUEUE) == 12
-    assert await requests.search_offset(QUEUE, Timestamp(1_000)) == 10
 
 
 @pytest.mark.parametrize(("answer", "expected"), [("-1", None), ("1234", 1234)])
