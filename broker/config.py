@@ -65,7 +65,7 @@ class ConnectionConfig:
     max_connections_per_address: int = 0  # of one address beyond this machine; 0: half of all
     idle_timeout_s: float = 120.0  # serverChannelMaxIdleTimeSeconds
     unread_high_bytes: int = 4 * 1024**2  # a peer with more unread answers is not served until it reads
-    memory_budget_bytes: int = 128 * 1024**2  # for what peers make the broker hold, beyond what it needs by itself
+    memory_budget_bytes: int = 128 * 1024**2  # that peers may make the broker hold, beyond its own needs
     max_body_bytes: int = 256 * 1024  # of a request that locks queues, some 4,000, or checks a filter
     unread_timeout_s: float = 60.0  # ... and is disconnected if it reads nothing for so long
     shutdown_grace_s: float = 1.0
