@@ -10,7 +10,7 @@ import pytest
 from triomq.broker.config import BrokerConfig
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies.route import TopicConfig
-from triomq.protocol.errors import IllegalNameError, RefusedError, StoreLayoutError
+from triomq.protocol.errors import IllegalNameError, RefusedError
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.json_table import JsonTable
 
@@ -179,16 +179,6 @@ def test_a_file_without_a_system_topic_is_saved_anew(path: Path, table: TopicTab
     assert again.is_dirty
     assert b"rmq_sys_wheel_timer" in b"".join(again.pieces())
     assert again.data_version == table.data_version
-
-
-@pytest.mark.parametrize(
-    "content",
-    [[1], {"topicConfigTable": [1]}, {"topicConfigTable": {"T": 1}}, {"topicConfigTable": {"T": {"perm": "x"}}}],
-)
-def test_a_file_with_something_else_is_refused_by_name(path: Path, content: object) -> None:
-    path.write_bytes(orjson.dumps(content))
-    with pytest.raises(StoreLayoutError, match=r"topics\.json"):
-        opened(path)
 
 
 def test_topics_with_data_but_no_configuration_are_adopted(table: TopicTable) -> None:

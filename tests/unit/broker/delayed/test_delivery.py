@@ -4,9 +4,12 @@ import logging
 
 import pytest
 
+from tests.unit.broker.recording import Clock, MakeBroker, Peer, set_disk_full
 from triomq.broker.delayed.delivery import with_real_place
 from triomq.broker.server import Broker
+from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import MessageIllegalError, StoreError, StoreFullError
+from triomq.protocol.record.record import decode_records
 from triomq.storage.append import Entry, entry
 
 HOST = bytes(8)
@@ -33,14 +36,14 @@ def waiting(broker: Broker, properties: bytes, body: bytes = b"body") -> Entry |
         b"A\x01b\x02REAL_TOPIC\x01wrong\x02" + PLACE,
     ],
 )
-def test_the_real_place_is_found_wherever_it_stands(broker: Broker, properties: bytes) -> None:
+def test_real_place_is_found_anywhere_in_properties(broker: Broker, properties: bytes) -> None:
     for _ in range(2):  # known the second time
         copy = waiting(broker, properties)
         assert copy is not None
         assert (copy.queue.topic, copy.queue.queue_id) == ("T", 1)
 
 
-def test_the_place_is_written_where_it_is_found_fast(broker: Broker) -> None:
+def test_real_place_is_written_last(broker: Broker) -> None:
     queue = broker.store.queue("U", 7)
     assert with_real_place(PLACE + b"\x02A\x01b", queue) == b"A\x01b\x02REAL_TOPIC\x01U\x02REAL_QID\x017"
 
@@ -64,20 +67,20 @@ def test_equal_property_suffix_does_not_mask_other_queue_id(broker: Broker) -> N
         b"REAL_TOPIC\x01rmq_sys_wheel_timer\x02REAL_QID\x010",
     ],
 )
-def test_a_message_without_a_possible_place_is_dropped(
+def test_message_without_valid_place_is_dropped(
     broker: Broker, caplog: pytest.LogCaptureFixture, properties: bytes
 ) -> None:
     assert waiting(broker, properties) is None
     assert "delayed message dropped" in caplog.text
 
 
-def test_what_is_no_record_is_dropped(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_and_missing_records_are_dropped(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     waiting(broker, PLACE)
     assert broker.delayed.delivery.copies([(1, 100, 0), (10**9, 100, 0), (0, 0, 0)])[0] == [None] * 3
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING, logging.WARNING]
 
 
-def test_a_copy_that_became_too_long_does_not_stop_the_others(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_too_long_copy_does_not_stop_others(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     copies = [waiting(broker, PLACE, b"%d" % number) for number in range(3)]
     good = [copy for copy in copies if copy is not None]
     good[1] = good[1]._replace(body=bytes(broker.store.config.commit_log_file_size_bytes))
@@ -89,7 +92,7 @@ def test_a_copy_that_became_too_long_does_not_stop_the_others(broker: Broker, ca
     assert "delayed message dropped topic=T" in caplog.text
 
 
-def test_a_topic_that_is_being_deleted_holds_up_no_other(
+def test_half_deleted_topic_does_not_stop_others(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deleted = PLACE.replace(b"\x01T", b"\x01D")
@@ -153,3 +156,36 @@ def test_undeliverable_message_completes_after_predecessors(broker: Broker, monk
     assert broker.delayed.delivery.store(copies) == 4, "the third message is the fifth of all"
     assert broker.delayed.delivery.store([None, None]) == 2
     assert broker.delayed.delivery.delivered == 5
+
+
+def deliver(broker: Broker, now_ms: int) -> int | None:
+    times = broker.delayed.schedule.deliver(now_ms), broker.delayed.timer.deliver(now_ms)
+    return min((time for time in times if time is not None), default=None)
+
+
+@pytest.mark.parametrize("delay", ["DELAY\x011", "TIMER_DELAY_SEC\x011"])
+def test_one_call_copies_bounded_bytes(make_broker: MakeBroker, clock: Clock, delay: str) -> None:
+    peer = Peer(make_broker({"commit_log_file_size_bytes": 32 * 1024**2}))
+    for _ in range(5):
+        assert peer.put("T", bytes(600_000), i=delay).code == ResponseCode.SUCCESS
+    for delivered in (2, 4, 5):
+        deliver(peer.broker, clock.now_ms + 1000)
+        assert peer.broker.delayed.delivery.delivered == delivered
+
+
+@pytest.mark.parametrize("delay", ["DELAY\x011", "TIMER_DELAY_SEC\x011"])
+def test_refused_delivery_is_retried(peer: Peer, clock: Clock, caplog: pytest.LogCaptureFixture, delay: str) -> None:
+    broker = peer.broker
+    for number in range(3):
+        peer.put("T", b"%d" % number, i=delay)
+    clock.now_ms += 1000
+    set_disk_full(broker.store, is_full=True)
+    for _ in range(3):
+        assert deliver(broker, clock.now_ms) == clock.now_ms + 100
+    messages = [record.message for record in caplog.records if record.name.startswith("triomq.broker")]
+    assert [message.partition(": ")[0] for message in messages] == ["delayed messages are not delivered for now"]
+    assert b'"firstOffset": 0' in b"".join(broker.delayed.timer.progress.pieces())
+    set_disk_full(broker.store, is_full=False)
+    assert deliver(broker, clock.now_ms) is None
+    found = broker.store.reader.get_message(("T", 0), 0, 9).buffers
+    assert [message.stored_body for view in found for message in decode_records(view)] == [b"0", b"1", b"2"]

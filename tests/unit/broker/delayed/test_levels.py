@@ -1,4 +1,4 @@
-"""Delayed messages: when they appear, as what, and what a restart or a damaged store does to them."""
+"""Delay levels: due times, order, saved offsets, damaged queues; ``tests/property`` has restarts, kills and clocks."""
 
 import logging
 import shutil
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.recording import Clock, MakeBroker, Peer, set_disk_full
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.config import BrokerConfig
 from triomq.broker.server import Broker
 from triomq.protocol.codes import ResponseCode
@@ -71,17 +71,6 @@ def test_delayed_message_is_delivered_once_and_unchanged(peer: Peer, clock: Cloc
     assert broker.statistics.put_by_topic == {SCHEDULE: 1, "T": 1}
 
 
-def test_levels_do_not_wait_for_each_other(peer: Peer, clock: Clock) -> None:
-    for level in (3, 2, 1):
-        put(peer, b"%d" % level, level)
-    assert peer.broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
-    began = clock.now_ms
-    for after, expected in ((1000, [b"1"]), (5000, [b"1", b"2"]), (10_000, [b"1", b"2", b"3"])):
-        clock.now_ms = began + after
-        peer.broker.delayed.schedule.deliver(clock.now_ms)
-        assert bodies(peer.broker) == expected
-
-
 def test_each_call_delivers_a_bounded_number_per_level(peer: Peer, clock: Clock) -> None:
     for number in range(250):
         put(peer, b"%d" % number, 1 + number % 2)
@@ -94,18 +83,7 @@ def test_each_call_delivers_a_bounded_number_per_level(peer: Peer, clock: Clock)
     assert [number for number in delivered if not number % 2] == list(range(0, 250, 2))
 
 
-def test_one_call_copies_a_bounded_number_of_bytes(make_broker: MakeBroker, clock: Clock) -> None:
-    peer = Peer(make_broker({"commit_log_file_size_bytes": 32 * 1024**2}))
-    for _ in range(5):
-        put(peer, bytes(600_000))
-    clock.now_ms += 1000
-    assert peer.broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms
-    assert peer.broker.delayed.delivery.delivered == 2
-    deliver_all(peer.broker, clock)
-    assert peer.broker.delayed.delivery.delivered == 5
-
-
-def test_only_an_empty_level_tells_of_an_arrival(peer: Peer, clock: Clock) -> None:
+def test_only_an_empty_level_wakes_the_service(peer: Peer, clock: Clock) -> None:
     schedule, arrived = peer.broker.delayed.schedule, peer.broker.delayed.arrived
     put(peer)
     assert arrived.is_set()
@@ -119,24 +97,6 @@ def test_only_an_empty_level_tells_of_an_arrival(peer: Peer, clock: Clock) -> No
     arrived.clear()
     put(peer)
     assert arrived.is_set()
-
-
-def test_a_clean_restart_loses_and_repeats_nothing(make_broker: MakeBroker, clock: Clock) -> None:
-    """C.2 scenario 16."""
-    broker = make_broker()
-    for number in range(10):
-        put(Peer(broker), b"%d" % number, 3)
-        clock.now_ms += 1000
-    for _ in range(4):
-        broker.delayed.schedule.deliver(clock.now_ms)
-        before = bodies(broker)
-        broker.save_tables()
-        broker = make_broker()
-        assert bodies(broker) == before
-        broker.delayed.schedule.deliver(clock.now_ms)
-        assert bodies(broker) == before
-        clock.now_ms += 3000
-    assert bodies(broker) == [b"%d" % number for number in range(10)]
 
 
 def test_offsets_are_stored_as_rocketmq_does(make_broker: MakeBroker, clock: Clock) -> None:
@@ -162,26 +122,6 @@ def reopened(root: Path, clock: Clock) -> Broker:
     broker = Broker(BrokerConfig(store=config), store, clock)
     broker.load()
     return broker
-
-
-def test_killed_broker_repeats_only_deliveries_since_last_save(peer: Peer, clock: Clock, tmp_path: Path) -> None:
-    broker = peer.broker
-    for number in range(6):
-        put(peer, b"%d" % number)
-        clock.now_ms += 500
-    broker.delayed.schedule.deliver(clock.now_ms - 1000)
-    saved = len(messages(broker))
-    broker.save_tables()
-    broker.delayed.schedule.deliver(clock.now_ms)
-    delivered = bodies(broker)
-    assert 0 < saved < len(delivered) < 6
-    shutil.copytree(broker.config.store.root, tmp_path / "killed")
-    again = reopened(tmp_path / "killed", clock)
-    clock.now_ms += 10_000
-    deliver_all(again, clock)
-    everything = [b"%d" % number for number in range(6)]
-    assert bodies(again) == delivered + everything[saved:]
-    again.store.close()
 
 
 def test_units_rebuilt_after_crash_have_delivery_time(peer: Peer, clock: Clock, tmp_path: Path) -> None:
@@ -226,16 +166,7 @@ def test_delivery_times_beyond_level_delay_count_from_now(broker: Broker, clock:
     assert bodies(broker) == [b"raw"] * 3
 
 
-def test_message_sent_after_clock_set_back_waits_full_delay(peer: Peer, clock: Clock) -> None:
-    peer.put("T", b"before")
-    clock.now_ms -= 60_000
-    put(peer, b"delayed")
-    assert peer.broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms + 1000
-    peer.broker.delayed.schedule.deliver(clock.now_ms + 1000)
-    assert bodies(peer.broker) == [b"before", b"delayed"]
-
-
-def test_other_levels_can_be_set(make_broker: MakeBroker, clock: Clock) -> None:
+def test_configured_levels_replace_the_default(make_broker: MakeBroker, clock: Clock) -> None:
     peer = Peer(make_broker({"delay_levels": DelayLevels("2s 7m")}))
     put(peer, b"1", 1)
     put(peer, b"2", 18)
@@ -248,55 +179,18 @@ def test_other_levels_can_be_set(make_broker: MakeBroker, clock: Clock) -> None:
     assert messages(peer.broker)[1].properties["DELAY"] == "2"
 
 
-@pytest.mark.parametrize(
-    "properties",
-    [
-        b"",
-        b"REAL_TOPIC\x01T",
-        b"REAL_QID\x010",
-        b"REAL_TOPIC\x01T\x02REAL_QID\x01x",
-        b"REAL_TOPIC\x01T\x02REAL_QID\x01-1",
-        b"REAL_TOPIC\x01T\x02REAL_QID\x01" + b"9" * 5000,
-        b"REAL_TOPIC\x01../etc\x02REAL_QID\x010",
-        b"REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010",
-        b"REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010",
-        b"REAL_TOPIC\x01" + b"t" * 128 + b"\x02REAL_QID\x010",
-    ],
-)
-def test_a_record_that_has_no_real_place_is_left_behind(
-    broker: Broker, clock: Clock, properties: bytes, caplog: pytest.LogCaptureFixture
+def test_undeliverable_records_do_not_block_later_ones(
+    broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put_raw(broker, properties)
+    put_raw(broker, b"REAL_TOPIC\x01../etc\x02REAL_QID\x010")
+    put_raw(broker, b"REAL_TOPIC\x01T\x02REAL_QID\x01" + b"9" * 5000)
+    broker.store.queue(SCHEDULE, 0).append_visible(10**9, 200, clock.now_ms)
     put_raw(broker, GOOD, body=b"next")
     assert broker.delayed.schedule.deliver(clock.now_ms + 1000) is None
     assert bodies(broker) == [b"next"]
-    assert [record.message[:23] for record in caplog.records] == ["delayed message dropped"]
-    assert broker.store.reader.max_offset_in_queue(SCHEDULE, 0) == 2
-
-
-def test_a_record_that_is_gone_is_left_behind(broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    put_raw(broker, GOOD)
-    queue = broker.store.queue(SCHEDULE, 0)
-    queue.append_visible(10**9, 200, clock.now_ms)
-    put_raw(broker, GOOD, body=b"next")
-    assert broker.delayed.schedule.deliver(clock.now_ms + 1000) is None
-    assert bodies(broker) == [b"raw", b"next"]
-    assert [record.message[:23] for record in caplog.records] == ["delayed message is miss"]
-
-
-def test_rejected_delivery_is_retried_without_loss(peer: Peer, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    broker = peer.broker
-    for number in range(3):
-        put(peer, b"%d" % number)
-    clock.now_ms += 1000
-    set_disk_full(broker.store, is_full=True)
-    for _ in range(3):
-        assert broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms + 100
-    messages = [record.message for record in caplog.records if record.name.startswith("triomq.broker")]
-    assert [message.partition(": ")[0] for message in messages] == ["delayed messages are not delivered for now"]
-    set_disk_full(broker.store, is_full=False)
-    broker.delayed.schedule.deliver(clock.now_ms)
-    assert bodies(broker) == [b"0", b"1", b"2"]
+    assert [record.message[:23] for record in caplog.records] == [
+        "delayed message dropped", "delayed message dropped", "delayed message is miss",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("saved", "first"), [(99, 3), (-5, 0), (2, 2)])
@@ -317,7 +211,7 @@ def test_saved_offsets_are_clamped_to_their_queue_range(
     assert bodies(broker) == [b"0", b"1", b"2", b"new"][first:]
 
 
-def test_messages_that_retention_has_deleted_are_skipped(peer: Peer, clock: Clock) -> None:
+def test_messages_deleted_by_retention_are_skipped(peer: Peer, clock: Clock) -> None:
     for number in range(3):
         put(peer, b"%d" % number)
     peer.broker.store.queue(SCHEDULE, 0).min_offset = 2
@@ -353,7 +247,7 @@ def test_offsets_are_not_saved_when_flush_of_deliveries_fails(
     assert "delivered again" in caplog.text
 
 
-def test_a_message_with_ipv6_hosts_keeps_them(broker: Broker, clock: Clock) -> None:
+def test_delivery_keeps_ipv6_hosts(broker: Broker, clock: Clock) -> None:
     peer = Peer(broker, "::1:50001")
     put(peer)
     broker.delayed.schedule.deliver(clock.now_ms + 1000)

@@ -1,10 +1,10 @@
-"""Messages with a time of their own: when they appear, as what, and what restarts, clocks and disks do to them."""
+"""Timed messages: due times, limits, long waits, damaged queues; ``tests/property`` has restarts, kills and clocks."""
 
 from typing import Any
 
 import pytest
 
-from tests.unit.broker.recording import Clock, MakeBroker, Peer, set_disk_full
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreFullError
@@ -75,17 +75,8 @@ def test_timer_message_is_delivered_once_and_unchanged(peer: Peer, clock: Clock,
     assert broker.statistics.put_by_topic == {TIMER: 1, "T": 1}
 
 
-def test_messages_come_in_the_order_of_their_times(peer: Peer, clock: Clock) -> None:
-    for delay in (5, 1, 3, 1, 2):
-        put(peer, f"TIMER_DELAY_SEC\x01{delay}", b"%d" % delay)
-    clock.now_ms += 4000
-    assert peer.broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms + 1000
-    assert bodies(peer.broker) == [b"1", b"1", b"2", b"3"]
-    assert len(peer.broker.delayed.timer) == 1
-
-
 @pytest.mark.parametrize("properties", ["TIMER_DELIVER_MS\x0117", "TIMER_DELAY_SEC\x010", "TIMER_DELAY_MS\x01-9"])
-def test_a_time_in_the_past_is_now(peer: Peer, properties: str) -> None:
+def test_past_time_is_delivered_at_once(peer: Peer, properties: str) -> None:
     put(peer, properties)
     assert bodies(peer.broker) == [b"body"]
     assert len(peer.broker.delayed.timer) == 0
@@ -108,19 +99,19 @@ def test_delivered_timer_message_is_not_delayed_on_resend(peer: Peer) -> None:
     assert bodies(peer.broker) == [b"body"]
 
 
-def test_a_delay_level_counts_before_a_time(peer: Peer, clock: Clock) -> None:
+def test_delay_level_has_priority_over_time(peer: Peer, clock: Clock) -> None:
     put(peer, "TIMER_DELAY_SEC\x0160\x02DELAY\x011\x02TIMER_DELIVER_MS\x011")
     peer.broker.delayed.schedule.deliver(clock.now_ms + 1000)
     (message,) = messages(peer.broker)
     assert not {name for name in message.properties if name.startswith("TIMER_")}
 
 
-def test_a_dead_letter_does_not_wait(peer: Peer) -> None:
+def test_dead_letter_is_not_delayed(peer: Peer) -> None:
     assert peer.put("%RETRY%G", i="TIMER_DELAY_SEC\x0160", j=16, l=16).code == ResponseCode.SUCCESS
     assert bodies(peer.broker, "%DLQ%G") == [b"hello"]
 
 
-def test_a_message_whose_properties_have_no_room_keeps_its_own(make_broker: MakeBroker, clock: Clock) -> None:
+def test_full_properties_get_no_timer_times(make_broker: MakeBroker, clock: Clock) -> None:
     peer = Peer(make_broker(HUGE))
     waits = "TIMER_DELAY_SEC\x011\x02TAGS\x01a"
     put(peer, waits + "\x02A\x01" + "x" * (32_767 - len(waits) - 90))
@@ -128,33 +119,6 @@ def test_a_message_whose_properties_have_no_room_keeps_its_own(make_broker: Make
     (message,) = messages(peer.broker)
     assert message.tags == "a"
     assert "TIMER_DEQUEUE_MS" not in message.properties
-
-
-def test_a_clean_restart_loses_and_repeats_nothing(make_broker: MakeBroker, clock: Clock) -> None:
-    broker = make_broker()
-    for number in range(20):
-        put(Peer(broker), f"TIMER_DELAY_SEC\x01{1 + number * 7 % 20}", b"%d" % (1 + number * 7 % 20))
-    for second in range(1, 21):
-        clock.now_ms += 1000
-        deliver_all(broker, clock)
-        broker.save_tables()
-        broker = make_broker()
-        assert len(broker.delayed.timer) == 20 - second
-        deliver_all(broker, clock)
-        assert bodies(broker) == [b"%d" % number for number in range(1, second + 1)]
-    assert broker.delayed.timer.progress.first_offset == 20
-
-
-def test_kill_repeats_only_deliveries_since_last_save(make_broker: MakeBroker, clock: Clock) -> None:
-    broker = make_broker()
-    for second in (1, 2, 3):
-        put(Peer(broker), f"TIMER_DELAY_SEC\x01{second}", b"%d" % second)
-    broker.delayed.timer.deliver(clock.now_ms + 1000)
-    broker.save_tables()
-    broker.delayed.timer.deliver(clock.now_ms + 2000)
-    broker = make_broker()  # without the tables that it had
-    broker.delayed.timer.deliver(clock.now_ms + 3000)
-    assert bodies(broker) == [b"1", b"2", b"2", b"3"]
 
 
 def test_messages_reusing_offsets_lost_in_crash_are_delivered(
@@ -208,9 +172,7 @@ def test_message_waiting_for_days_is_rewritten_meanwhile(make_broker: MakeBroker
 
 
 @pytest.mark.parametrize("count", ["x", "9" * 5000])
-def test_a_count_that_the_sender_has_made_up_stops_no_delivery(
-    make_broker: MakeBroker, clock: Clock, count: str
-) -> None:
+def test_invalid_roll_count_of_the_sender_is_ignored(make_broker: MakeBroker, clock: Clock, count: str) -> None:
     """Python refuses to make a number of so many digits."""
     broker = make_broker(timer_max_delay_s=10 * DAY_S)
     put(Peer(broker), f"TIMER_ROLL_TIMES\x01{count}\x02TIMER_DELAY_SEC\x01{3 * DAY_S}")
@@ -235,21 +197,6 @@ def test_clock_set_back_neither_loses_nor_repeats_messages(make_broker: MakeBrok
     assert bodies(broker) == [b"first", b"second"]
     broker.save_tables()
     assert len(make_broker().delayed.timer) == 0
-
-
-def test_rejected_delivery_is_retried_without_loss(peer: Peer, clock: Clock) -> None:
-    broker = peer.broker
-    for number in range(3):
-        put(peer, "TIMER_DELAY_SEC\x011", b"%d" % number)
-    clock.now_ms += 1000
-    set_disk_full(broker.store, is_full=True)
-    for _ in range(3):
-        assert broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms + 100
-    assert len(broker.delayed.timer) == 3
-    assert b'"firstOffset": 0' in b"".join(broker.delayed.timer.progress.pieces())
-    set_disk_full(broker.store, is_full=False)
-    assert broker.delayed.timer.deliver(clock.now_ms) is None
-    assert bodies(broker) == [b"0", b"1", b"2"]
 
 
 def test_full_next_file_still_delivers_what_fits_current_one(peer: Peer, clock: Clock) -> None:
@@ -284,17 +231,6 @@ def test_each_call_delivers_a_bounded_number(make_broker: MakeBroker, clock: Clo
     assert bodies(peer.broker) == [b"%d" % number for number in range(600)]
 
 
-def test_one_call_copies_a_bounded_number_of_bytes(make_broker: MakeBroker, clock: Clock) -> None:
-    peer = Peer(make_broker({"commit_log_file_size_bytes": 32 * 1024**2}))
-    for _ in range(5):
-        put(peer, "TIMER_DELAY_SEC\x011", bytes(600_000))
-    clock.now_ms += 1000
-    assert peer.broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms
-    assert peer.broker.delayed.delivery.delivered == 2
-    deliver_all(peer.broker, clock)
-    assert peer.broker.delayed.delivery.delivered == 5
-
-
 def test_missing_or_placeless_record_is_dropped(broker: Broker, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     queue = broker.store.queue(TIMER, 0)
     properties = b"TIMER_OUT_MS\x01%d" % clock.now_ms
@@ -309,7 +245,7 @@ def test_missing_or_placeless_record_is_dropped(broker: Broker, clock: Clock, ca
     assert "delayed message is missing" in caplog.text
 
 
-def test_only_a_new_earliest_message_wakes_the_service(peer: Peer, clock: Clock) -> None:
+def test_only_a_new_earliest_message_wakes_service(peer: Peer, clock: Clock) -> None:
     def wakes(delay_s: int) -> bool:
         peer.broker.delayed.arrived.clear()
         put(peer, f"TIMER_DELAY_SEC\x01{delay_s}")

@@ -1,11 +1,13 @@
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.broker.delayed import timer_index
-from triomq.broker.delayed.timer_index import MAX_TIME_MS, TimerIndex
+from triomq.broker.delayed.timer_index import MAX_TIME_MS, TimerIndex, TimerProgress
+from triomq.storage.files.json_table import JsonTable
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,7 @@ def test_messages_are_taken_by_time_then_queue_offset(steps: list[tuple[int, int
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=60), st.integers(0, 60))
-def test_many_at_once_are_as_many_one_by_one(messages: list[tuple[int, int]], cut: int) -> None:
+def test_extend_equals_repeated_add(messages: list[tuple[int, int]], cut: int) -> None:
     entries, queue_offset = [], 0
     for time_ms, distance in messages:
         queue_offset += distance
@@ -55,17 +57,26 @@ def test_many_at_once_are_as_many_one_by_one(messages: list[tuple[int, int]], cu
     assert index.take(30, 1000) == sorted(entries)
 
 
-def test_impossible_times_are_brought_into_the_range() -> None:
+def test_times_are_clamped_to_the_range() -> None:
     index = TimerIndex()
     index.add(-5, 1)
     index.add(10**18, 2)
     assert index.take(10**18, 9) == [(0, 1), (MAX_TIME_MS, 2)]
 
 
-def test_what_was_taken_is_given_back_before_its_run_ends() -> None:
+def test_taken_entries_free_memory_before_run_ends() -> None:
     index = TimerIndex()
     for queue_offset in range(80):
         index.add(random.randrange(100), queue_offset)
     index.take(100, 60)
     held = sum(len(run._entries) for _, _, run in index._runs)
     assert held <= 2 * 20
+
+
+def test_timer_progress_never_goes_back(tmp_path: Path) -> None:
+    progress = TimerProgress(JsonTable(tmp_path / "timerProgress.json"), lambda: 3)
+    assert (progress.done, progress.first_offset) == ((-1, -1), 0)
+    progress.set([(17, 4)])
+    progress.is_dirty = False
+    progress.set([(17, 3)])
+    assert (progress.done, progress.is_dirty) == ((17, 4), False)

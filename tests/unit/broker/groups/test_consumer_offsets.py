@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import orjson
 import pytest
 
 from tests.unit.broker.recording import Clock
 from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
-from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.reading.cold_read import finish
 
@@ -47,38 +45,6 @@ def test_what_was_never_stored_is_none_and_not_0(table: ConsumerOffsetTable) -> 
     assert table.query("H", "T", 0) is None
 
 
-def test_offsets_survive_a_restart(table: ConsumerOffsetTable, path: Path) -> None:
-    """C.2 scenario 30."""
-    table.commit("G", "T", 0, 0)
-    table.commit("G", "%RETRY%G", 7, 2**62)
-    save(table)
-    again = reopened(path)
-    assert again.query("G", "T", 0) == 0
-    assert again.query("G", "%RETRY%G", 7) == 2**62
-    assert not again.is_dirty
-
-
-def test_rocketmqs_file_with_bare_number_keys_is_read(path: Path) -> None:
-    path.write_bytes(b'{"offsetTable":{"T@G":{0:5,1:9},"U@H":{3:1}}}')
-    table = reopened(path)
-    assert finish(table.of_group("G")) == {"T": {0: 5, 1: 9}}
-    assert table.query("H", "U", 3) == 1
-
-
-@pytest.mark.parametrize(
-    "content", [b'{"offsetTable":{"T@G":7}}', b'{"offsetTable":{"T@G":{"x":1}}}', b'{"offsetTable":[1]}', b"[1]"]
-)
-def test_a_file_with_something_else_is_refused_by_name(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    with pytest.raises(StoreLayoutError, match=r"consumerOffset\.json"):
-        reopened(path)
-
-
-def test_a_change_makes_the_table_dirty(table: ConsumerOffsetTable) -> None:
-    table.commit("G", "T", 0, 1)
-    assert table.is_dirty
-
-
 def test_what_changes_nothing_does_not_make_the_table_dirty(table: ConsumerOffsetTable) -> None:
     table.commit("G", "T", 0, 1)
     save(table)
@@ -111,12 +77,6 @@ def test_what_is_handed_out_is_a_copy(table: ConsumerOffsetTable) -> None:
     table.commit("G", "T", 0, 1)
     finish(table.of_group("G"))["T"][0] = 99
     assert table.query("G", "T", 0) == 1
-
-
-def test_the_json_form_is_rocketmqs(table: ConsumerOffsetTable) -> None:
-    table.commit("G", "T", 0, 1)
-    table.commit("G", "T", 1, 2)
-    assert orjson.loads(b"".join(table.pieces())) == {"offsetTable": {"T@G": {"0": 1, "1": 2}}}
 
 
 def test_last_change_time_is_kept_until_offset_deletion(path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
-from triomq.protocol.errors import IllegalNameError, RefusedError, StoreLayoutError
+from triomq.protocol.errors import IllegalNameError, RefusedError
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.json_table import JsonTable
 
@@ -88,16 +88,6 @@ def test_every_change_raises_the_data_version(table: SubscriptionGroupTable) -> 
     assert table.data_version.counter == first + 2
 
 
-def test_groups_survive_a_restart(path: Path, table: SubscriptionGroupTable) -> None:
-    table.put(SubscriptionGroupConfig(group_name="G", consume_enable=False))
-    table.put(SubscriptionGroupConfig(group_name="TOOLS_CONSUMER", retry_max_times=1))
-    table.write(list(table.pieces()))
-    again = opened(path)
-    for name in ("G", "TOOLS_CONSUMER"):
-        assert again.get(name) == table.get(name)
-    assert again.data_version == table.data_version
-
-
 def test_rocketmqs_file_is_read_also_with_members_of_5x(path: Path) -> None:
     entry = {"groupName": "G", "retryMaxTimes": 2, "consumeMessageOrderly": False, "attributes": {}}
     path.write_bytes(
@@ -106,13 +96,6 @@ def test_rocketmqs_file_is_read_also_with_members_of_5x(path: Path) -> None:
     table = opened(path)
     assert table.get("G") == SubscriptionGroupConfig(group_name="G", retry_max_times=2)
     assert table.data_version.counter == 14
-
-
-@pytest.mark.parametrize("content", [[1], {"subscriptionGroupTable": [1]}, {"subscriptionGroupTable": {"G": "x"}}])
-def test_a_file_with_something_else_is_refused_by_name(path: Path, content: object) -> None:
-    path.write_bytes(orjson.dumps(content))
-    with pytest.raises(StoreLayoutError, match=r"subscriptionGroup\.json"):
-        opened(path)
 
 
 def test_a_full_table_takes_no_other_group(path: Path) -> None:
