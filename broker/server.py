@@ -33,7 +33,7 @@ from triomq.broker.parts import (
 )
 from triomq.broker.pipeline import Access, Pipeline, methods_of
 from triomq.broker.processors.acl import AclProcessors
-from triomq.broker.processors.admin import GroupProcessors, StoreProcessors, TopicProcessors
+from triomq.broker.processors.admin import AdminProcessors
 from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
@@ -43,12 +43,11 @@ from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
-from triomq.broker.processors.recall import RecallProcessor
 from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.reply import ReplyProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.send_back import SendBackProcessor
-from triomq.broker.processors.transaction import TransactionProcessors
+from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.services.clock_watch import ClockWatch, elapsed_ms, steady_ms
 from triomq.broker.services.flush import flush_commit_log, flush_consume_queues
 from triomq.broker.services.housekeeping import Housekeeping, Indexing, log_exposure
@@ -165,16 +164,15 @@ class Broker:
         yield sends
         yield ReplyProcessors(sends, groups.producers, client_requests, refusals, clock_ms)
         yield SendBackProcessor(sends)
-        yield RecallProcessor(sends)
-        yield TransactionProcessors(store, topics, sends.undecided, commit)
+        yield WaitingProcessors(sends)
         yield PullProcessor(store, topics, groups, self.worker, self.pulls)
         yield OffsetProcessors(store, topics, groups)
         yield QueryProcessors(store, groups, config.max_frame_bytes, commit)
         yield ClientProcessors(config, topics, groups)
         yield NameServerProcessors(self.routes, key_values, NameServerSettings(json_table(store, "kvConfig").path))
-        yield TopicProcessors(store, topics, groups, statistics, self.pulls, self.registration)
-        yield GroupProcessors(groups.settings, groups.offsets, statistics)
-        yield StoreProcessors(groups.offsets, schedule.offsets, self.retention)
+        yield AdminProcessors(
+            store, topics, groups, statistics, self.pulls, self.registration, schedule.offsets, self.retention
+        )
         yield SettingsProcessor(Settings(config, statistics.start_ms), topics, clock_ms)
         yield RuntimeProcessor(
             store, statistics, groups, self.connections, stalls, schedule.offsets, self.housekeeping.clock_watch

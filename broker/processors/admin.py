@@ -9,9 +9,7 @@ from typing import Final
 
 from triomq.broker.config import MAX_QUEUES
 from triomq.broker.delayed.levels import DelayOffsetTable
-from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.groups.groups import Groups
-from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.services.registration import Registration
@@ -36,8 +34,8 @@ _ALL_PERMISSIONS: Final = int(Permission.INHERIT | Permission.WRITE | Permission
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TopicProcessors:
-    """Creates, deletes and lists topics."""
+class AdminProcessors:
+    """Creates, deletes and lists topics and groups; serves tables to slaves, and requests to clean the store."""
 
     store: MessageStore
     topics: TopicTable
@@ -45,6 +43,8 @@ class TopicProcessors:
     statistics: BrokerStatistics
     pulls: PullAnswers
     registration: Registration
+    delay_offsets: DelayOffsetTable
+    retention: RetentionService
 
     def update_and_create_topic(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Create a topic or replace its configuration; its messages stay.
@@ -119,24 +119,13 @@ class TopicProcessors:
         names = sorted(self.topics.system_topics)
         return command.reply(body=TopicList(names, broker_addr=connection.advertised).encode())
 
-
-class GroupProcessors:
-    """Creates, deletes and lists subscription groups."""
-
-    def __init__(
-        self, settings: SubscriptionGroupTable, offsets: ConsumerOffsetTable, statistics: BrokerStatistics
-    ) -> None:
-        self._settings = settings
-        self._offsets = offsets
-        self._statistics = statistics
-
     def update_and_create_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Create a subscription group or replace its configuration."""
         config = SubscriptionGroupConfig.decode(command.body)
-        self._settings.check_new(config.group_name)
-        validate_group(config.group_name, with_retry_topic=self._settings.get(config.group_name) is None)
+        self.groups.settings.check_new(config.group_name)
+        validate_group(config.group_name, with_retry_topic=self.groups.settings.get(config.group_name) is None)
         _check_range(f"retryQueueNums of group[{config.group_name}]", config.retry_queue_nums, MAX_QUEUES)
-        self._settings.put(config)
+        self.groups.settings.put(config)
         LOGGER.info("subscription group set group=%s peer=%s", config.group_name, connection.peer)
         return command.reply()
 
@@ -144,12 +133,12 @@ class GroupProcessors:
         self, _connection: Connection, command: RemotingCommand
     ) -> Work[RemotingCommand]:
         """Answer with all subscription groups."""
-        return command.reply(body=(yield from encode(self._settings.copy())))
+        return command.reply(body=(yield from encode(self.groups.settings.copy())))
 
     def get_subscriptiongroup_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with one group's configuration, as 5.x tools request it."""
         group = GroupRequestHeader.decode(command.ext_fields).group
-        config = self._settings.get(group)
+        config = self.groups.settings.get(group)
         if config is None:
             raise RefusedError(f"No group in this broker. group: {group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return command.reply(body=config.encode())
@@ -157,36 +146,25 @@ class GroupProcessors:
     def delete_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Delete a subscription group, and its offsets if requested; a live member creates it again."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
-        self._settings.delete(header.group_name)
-        self._statistics.forget_group(header.group_name)
+        self.groups.settings.delete(header.group_name)
+        self.statistics.forget_group(header.group_name)
         if header.remove_offset or header.clean_offset:
-            yield from self._offsets.delete_group(header.group_name)
+            yield from self.groups.offsets.delete_group(header.group_name)
         LOGGER.info("subscription group deleted group=%s peer=%s", header.group_name, connection.peer)
         return command.reply()
 
-
-class StoreProcessors:
-    """Serves tables to slaves, and requests to clean the store."""
-
-    def __init__(
-        self, offsets: ConsumerOffsetTable, delay_offsets: DelayOffsetTable, retention: RetentionService
-    ) -> None:
-        self._offsets = offsets
-        self._delay_offsets = delay_offsets
-        self._retention = retention
-
     def get_all_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with all stored offsets, as slaves copy them."""
-        table = yield from self._offsets.copy()
+        table = yield from self.groups.offsets.copy()
         return command.reply(body=(yield from encode(table)))
 
     def get_all_delay_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the progress of all delay levels, as slaves copy it."""
-        return command.reply(body=fastjson.dumps(self._delay_offsets.to_json()))
+        return command.reply(body=fastjson.dumps(self.delay_offsets.to_json()))
 
     def delete_expired_commitlog(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Delete expired commit log files soon, whatever the hour."""
-        self._retention.request()
+        self.retention.request()
         LOGGER.info("deletion of old files requested peer=%s", connection.peer)
         return command.reply()
 

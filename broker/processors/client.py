@@ -7,6 +7,7 @@ AdminBrokerProcessor.java.
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.config import BrokerConfig
@@ -40,6 +41,7 @@ _MAX_MEMBERS: Final = 65_536  # of JSON objects and lists, such as tags and thei
 _ITEM_BYTES: Final = 16  # a tag or its code, in a heartbeat at least
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ClientProcessors:
     """Serves heartbeats, requests of clients about their groups, and locks of queues.
 
@@ -47,10 +49,9 @@ class ClientProcessors:
     brokers have no such limits.
     """
 
-    def __init__(self, config: BrokerConfig, topics: TopicTable, groups: Groups) -> None:
-        self._config = config
-        self._topics = topics
-        self._groups = groups
+    config: BrokerConfig
+    topics: TopicTable
+    groups: Groups
 
     def heart_beat(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Record the groups of the connection and their subscriptions.
@@ -59,16 +60,16 @@ class ClientProcessors:
         are redelivered is refused if its name is too long for a retry topic: it would get them for ever.  The answer to
         a client that announces msgpack headers confirms them; others get the answer of Apache's brokers.
         """
-        heartbeat = _read_heartbeat(command.body, self._config)
-        groups = self._groups
-        _check_client(connection, heartbeat, groups, self._config)
+        heartbeat = _read_heartbeat(command.body, self.config)
+        groups = self.groups
+        _check_client(connection, heartbeat, groups, self.config)
         configs = [groups.settings.get_or_create(data.group_name) for data in heartbeat.consumer_data_set]
         connection.language = command.language
         connection.version = command.version
         for data, config in zip(heartbeat.consumer_data_set, configs, strict=True):
             if config is not None:
                 with suppress(IllegalNameError):  # too long, but it needs none
-                    self._topics.ensure(retry_topic(data.group_name), config.retry_queue_nums)
+                    self.topics.ensure(retry_topic(data.group_name), config.retry_queue_nums)
             groups.consumers.heartbeat(connection, heartbeat.client_id, data)
         for producer in heartbeat.producer_data_set:
             groups.producers.heartbeat(connection, heartbeat.client_id, producer.group_name)
@@ -78,10 +79,10 @@ class ClientProcessors:
         """Remove the connection from the named groups and notify the remaining members."""
         header = UnregisterClientRequestHeader.decode(command.ext_fields)
         if header.producer_group:
-            self._groups.producers.leave(connection, header.producer_group)
+            self.groups.producers.leave(connection, header.producer_group)
         if header.consumer_group:
-            self._groups.consumers.leave(connection, header.consumer_group)
-            self._groups.locks.leave(header.consumer_group, header.client_id)
+            self.groups.consumers.leave(connection, header.consumer_group)
+            self.groups.locks.leave(header.consumer_group, header.client_id)
         return command.reply()
 
     def get_consumer_list_by_group(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -90,7 +91,7 @@ class ClientProcessors:
         The remark names ids that several clients use: triomq's clients warn about their own.
         """
         header = ConsumerGroupRequestHeader.decode(command.ext_fields)
-        group = self._groups.consumers.get(header.consumer_group)
+        group = self.groups.consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(f"no consumer for this group, {header.consumer_group}")
         return command.reply(body=ConsumerIdList(group.client_ids()).encode(), remark=group.shared_ids())
@@ -101,7 +102,7 @@ class ClientProcessors:
             return command.reply()
         subscription = CheckClientRequestBody.decode(command.body).subscription_data
         if subscription is not None:
-            self._groups.consumers.parse_filter(subscription.sub_string, subscription.expression_type)
+            self.groups.consumers.parse_filter(subscription.sub_string, subscription.expression_type)
         return command.reply()
 
     def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
@@ -113,7 +114,7 @@ class ClientProcessors:
                 break
             if len(body.client_id) > _MAX_CLIENT_ID:
                 raise RefusedError(f"a client id of {len(body.client_id)} characters: the limit is {_MAX_CLIENT_ID}")
-            granted += self._groups.locks.lock(
+            granted += self.groups.locks.lock(
                 body.consumer_group,
                 body.client_id,
                 connection,
@@ -126,7 +127,7 @@ class ClientProcessors:
         """Free those of the queues that the client holds."""
         for body in LockBatchRequestBody.parts(command.body, "mqSet"):
             yield PAUSE
-            self._groups.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+            self.groups.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return command.reply()
 
 

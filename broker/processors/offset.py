@@ -4,6 +4,7 @@ Source: behaviour.md A.13, A.15, A.16; ConsumerManageProcessor.java, AdminBroker
 QueryMessageProcessor.java.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
@@ -33,13 +34,13 @@ from triomq.storage.reading.cold_read import PAUSE, Work
 _BEHIND: Final = 2**63 - 1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class OffsetProcessors:
     """Serves the offsets of groups and queues."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable, groups: Groups) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
+    store: MessageStore
+    topics: TopicTable
+    groups: Groups
 
     def query_consumer_offset(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the group's stored offset, or with 0 for a group that is new on a young queue.
@@ -48,13 +49,13 @@ class OffsetProcessors:
         still in memory every new group begins at 0, whatever its policy.
         """
         header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
-        self._groups.former.begin(connection, header.consumer_group, header.topic, header.queue_id)
-        queue_offset = self._groups.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        self.groups.former.begin(connection, header.consumer_group, header.topic, header.queue_id)
+        queue_offset = self.groups.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if queue_offset is not None:
             return _offset(command, queue_offset)
         if header.set_zero_if_not_found is False:  # 5.x callers that do not want the 0 below
             raise RefusedError("Not found, do not set to zero", ResponseCode.QUERY_NOT_FOUND)
-        store = self._store
+        store = self.store
         if store.reader.min_offset_in_queue(header.topic, header.queue_id) > 0 or (
             yield from self._first_is_on_disk(header.topic, header.queue_id)
         ):
@@ -65,7 +66,7 @@ class OffsetProcessors:
 
     def _first_is_on_disk(self, topic: str, queue_id: int) -> Work[bool]:
         """Whether message 0 is so old that it is probably no longer in memory."""
-        store = self._store
+        store = self.store
         if (queue := store.queues.find(topic, queue_id)) is not None:
             yield from store.cold_reads.load_units(queue, 0)
         units = store.reader.queue_units(topic, queue_id, 0, 1)
@@ -83,23 +84,23 @@ class OffsetProcessors:
         """
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
-        if (config := self._topics.get(topic)) is None:
+        if (config := self.topics.get(topic)) is None:
             raise RefusedError(f"Topic {topic} not exist!", ResponseCode.TOPIC_NOT_EXIST)
         validate_group(group)
         queues = max(config.read_queue_nums, config.write_queue_nums)
-        if not 0 <= queue_id < queues and self._store.queues.find(topic, queue_id) is None:  # it may have had more
+        if not 0 <= queue_id < queues and self.store.queues.find(topic, queue_id) is None:  # it may have had more
             raise RefusedError(f"queueId[{queue_id}] is illegal: topic {topic} has {queues} queues")
-        if not self._groups.is_known(group) and not self._groups.settings.get_or_create(group):
+        if not self.groups.is_known(group) and not self.groups.settings.get_or_create(group):
             raise RefusedError(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-        first = self._store.reader.min_offset_in_queue(topic, queue_id)
-        if self._groups.former.refuses_commit(connection, header, first):
+        first = self.store.reader.min_offset_in_queue(topic, queue_id)
+        if self.groups.former.refuses_commit(connection, header, first):
             raise RefusedError(
                 f"offset {header.commit_offset} is of a topic {topic} that was deleted: pull queue {queue_id} again "
                 "from its first message",
                 ResponseCode.TOPIC_NOT_EXIST,
             )
         if header.commit_offset >= 0:
-            self._groups.commit(group, topic, queue_id, header.commit_offset)
+            self.groups.commit(group, topic, queue_id, header.commit_offset)
         return command.reply()
 
     def query_correction_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
@@ -109,14 +110,14 @@ class OffsetProcessors:
         group, and loses the offsets of the groups that are left out.
         """
         header = QueryCorrectionOffsetHeader.decode(command.ext_fields)
-        groups = yield from self._groups.offsets.of_topic(header.topic)
+        groups = yield from self.groups.offsets.of_topic(header.topic)
         left_out = set((header.filter_groups or "").split(","))
         lowest: dict[int, int] = {}
         for group, offsets in groups.items():
             if group in left_out:
                 continue
             for queue_id, queue_offset in offsets.items():
-                if queue_offset >= self._store.reader.min_offset_in_queue(header.topic, queue_id):
+                if queue_offset >= self.store.reader.min_offset_in_queue(header.topic, queue_id):
                     lowest[queue_id] = min(queue_offset, lowest.get(queue_id, queue_offset))
                 yield PAUSE
         for queue_id, queue_offset in groups.get(header.compare_group or "", {}).items():
@@ -133,22 +134,22 @@ class OffsetProcessors:
         unknown is an error (behaviour.md C.4, 22).  A known one may have its offsets on other brokers.
         """
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
-        if not self._groups.is_known(header.dest_group):
-            self._groups.settings.check_new(header.dest_group)
-        live = None if header.offline else self._groups.consumers.get(header.src_group)
-        found = yield from self._groups.offsets.of_group(header.src_group)
+        if not self.groups.is_known(header.dest_group):
+            self.groups.settings.check_new(header.dest_group)
+        live = None if header.offline else self.groups.consumers.get(header.src_group)
+        found = yield from self.groups.offsets.of_group(header.src_group)
         topics = [
             topic
             for topic in ([header.topic] if header.topic else found)
-            if topic in found and self._topics.get(topic) is not None and (live is None or topic in live.subscriptions)
+            if topic in found and self.topics.get(topic) is not None and (live is None or topic in live.subscriptions)
         ]
-        if not found and self._groups.settings.get(header.src_group) is None:
+        if not found and self.groups.settings.get(header.src_group) is None:
             raise RefusedError(f"nothing to clone: there is no group {header.src_group}")
-        if topics and not self._groups.is_known(header.dest_group):
-            self._groups.settings.put(SubscriptionGroupConfig(group_name=header.dest_group))
+        if topics and not self.groups.is_known(header.dest_group):
+            self.groups.settings.put(SubscriptionGroupConfig(group_name=header.dest_group))
         for topic in topics:
             for queue_id, queue_offset in found[topic].items():
-                self._groups.commit(header.dest_group, topic, queue_id, queue_offset)
+                self.groups.commit(header.dest_group, topic, queue_id, queue_offset)
                 yield PAUSE
         return command.reply()
 
@@ -156,23 +157,23 @@ class OffsetProcessors:
         """Answer with the offset of the message whose store time is nearest to a time; 0 for an unknown queue."""
         header = SearchOffsetRequestHeader.decode(command.ext_fields)
         return _offset(
-            command, (yield from self._store.reader.offset_by_time(header.topic, header.queue_id, header.timestamp))
+            command, (yield from self.store.reader.offset_by_time(header.topic, header.queue_id, header.timestamp))
         )
 
     def get_max_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the offset that the queue's next message gets; 0 for an unknown queue."""
         header = QueueRequestHeader.decode(command.ext_fields)
-        return _offset(command, self._store.reader.max_offset_in_queue(header.topic, header.queue_id))
+        return _offset(command, self.store.reader.max_offset_in_queue(header.topic, header.queue_id))
 
     def get_min_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the offset of the queue's oldest message; 0 for an unknown queue."""
         header = QueueRequestHeader.decode(command.ext_fields)
-        return _offset(command, self._store.reader.min_offset_in_queue(header.topic, header.queue_id))
+        return _offset(command, self.store.reader.min_offset_in_queue(header.topic, header.queue_id))
 
     def get_earliest_msg_storetime(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the store time of the queue's oldest message, ms; -1 if it is empty."""
         header = QueueRequestHeader.decode(command.ext_fields)
-        timestamp = yield from self._store.reader.earliest_store_time(header.topic, header.queue_id)
+        timestamp = yield from self.store.reader.earliest_store_time(header.topic, header.queue_id)
         return command.reply(ext_fields=TimestampResponseHeader(timestamp).encode())
 
 

@@ -4,6 +4,7 @@ Source: behaviour.md A.15, A.16; store.md 4.6; QueryMessageProcessor.java, Admin
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
@@ -34,16 +35,14 @@ _MAX_UNITS: Final = 10_000
 _MAX_SEARCHES: Final = 100  # of 64 messages each
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class QueryProcessors:
     """Finds stored messages."""
 
-    def __init__(
-        self, store: MessageStore, groups: Groups, max_frame_bytes: int, group_commit: GroupCommit | None
-    ) -> None:
-        self._store = store
-        self._groups = groups
-        self._group_commit = group_commit
-        self._max_body_bytes = max_frame_bytes - _HEAD_BYTES
+    store: MessageStore
+    groups: Groups
+    max_frame_bytes: int
+    group_commit: GroupCommit | None
 
     def query_message(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the newest messages of a topic that have a key.
@@ -57,7 +56,7 @@ class QueryProcessors:
         records: list[memoryview] = []
         before, indexed_to = NO_OFFSET, (0, PhysicalOffset(0))
         for _ in range(_MAX_SEARCHES):
-            matches = yield from self._store.index.search(header.topic, header.key, limit, *times, before)
+            matches = yield from self.store.index.search(header.topic, header.key, limit, *times, before)
             if before == NO_OFFSET:
                 indexed_to = matches.last_update_timestamp, PhysicalOffset(matches.last_update_offset)
             records = [*(yield from self._with_key(matches.offsets, header)), *records]
@@ -73,8 +72,8 @@ class QueryProcessors:
 
     def _with_key(self, offsets: Sequence[int], header: QueryMessageRequestHeader) -> Work[list[memoryview]]:
         """Return the records of messages with the wanted key, of those that still exist."""
-        begin = self._store.deleted.end_of(header.topic)
-        records = yield from self._store.reader.look_up([offset for offset in offsets if offset >= begin])
+        begin = self.store.deleted.end_of(header.topic)
+        records = yield from self.store.reader.look_up([offset for offset in offsets if offset >= begin])
         return [record for record in records if record is not None and _has_key(record, header)]
 
     def _join(self, records: Sequence[memoryview]) -> bytes:
@@ -83,7 +82,7 @@ class QueryProcessors:
         size = 0
         for record in reversed(records):
             size += len(record)
-            if size > self._max_body_bytes:
+            if size > self.max_frame_bytes - _HEAD_BYTES:
                 break
             found.append(record)
         return b"".join(reversed(found))
@@ -91,38 +90,38 @@ class QueryProcessors:
     def view_message_by_id(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Answer with the record at a commit log offset, which the client took from an offset message id."""
         header = ViewMessageRequestHeader.decode(command.ext_fields)
-        (record,) = yield from self._store.reader.look_up((header.offset,))
+        (record,) = yield from self.store.reader.look_up((header.offset,))
         if record is None:
             raise RefusedError(f"can not find message by the offset, {header.offset}")
         response = command.reply(body=record)
-        if self._store.reader.is_durable(header.offset):
+        if self.store.reader.is_durable(header.offset):
             return response
-        return answer_stored(self._group_commit, connection, command, response)
+        return answer_stored(self.group_commit, connection, command, response)
 
     def query_consume_queue(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with units of a queue; for a group also with its subscription, and which units match it."""
         header = QueryConsumeQueueRequestHeader.decode(command.ext_fields)
         topic, queue_id, index = header.topic, header.queue_id, header.index
-        queue = self._store.queues.find(topic, queue_id)
+        queue = self.store.queues.find(topic, queue_id)
         if queue is None:
             raise RefusedError(f"{queue_id}@{topic} is not exist!")
         begin, end = (
-            self._store.reader.min_offset_in_queue(topic, queue_id),
-            self._store.reader.max_offset_in_queue(topic, queue_id),
+            self.store.reader.min_offset_in_queue(topic, queue_id),
+            self.store.reader.max_offset_in_queue(topic, queue_id),
         )
         if not begin <= index < end:
             return command.reply(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
         answer = QueryConsumeQueueResponseBody(max_queue_index=end, min_queue_index=begin)
         message_filter = None
         if header.consumer_group is not None:
-            group = self._groups.consumers.get(header.consumer_group)
+            group = self.groups.consumers.get(header.consumer_group)
             subscription = group.subscriptions.get(topic) if group is not None else None
             if subscription is None:
                 answer.filter_data = f"{header.consumer_group}@{topic} is not online!"
             else:
                 answer.subscription_data, message_filter = subscription.data, subscription.message_filter
         count = min(header.count, _MAX_UNITS)
-        yield from self._store.cold_reads.load_units(queue, index, count)
+        yield from self.store.cold_reads.load_units(queue, index, count)
         answer.queue_data = [
             ConsumeQueueData(
                 physic_offset=unit.physical_offset,
@@ -130,7 +129,7 @@ class QueryProcessors:
                 tags_code=unit.tags_code,
                 eval=isinstance(message_filter, TagFilter) and message_filter.matches_code(unit.tags_code),
             )
-            for unit in self._store.reader.queue_units(topic, queue_id, index, count)
+            for unit in self.store.reader.queue_units(topic, queue_id, index, count)
         ]
         return command.reply(body=answer.encode())
 
