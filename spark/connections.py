@@ -1,7 +1,7 @@
 """The clients of a worker process: kept between its tasks, since a connection costs more than a small task.
 
-A client is closed after an error, when its place is needed, and after a minute without use (checked when the next
-client is borrowed).  The process id is part of the key: Spark's workers are forks.
+A client is closed after an error, and after a minute without use (checked when the next one is borrowed).  The process
+id is part of the key, because Spark's workers are forks.
 
 Source: spark.md 3.10.
 """
@@ -22,7 +22,6 @@ from triomq.protocol.wire.signing import Credentials
 from triomq.spark.options.options import Options
 
 _clock = time.monotonic
-_MAX_CLIENTS: Final = 4
 _IDLE_S: Final = 60.0
 
 Key = tuple[int, str, ClientConfig]
@@ -83,9 +82,10 @@ def borrow_client(options: Options) -> Iterator[TrioClientInstance]:
     key = (os.getpid(), str(options["nameServer"]), client_config(options))
     with _lock:
         _close_unused(key)
-        entry = _entries.get(key)
-        if entry is None:
-            entry = _entries[key] = _open(key)
+        if key not in _entries:
+            shared = ClientInstance(key[1], key[2])
+            _entries[key] = _Entry(shared, shared.__enter__())
+        entry = _entries[key]
         entry.users += 1
     try:
         yield entry.instance
@@ -107,21 +107,11 @@ def close_clients() -> None:
             _forget(key, entry)
 
 
-def _open(key: Key) -> _Entry:
-    _, name_server, config = key
-    shared = ClientInstance(name_server, config)
-    return _Entry(shared, shared.__enter__())
-
-
 def _close_unused(wanted: Key) -> None:
     now = _clock()
-    by_age = sorted(_entries.items(), key=lambda item: item[1].last_used)
-    surplus = len(_entries) - _MAX_CLIENTS + (wanted not in _entries)
-    for key, entry in by_age:
-        foreign = key[0] != wanted[0]
-        idle = not entry.users and now - entry.last_used > _IDLE_S
-        if foreign or idle or (surplus > 0 and not entry.users and key != wanted):
-            surplus -= 1
+    for key, entry in list(_entries.items()):
+        is_idle = not entry.users and now - entry.last_used > _IDLE_S
+        if is_idle or key[0] != wanted[0]:
             _forget(key, entry)
 
 
