@@ -6,13 +6,23 @@ import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from triomq.protocol.errors import ConfigError
-from triomq.spark.jobs import common
-from triomq.spark.jobs.common import Counts, JobParser, SourceOptions, one_line, open_session, read_options, run_job
+from triomq.spark.jobs import common, consume, produce, replay
+from triomq.spark.jobs.common import (
+    Counts,
+    JobParser,
+    SourceOptions,
+    _add,
+    one_line,
+    open_session,
+    read_options,
+    run_job,
+)
 from triomq.spark.options.options import Use
 
 JOBS = ("produce", "consume", "aggregate", "replay")
@@ -67,6 +77,41 @@ def test_each_program_exits_with_its_code(
     assert "exit codes: 0 done; 1 failed; 2 wrong option" in said.out
     assert said.out.splitlines()[-1] == str(path)
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "words", "reason"),
+    [
+        (consume, ("--to", "csv", "--path", "x"), "--to csv needs --path and --checkpoint"),
+        (consume, ("--path", "x"), "--path needs --to parquet or csv"),
+        (consume, ("--columns", "body,nothing"), "--columns: nothing does not exist; the columns are: topic, broker,"),
+        (produce, (), "give files, or --rate-source"),
+        (produce, ("a.csv", "--rate-source"), "give files, or --rate-source"),
+        (produce, ("a.csv", "--rows", "5"), "--rows needs --rate-source"),
+        (produce, ("a.txt",), "--format is needed"),
+        (replay, ("--topic", "T"), "--topic must differ from the topics that are read"),
+    ],
+)
+def test_contradicting_arguments_are_rejected(
+    job: Any, words: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--topic", "T") if job is produce else ("--subscribe", "T,U")
+    with pytest.raises(SystemExit) as ended:
+        job.main([*words, *given, "--namesrv", "h:1"])
+    assert ended.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_each_micro_batch_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def progress(batch: int, rows: int) -> Mock:
+        metrics = {"parsing": Mock(**{"asDict.return_value": {"unreadable": 1}})}
+        return Mock(batchId=batch, numInputRows=rows, processedRowsPerSecond=2.0, sources=[], observedMetrics=metrics)
+
+    counts = Counts()
+    last = _add(counts, [progress(0, 5), progress(1, 0)], -1, is_silent=True)
+    assert _add(counts, [progress(0, 5), progress(1, 7), progress(2, 1)], last, is_silent=False) == 2
+    assert (counts.rows, counts.more) == (13, {"batches": 3, "unreadable": 3})
+    assert capsys.readouterr().out.startswith("batch 2: 1 rows, 2 rows/s, lag 0, ")
 
 
 def parse(*words: str) -> argparse.Namespace:
