@@ -205,7 +205,7 @@ class QueueRequests:
         await self._about_locks(RequestCode.UNLOCK_BATCH_MQ, queues, timeout_s)
 
     async def check_filter(self, subscription: SubscriptionData) -> None:
-        """Ask a broker of the topic whether it supports a filter other than tags; none may be there yet.
+        """Ask a broker of the topic, if one is known, whether it supports a filter other than tags.
 
         Raises:
             BrokerResponseError: it does not.
@@ -218,7 +218,7 @@ class QueueRequests:
             return
         body = CheckClientRequestBody(instance.client_id, self._group, subscription).encode()
         command = instance.requests.command(RequestCode.CHECK_CLIENT_CONFIG, body=body)
-        with suppress(ClientError):  # pulls find it out, too
+        with suppress(ClientError):  # pulls will fail with the same error
             raise_for_code(await instance.requests.invoke(address, command), address)
 
     async def _about_locks(
@@ -289,9 +289,8 @@ class QueueRequests:
     ) -> RemotingCommand:
         try:
             return await self._instance.requests.invoke(address, command, timeout_s)
-        except (
-            ConnectError
-        ):  # its broker may have moved; routes of a group's topics are polled, so that a restart moves no queue
+        except ConnectError:
+            # The broker may have moved; routes of a group's topics are polled, so that a restart moves no queue.
             self._instance.routes.refresh_unpolled(queue.topic)
             raise
 

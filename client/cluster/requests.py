@@ -15,7 +15,7 @@ import trio
 
 from triomq.client.cluster.route import BrokerTable, dialled_address
 from triomq.client.config import ClientConfig, TlsConfig
-from triomq.client.connection.connection import Connection, RequestHandler
+from triomq.client.connection.connection import ClientConnection, RequestHandler
 from triomq.client.connection.pool import ConnectionObserver, ConnectionTable
 from triomq.client.connection.tls import client_context
 from triomq.client.nursery import in_parallel
@@ -118,9 +118,13 @@ class Requests:
     ) -> None:
         """Allow requests; connections live in the nursery."""
         self._client_id = client_id
-        hooks = (on_request, self._probe, self._dial_target)
-        self.connections = ConnectionTable(self.config, nursery, *hooks, observer, self._tls)
-        self.lock_connections = ConnectionTable(self.config, nursery, *hooks, tls=self._tls)
+
+        def make(observer: ConnectionObserver | None) -> ConnectionTable:
+            return ConnectionTable(
+                self.config, nursery, on_request, self._probe, self._dial_target, observer, self._tls
+            )
+
+        self.connections, self.lock_connections = make(observer), make(None)
         self.is_open = True
 
     def refuse(self) -> None:
@@ -271,14 +275,14 @@ class Requests:
             connection.header_format = agreed_format(wanted, response.ext_fields)
         return response.version
 
-    def _encode(self, command: RemotingCommand, connection: Connection) -> bytes:
+    def _encode(self, command: RemotingCommand, connection: ClientConnection) -> bytes:
         command.opaque = self.next_opaque()
         command.serialize_type = connection.header_format
         if (credentials := self.config.credentials) is not None:
             command.ext_fields = credentials.sign(command.ext_fields, command.body)
         return command.encode()
 
-    def _probe(self, connection: Connection) -> None:
+    def _probe(self, connection: ClientConnection) -> None:
         """Post a heartbeat without groups, which every broker answers at once; name servers never hold requests."""
         if connection.address not in self.name_servers.addresses or connection.address in self._brokers.addresses():
             command = self.command(RequestCode.HEART_BEAT, body=HeartbeatData(self._client_id).encode())

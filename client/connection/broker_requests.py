@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 import trio
 
-from triomq.client.connection.connection import Connection
+from triomq.client.connection.connection import ClientConnection
 from triomq.protocol.bodies.client import ConsumerData, GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
@@ -176,7 +176,7 @@ class RequestServer:
         self._direct = 0
         self._log = EventLog(LOGGER, "requests dropped, the peer does not read answers peer=%s", logging.WARNING)
 
-    def serve(self, connection: Connection, command: RemotingCommand) -> None:
+    def serve(self, connection: ClientConnection, command: RemotingCommand) -> None:
         """Answer a broker's request; a malformed one is refused and logged.  One that does not read gets no answer."""
         if connection.is_full and not command.is_oneway:
             self._log.occurred(connection.address, key=connection.address)
@@ -202,7 +202,7 @@ class RequestServer:
 
     def start_directly(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         command: RemotingCommand,
         consumer: ConsumerCallbacks,
         message: MessageExt,
@@ -216,7 +216,7 @@ class RequestServer:
 
     async def _run_directly(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         command: RemotingCommand,
         consumer: ConsumerCallbacks,
         message: MessageExt,
@@ -232,14 +232,14 @@ def _unknown_group(command: RemotingCommand, group: str) -> RemotingCommand:
     return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"The Consumer Group <{group}> not exist in this consumer")
 
 
-def _members_changed(server: RequestServer, _connection: Connection, command: RemotingCommand) -> None:
+def _members_changed(server: RequestServer, _connection: ClientConnection, command: RemotingCommand) -> None:
     header = ConsumerGroupRequestHeader.decode(command.ext_fields)
     consumer = server.consumers.get(header.consumer_group)
     if consumer is not None:
         consumer.members_changed()
 
 
-def _reset_offsets(server: RequestServer, _connection: Connection, command: RemotingCommand) -> None:
+def _reset_offsets(server: RequestServer, _connection: ClientConnection, command: RemotingCommand) -> None:
     header = ResetOffsetRequestHeader.decode(command.ext_fields)
     offsets = ResetOffsetBody.decode(server.namespace.unwrap_json(bytes(command.body))).offset_table
     consumer = server.consumers.get(header.group)
@@ -248,14 +248,14 @@ def _reset_offsets(server: RequestServer, _connection: Connection, command: Remo
         consumer.reset_offsets(header.topic, offsets)
 
 
-def _consumer_status(server: RequestServer, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+def _consumer_status(server: RequestServer, _connection: ClientConnection, command: RemotingCommand) -> RemotingCommand:
     header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
     consumer = server.consumers.get(header.group)
     offsets = {} if consumer is None else consumer.consumer_status(header.topic)
     return command.reply(body=GetConsumerStatusBody(dict(offsets)).encode())
 
 
-def _running_info(server: RequestServer, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+def _running_info(server: RequestServer, _connection: ClientConnection, command: RemotingCommand) -> RemotingCommand:
     header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
     consumer = server.consumers.get(header.consumer_group)
     if consumer is None:
@@ -264,7 +264,7 @@ def _running_info(server: RequestServer, _connection: Connection, command: Remot
 
 
 def _consume_directly(
-    server: RequestServer, connection: Connection, command: RemotingCommand
+    server: RequestServer, connection: ClientConnection, command: RemotingCommand
 ) -> RemotingCommand | None:
     header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
     consumer = server.consumers.get(header.consumer_group)
@@ -278,7 +278,7 @@ def _consume_directly(
     return None
 
 
-def _check_transaction(server: RequestServer, connection: Connection, command: RemotingCommand) -> None:
+def _check_transaction(server: RequestServer, connection: ClientConnection, command: RemotingCommand) -> None:
     header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
     message = decode_record(command.body)
     server.namespace.unwrap_messages((message,))
@@ -290,12 +290,12 @@ def _check_transaction(server: RequestServer, connection: Connection, command: R
         checker(connection.address, header, message)
 
 
-def _take_reply(server: RequestServer, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+def _take_reply(server: RequestServer, _connection: ClientConnection, command: RemotingCommand) -> RemotingCommand:
     server.replies.take(PushReplyMessageRequestHeader.decode(command.ext_fields), bytes(command.body))
     return command.reply()
 
 
-_HANDLERS: Final[Mapping[int, Callable[[RequestServer, Connection, RemotingCommand], RemotingCommand | None]]] = {
+_HANDLERS: Final[Mapping[int, Callable[[RequestServer, ClientConnection, RemotingCommand], RemotingCommand | None]]] = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _members_changed,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: _reset_offsets,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: _consumer_status,

@@ -54,10 +54,10 @@ _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ABORTED: Final = trio.lowlevel.Abort.SUCCEEDED
 _RESET_ON_CLOSE: Final = Struct("ii").pack(1, 0)  # struct linger: on, 0 s
 
-RequestHandler = Callable[["Connection", RemotingCommand], None]
+RequestHandler = Callable[["ClientConnection", RemotingCommand], None]
 
 
-class Connection:
+class ClientConnection:
     """Requests and answers over one socket; usable from the moment it is made until :meth:`run` ends.
 
     Attributes:
@@ -98,7 +98,7 @@ class Connection:
         address: str,
         config: ClientConfig,
         on_request: RequestHandler,
-        probe: Callable[["Connection"], None],
+        probe: Callable[["ClientConnection"], None],
     ) -> None:
         """Take ownership of a connected non-blocking socket.
 

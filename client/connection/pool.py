@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from triomq.client.config import ClientConfig, split_address
-from triomq.client.connection.connection import Connection, RequestHandler
+from triomq.client.connection.connection import ClientConnection, RequestHandler
 from triomq.client.connection.tls import ClientTlsSocket
 from triomq.common.tls import TlsSession
 from triomq.protocol.errors import ClientClosedError, ConfigError, ConnectError, TriomqError
@@ -97,7 +97,7 @@ class _Dialling:
 
     def __init__(self, hint: str) -> None:
         self.done = trio.Event()
-        self.connection: Connection | None = None
+        self.connection: ClientConnection | None = None
         self.error = ""
         self.hint = hint
 
@@ -110,7 +110,7 @@ class ConnectionTable:
         config: ClientConfig,
         nursery: trio.Nursery,
         on_request: RequestHandler,
-        probe: Callable[[Connection], None],
+        probe: Callable[[ClientConnection], None],
         target: Callable[[str], tuple[str, str]],
         observer: ConnectionObserver | None = None,
         tls: ssl.SSLContext | None = None,
@@ -121,7 +121,7 @@ class ConnectionTable:
             config: time limits and sizes.
             nursery: where connections live.
             on_request: gets the peers' own requests.
-            probe: see :class:`Connection`.
+            probe: see :class:`ClientConnection`.
             target: returns for an address which one to dial, and a hint for the error if that fails.
             observer: notified of new, lost and failed connections.
             tls: settings of TLS; ``None``: plain connections.
@@ -133,11 +133,11 @@ class ConnectionTable:
         self._target = target
         self._tls = tls
         self._observer = observer or ConnectionObserver()
-        self._open: dict[str, Connection] = {}
+        self._open: dict[str, ClientConnection] = {}
         self._dialling: dict[str, _Dialling] = {}
         self._closed = False
 
-    def get(self, address: str) -> Connection | None:
+    def get(self, address: str) -> ClientConnection | None:
         """Return the open connection to an address, or ``None``."""
         connection = self._open.get(address)
         return None if connection is None or connection.closed else connection
@@ -146,7 +146,7 @@ class ConnectionTable:
         """Return the addresses with an open connection."""
         return frozenset(self._open)
 
-    async def connect(self, address: str, deadline: float) -> Connection:
+    async def connect(self, address: str, deadline: float) -> ClientConnection:
         """Return the connection to an address, a new one if none is open.
 
         A caller that is cancelled or late does not end the attempt for the others.
@@ -192,7 +192,7 @@ class ConnectionTable:
             del self._dialling[address]
             if dialling.error:
                 dialling.done.set()
-        connection = Connection(sock, address, config, self._on_request, self._probe)
+        connection = ClientConnection(sock, address, config, self._on_request, self._probe)
         dialling.connection = self._open[address] = connection
         dialling.done.set()
         LOGGER.info("connected peer=%s", to_dial)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.connection.connection import Connection
+from triomq.client.connection.connection import ClientConnection
 from triomq.client.environment import RANDOM
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.producer.publish import NoSuchQueueError, Outgoing, Target, TopicPlan, check_topic
@@ -351,7 +351,7 @@ class Delivery:
             self._on_answer(target.queue.broker_name, response.ext_fields)
         return read_send_result(status, outgoing.message_id, target.queue, response.ext_fields)
 
-    async def _connect(self, target: Target, deadline: float, has_other: bool) -> Connection:
+    async def _connect(self, target: Target, deadline: float, has_other: bool) -> ClientConnection:
         if has_other:
             deadline = trio.current_time() + _silence_s(deadline)
         return await self._connections.connect(target.address, deadline)

@@ -8,7 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.fake_broker import CancelledAtEveryAwait
 from triomq.client.config import ClientConfig
-from triomq.client.connection.connection import Connection
+from triomq.client.connection.connection import ClientConnection
 from triomq.protocol.errors import ConnectionLostError, RequestTimeoutError, TriomqError
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
@@ -53,7 +53,7 @@ class Pair:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
         self.asked: list[RemotingCommand] = []
         self.peer = Peer(theirs)
-        self.connection = Connection(
+        self.connection = ClientConnection(
             ours,
             "broker:10911",
             ClientConfig(send_buffer_limit_bytes=LIMIT, idle_timeout_s=IDLE_S),
@@ -71,7 +71,7 @@ class Pair:
     def unsent_bytes(self) -> int:
         return self.connection._queue.pending_bytes
 
-    def _probe(self, connection: Connection) -> None:
+    def _probe(self, connection: ClientConnection) -> None:
         self.probes.append(trio.current_time())
         connection.post(PROBE.encode())
 
