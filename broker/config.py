@@ -67,14 +67,14 @@ class ConnectionConfig:
     unread_high_bytes: int = 4 * 1024**2  # a peer with more unread answers is not served until it reads
     memory_budget_bytes: int = 128 * 1024**2  # that peers may make the broker hold, beyond its own needs
     max_body_bytes: int = 256 * 1024  # of a request that locks queues, some 4,000, or checks a filter
-    unread_timeout_s: float = 60.0  # ... and is disconnected if it reads nothing for so long
+    unread_timeout_s: float = 60.0  # ... and is disconnected if it reads nothing for this time
     shutdown_grace_s: float = 1.0
     tls: TlsConfig | None = None
     insecure: bool = False  # listen beyond loopback although clients do not log in
-    admin_listen: Address | None = None  # where administration is served, and then nowhere else
+    admin_listen: Address | None = None  # the only address that serves administration
     brokers_from: tuple[Network, ...] = ()  # brokers may register from there, beside this machine
-    metrics: Address | None = None  # where metrics are served; DEFAULT_METRICS: at another port if that is in use
-    audit: Path | None = None  # who did what, a JSON object in each line
+    metrics: Address | None = None  # address of the metrics; DEFAULT_METRICS: another port if that is in use
+    audit: Path | None = None  # the audit, a JSON object in each line
     audit_file_bytes: int = 16 * 1024**2  # size above which the next file begins
     audit_files: int = 10  # full files that are kept
 
@@ -105,9 +105,9 @@ class BrokerConfig(ConnectionConfig):
     max_sql_characters: int = 6 * 1024  # of a filter
     max_client_groups: int = 500  # of producers and consumers on one connection
     max_client_subscriptions: int = 2_000  # of all groups on one connection
-    client_timeout_s: float = 120.0  # a member without a heartbeat for so long is removed
+    client_timeout_s: float = 120.0  # a member without a heartbeat for this time is removed
     max_hold_s: float = 60.0  # longest time a pull may ask to be held
-    filtered_hold_s: float = 5.0  # a held pull is answered so long after messages that its filter rejected
+    filtered_hold_s: float = 5.0  # a held pull is answered this long after messages that its filter rejected
     retention_delay_s: float = 60.0  # of the first run after the start; fixed in RocketMQ
     persist_offsets_interval_s: float = 5.0  # flushConsumerOffsetInterval
     persist_delay_offsets_interval_s: float = 10.0  # flushDelayOffsetInterval
@@ -116,7 +116,7 @@ class BrokerConfig(ConnectionConfig):
     transaction_check_interval_s: float = 60.0  # transactionCheckInterval: time between two checks
     transaction_check_max: int = 15  # transactionCheckMax: after so many checks a transaction is given up
     max_send_wait_s: float = 0.05  # waitTimeMillsInSendQueue, there 200 ms: of sends; 0: none is refused for it
-    stall_after_s: float = STALL_AFTER_S  # a queue whose messages wait so long without progress is reported
+    stall_after_s: float = STALL_AFTER_S  # a queue whose messages wait this long without progress is reported
     sync_flush_timeout_s: float = 5.0  # syncFlushTimeout
 
     @property
@@ -141,12 +141,12 @@ class BrokerConfig(ConnectionConfig):
 
     @property
     def timer_max_delay_ms(self) -> int:
-        """Longest delay of a message with a time of its own."""
+        """Longest delay of a message with a delivery time."""
         return round(self.timer_max_delay_s * 1000)
 
     @property
     def exposure(self) -> str:
-        """What everybody who reaches it may do, for the log; "" if requests need accounts, or loopback."""
+        """The operations open to every client, with addresses, for the log; "" with accounts or on loopback."""
         if self.has_accounts:
             return ""
         allowed = "messages" if self.admin_listen else "messages and administration"
@@ -209,27 +209,27 @@ class NameServerConfig(ConnectionConfig):
 
     @property
     def exposure(self) -> str:
-        """What everybody who reaches it may do, for the log; "" if only this machine reaches it."""
+        """The operations open to every client, with addresses, for the log; "" on loopback."""
         return _exposure(self.brokers_from, ("routes", self.listen), ("administration", self.admin_listen))
 
 
 def _exposure(brokers_from: tuple[Network, ...], *allowed: tuple[str, Address | None]) -> str:
-    found = [f"{what} at {address}" for what, address in allowed if address and not address.is_loopback]
+    found = [f"{operation} at {address}" for operation, address in allowed if address and not address.is_loopback]
     if found and brokers_from:
         found.append(f"registration for brokers from {', '.join(map(str, brokers_from))}")
     return "; ".join(found)
 
 
 def check_exposure(address: Address, *, insecure: bool) -> None:
-    """Check that only this machine reaches a listener, unless that is wanted.
+    """Check that only this machine reaches a listener, unless the settings allow others.
 
     Raises:
-        ConfigError: others would reach it.
+        ConfigError: other machines would reach it.
     """
     if not address.is_loopback and not insecure:
         raise ConfigError(
-            f"listening on {address} would allow anybody who reaches it to send, read and delete messages or to change "
-            "routes, as it asks nobody for an account: listen on 127.0.0.1, give a broker accounts with --acl, "
+            f"listening on {address} would allow every client that reaches it to send, read and delete messages or to "
+            "change routes, because it needs no account: listen on 127.0.0.1, give a broker accounts with --acl, "
             "or give --insecure if the network is trusted"
         )
 

@@ -148,6 +148,8 @@ def _checked(place: str, read: Callable[[Setting, Any], Any], row: Setting, valu
 
 def _read(row: Setting, value: Any) -> Any:
     """Read a value of the environment or of TOML, as the command line reads its text."""
+    if isinstance(value, dict):
+        raise ValueError("a single value")  # noqa: TRY004  # as for other wrong values
     if row.option.endswith("..."):
         return tuple(map(str, value))
     if not row.metavar:

@@ -60,7 +60,7 @@ class Kind(NamedTuple):
     """RocketMQ's notation of a value.
 
     Attributes:
-        read: returns the value that the command line has for the same option; ``ValueError`` says what is expected.
+        read: returns the value that the command line has for the same option; its ``ValueError`` names the form.
         write: returns the text for tools.
         is_reported: whether request 26 returns the setting.
     """
@@ -124,7 +124,7 @@ class Setting(NamedTuple):
 
     @property
     def rocketmq(self) -> str:
-        """RocketMQ's way to set the same, "" if there is none."""
+        """RocketMQ's notation of the same setting, "" without one."""
         return f"{self.name}=false" if self.key.startswith("no-") else self.name
 
     @property

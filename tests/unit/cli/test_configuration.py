@@ -115,6 +115,7 @@ def test_a_broker_conf_of_rocketmq_is_read(tmp_path: Path, caplog: pytest.LogCap
         ("b.toml", "broker_nmae = 'b'", "b.toml: unknown setting broker_nmae; did you mean broker-name?"),
         ("b.toml", "memory-budget = 'big'", "b.toml: memory-budget: invalid size 'big'"),
         ("b.toml", "durability = 'maybe'", "the value is not async, sync"),
+        ("b.toml", "[store]\npath = 'x'", "b.toml: store: the value is not a single value"),
         ("b.toml", "no-index = 1", "the value is not true or false"),
         ("b.toml", "= 1", "b.toml: Invalid statement"),
         ("none", None, "No such file"),
