@@ -46,15 +46,6 @@ def test_encoding_agrees_with_its_layout(properties: dict[str, str]) -> None:
     ]
 
 
-def test_no_separator_ends_what_is_written() -> None:
-    assert encode_properties({"TAGS": "TagA", "KEYS": "k"}) == b"TAGS\x01TagA\x02KEYS\x01k"
-    assert encode_properties({}) == b""
-
-
-def test_final_separator_is_accepted() -> None:
-    assert decode_properties(b"TAGS\x01TagA\x02KEYS\x01k\x02") == {"TAGS": "TagA", "KEYS": "k"}
-
-
 def test_empty_value_is_not_written() -> None:
     assert encode_properties({"a": "", "b": "1", "c": ""}) == b"b\x011"
 

@@ -18,7 +18,6 @@ from triomq.protocol.record.layout import (
     HEAD,
     HEAD_FORMATS,
     HEADS,
-    MESSAGE_MAGIC,
     head_offset,
     head_struct,
     record_size,
@@ -113,12 +112,6 @@ def test_golden_bytes_are_read_completely() -> None:
     }
     assert message.offset_message_id == "0A4D000100002A9F0000000000000400"
     assert message.store_size == len(GOLDEN) == 156
-
-
-def test_head_of_an_ipv4_record_has_88_bytes() -> None:
-    assert HEAD.size == 88
-    assert struct.pack(">i", MESSAGE_MAGIC).hex() == "daa320a7"
-    assert struct.pack(">i", BLANK_MAGIC).hex() == "cbd43194"
 
 
 @given(PARTS)
@@ -226,12 +219,6 @@ def test_structs_of_some_fields_agree_with_the_head(parts: dict[str, Any], names
         assert struct.unpack_from(">" + HEAD_FORMATS[name], data, head_offset(name)) == (fields[name],)
 
 
-def test_longest_topic_and_properties_fit() -> None:
-    data = encode_record(**{**GOLDEN_PARTS, "topic": b"t" * 127, "properties": b"p" * 32767})
-    message = decode_record(data)
-    assert (len(message.topic), len(message.encoded_properties)) == (127, 32767)
-
-
 @pytest.mark.parametrize("length", range(len(GOLDEN)))
 def test_truncated_record_is_a_protocol_error(length: int) -> None:
     with pytest.raises(ProtocolError):
@@ -241,16 +228,6 @@ def test_truncated_record_is_a_protocol_error(length: int) -> None:
     if length:
         with pytest.raises(ProtocolError):
             decode_records(GOLDEN + GOLDEN[:length])
-
-
-@pytest.mark.parametrize("position", [-1, 1, 156, 2**40])
-def test_position_without_a_record_is_a_protocol_error(position: int) -> None:
-    with pytest.raises(ProtocolError):
-        decode_record(GOLDEN, position)
-
-
-def test_empty_body_of_records_has_no_message() -> None:
-    assert decode_records(b"") == []
 
 
 @given(st.sampled_from([0, 4, 36, 84]), DAMAGE)

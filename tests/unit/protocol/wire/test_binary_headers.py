@@ -47,11 +47,6 @@ def test_binary_header_is_read() -> None:
     assert command.serialize_type == ROCKETMQ
 
 
-def test_binary_remark_and_map_of_length_zero_absent() -> None:
-    command = decode(binary(), ROCKETMQ)
-    assert (command.remark, command.ext_fields) == (None, {})
-
-
 def test_binary_of_two_equal_names_last_one_wins() -> None:
     """wire.md 2.3: Java writes some fields twice, with ACL for instance."""
     assert decode(binary(entries=entry(b"a", b"1") + entry(b"b", b"") + entry(b"a", b"2")), ROCKETMQ).ext_fields == {
@@ -197,9 +192,3 @@ def test_msgpack_excess_length_is_rejected_before_allocation(bomb: bytes) -> Non
 )
 def test_invalid_msgpack_is_refused(header: bytes) -> None:
     refuse(header, MSGPACK)
-
-
-def test_msgpack_of_nothing_but_arrays_takes_bounded_memory() -> None:
-    header = b"\x97" + b"\x0a\x03\x01\x01\x00\xc0" + b"\x81\xa1a" + b"\xdd\x00\x00\x80\x00" + b"\x90" * 2**15
-    with memory_below(80 * len(header)):
-        refuse(header, MSGPACK)

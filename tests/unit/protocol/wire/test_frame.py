@@ -35,12 +35,6 @@ def length_field(length: int) -> bytes:
 # --- splitting ---
 
 
-def test_whole_frame_is_returned_without_its_length_field() -> None:
-    splitter = FrameSplitter()
-    assert splitter.split(FRAME) == ([FRAME[4:]], None)
-    assert splitter.pending_bytes == 0
-
-
 def test_frame_fed_bytewise_completes_exactly_at_last_byte() -> None:
     splitter = FrameSplitter()
     for count in range(1, len(FRAME)):
@@ -48,14 +42,6 @@ def test_frame_fed_bytewise_completes_exactly_at_last_byte() -> None:
         assert splitter.pending_bytes == count
     assert splitter.split(FRAME[-1:]) == ([FRAME[4:]], None)
     assert splitter.pending_bytes == 0
-
-
-def test_bytes_after_frame_wait_for_rest_of_theirs() -> None:
-    splitter = FrameSplitter()
-    assert splitter.split(FRAME + FRAME[:7]) == ([FRAME[4:]], None)
-    assert splitter.pending_bytes == 7
-    assert splitter.split(FRAME[7:] + FRAME[:2]) == ([FRAME[4:]], None)
-    assert splitter.pending_bytes == 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 36, 37, 38, 1000])
@@ -88,13 +74,6 @@ def test_long_frame_not_copied_when_complete() -> None:
         assert len(frame.obj) == len(long)
 
 
-def test_one_read_returns_all_frames_in_order() -> None:
-    sent = [build_frame(0, b"{}", bytes([number])) for number in range(100)]
-    frames, error = FrameSplitter().split(b"".join(sent))
-    assert error is None
-    assert frames == [frame[4:] for frame in sent]
-
-
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer_may_be_split_and_changed_afterwards(kind: type[bytes | bytearray | memoryview]) -> None:
     data = bytearray(FRAME + FRAME[:9])
@@ -103,17 +82,6 @@ def test_any_buffer_may_be_split_and_changed_afterwards(kind: type[bytes | bytea
     data[:] = bytes(len(data))  # the owner reads into the same buffer again
     assert frames == [FRAME[4:]]
     assert splitter.split(FRAME[9:]) == ([FRAME[4:]], None)
-
-
-def test_an_empty_read_changes_nothing() -> None:
-    splitter = FrameSplitter()
-    splitter.split(FRAME[:10])
-    assert splitter.split(b"") == ([], None)
-    assert splitter.split(FRAME[10:]) == ([FRAME[4:]], None)
-
-
-def test_frame_without_header_and_body_is_frame() -> None:
-    assert FrameSplitter().split(length_field(4) + bytes(4)) == ([bytes(4)], None)
 
 
 # --- limits ---
@@ -229,15 +197,6 @@ def test_frame_is_length_type_header_length_header_body() -> None:
     assert build_frame(1, b"header", b"body") == bytes.fromhex("0000000e 01000006") + b"header" + b"body"
 
 
-def test_a_frame_without_body_ends_with_its_header() -> None:
-    assert build_frame(0, b"{}") == bytes.fromhex("00000006 00000002") + b"{}"
-
-
-@pytest.mark.parametrize("body", [b"", b"body", memoryview(b"a body")])
-def test_prefix_and_body_equal_whole_frame(body: bytes | memoryview) -> None:
-    assert frame_prefix(77, b"header", len(body)) + bytes(body) == build_frame(77, b"header", body)
-
-
 def test_longest_legal_frame_is_built_and_longer_rejected() -> None:
     body = bytes(MAX_FRAME_BYTES - 8 - 2)
     frame = build_frame(0, b"{}", body)
@@ -256,11 +215,6 @@ def test_oversized_header_is_rejected_before_hitting_type_byte() -> None:
             build_frame(0, header)
         with pytest.raises(FrameTooLargeError):
             frame_prefix(0, header, 0)
-
-
-def test_body_of_2_gib_refused_without_struct_error() -> None:
-    with pytest.raises(FrameTooLargeError):
-        frame_prefix(0, b"{}", 2**31)
 
 
 SHORT = build_frame(0, b"{}", b"short")

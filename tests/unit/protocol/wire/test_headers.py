@@ -4,13 +4,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum, IntFlag
-from types import MappingProxyType
 from typing import Annotated, NewType, Optional
 
 import pytest
 
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.wire.headers import Header, Int32, Wire, parse_integer
+from triomq.protocol.wire.headers import Header, Int32, Wire
 
 Size = NewType("Size", int)
 
@@ -72,10 +71,6 @@ def test_unknown_fields_are_ignored() -> None:
     assert Empty.decode({"x": "y"}) == Empty()
 
 
-def test_any_mapping_may_decoded_and_stays_as() -> None:
-    assert Sample.decode(MappingProxyType(REQUIRED)) == Sample("T", 1, 2, True)
-
-
 @pytest.mark.parametrize("missing", list(REQUIRED))
 def test_missing_field_error_names_class_and_wire_name(missing: str) -> None:
     with pytest.raises(ProtocolError, match=f"^Sample: field '{missing}' is missing$"):
@@ -120,31 +115,29 @@ def test_number_beyond_long_field_is_refused_by_name(number: int) -> None:
         Sample.decode(with_field("size", str(number)))
 
 
-@pytest.mark.parametrize("name", ["queueId", "bornTimestamp", "retries", "size"])
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        " 1",
-        "1 ",
-        "1\n",
-        "1_0",
-        "_1",
-        "-",
-        "+",
-        "--1",
-        "+-1",
-        "- 1",
-        "1.0",
-        "1e3",
-        "0x1",
-        "1L",
-        "true",
-        "\u00b2",
-        "\0",
-    ],
+NO_NUMBERS = (
+    "",
+    " ",
+    " 1",
+    "1 ",
+    "1\n",
+    "- 1",
+    "\0",
+    "\u00b2",
+    "1_0",
+    "_1",
+    "-",
+    "+",
+    "--1",
+    "+-1",
+    "1.0",
+    "1e3",
+    "0x1",
 )
+
+
+@pytest.mark.parametrize("name", ["queueId", "bornTimestamp", "retries", "size"])
+@pytest.mark.parametrize("text", NO_NUMBERS)
 def test_number_java_rejects_is_rejected_by_name(name: str, text: str) -> None:
     with pytest.raises(ProtocolError, match=f"^Sample: field '{name}' is not a number: "):
         Sample.decode(with_field(name, text))
@@ -170,17 +163,6 @@ def test_number_of_million_digits_is_refused_at_once(text: str) -> None:
     with pytest.raises(ProtocolError, match="out of range"):
         Sample.decode(with_field("bornTimestamp", text))
     assert time.process_time() - began < 1
-
-
-@pytest.mark.parametrize("text", ["1", "-1", "+5", "2147483647", "-2147483648"])
-def test_parse_integer_reads_what_lies_within_the_limit(text: str) -> None:
-    assert parse_integer(text, 2**31) == int(text)
-
-
-@pytest.mark.parametrize(("text", "why"), [("2147483648", "out of range"), ("1 0", "not a number")])
-def test_parse_integer_says_why_it_refuses(text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        parse_integer(text, 2**31)
 
 
 # --- encode ---
@@ -213,17 +195,6 @@ def test_values_become_text_and_none_is_left_out() -> None:
 def test_enums_are_written_as_their_numbers() -> None:
     encoded = Sample("T", Code.TEN, Flag.A | Flag.B, True).encode()
     assert (encoded["queueId"], encoded["bornTimestamp"]) == ("10", "3")
-
-
-@pytest.mark.parametrize("number", INT64_EDGES)
-def test_numbers_are_written_as_decimals(number: int) -> None:
-    assert Sample("T", 0, number, True).encode()["bornTimestamp"] == str(number)
-
-
-def test_each_encoding_is_a_dict_of_its_own() -> None:
-    header = Empty()
-    header.encode()["added"] = "later"
-    assert header.encode() == {}
 
 
 # --- classes ---

@@ -6,7 +6,6 @@ import orjson
 import pytest
 
 from tests.commands import decode_header, encode_header, make_command
-from tests.unit.protocol.memory import memory_below
 from triomq.protocol.codes import LanguageCode, SerializeType
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
@@ -39,19 +38,6 @@ def test_json_needs_the_code_alone() -> None:
     assert (command.code, command.opaque, command.flag, command.version) == (105, 0, 0, 0)
     assert (command.language, command.remark, command.ext_fields) == (LanguageCode.JAVA, None, {})
     assert command.serialize_type == JSON
-
-
-def test_json_as_go_writes_it_is_read() -> None:
-    command = decode(
-        '{"code":11,"language":"GO","version":317,"opaque":4,"flag":0,"remark":"","extFields":{"topic":"T"}}'
-    )
-    assert (command.code, command.language, command.version, command.opaque) == (11, LanguageCode.GO, 317, 4)
-    assert (command.flag, command.remark, command.ext_fields) == (0, "", {"topic": "T"})
-
-
-def test_json_accepts_any_order_blanks_and_unknown_members() -> None:
-    command = decode('{ "x": [1, {"y": null}],\n"opaque": 3, "serializeTypeCurrentRPC": "NEVER HEARD", "code": 1 }')
-    assert (command.code, command.opaque) == (1, 3)
 
 
 @pytest.mark.parametrize("field", ["opaque", "flag", "version", "language", "remark", "extFields"])
@@ -194,14 +180,6 @@ def test_json_that_is_not_utf_8_is_refused(junk: bytes) -> None:
     refuse(b'{"code":1,"remark":"' + junk + b'"}')
 
 
-def test_json_text_may_be_any_unicode() -> None:
-    command = decode(
-        '{"code":1,"remark":"\\u4e2d\u6587 \\ud83d\\ude00 \U0001f600 \\u0000","extFields":{"\u6587":"\\u0001"}}'
-    )
-    assert command.remark == "\u4e2d\u6587 \U0001f600 \U0001f600 \0"
-    assert command.ext_fields == {"\u6587": "\x01"}
-
-
 def test_json_of_two_equal_names_last_one_wins() -> None:
     command = decode('{"code":1,"code":2,"extFields":{"a":"1","a":"2"}}')
     assert (command.code, command.ext_fields) == (2, {"a": "2"})
@@ -222,12 +200,6 @@ def test_deeply_nested_json_is_refused_at_once(header: str) -> None:
     assert time.process_time() - began < 2
 
 
-def test_json_of_nothing_but_brackets_takes_bounded_memory() -> None:
-    header = b'{"code":1,"x":[' + b"[]," * 50_000 + b"[]]}"
-    with memory_below(80 * len(header)):
-        decode(header)
-
-
 # --- JSON, writing ---
 
 
@@ -235,19 +207,6 @@ def test_json_writer_omits_absent_fields() -> None:
     assert encode_header(RemotingCommand(34, 0)) == (
         b'{"code":34,"extFields":{},"flag":0,"language":"PYTHON","opaque":0,"serializeTypeCurrentRPC":"JSON","version":407}'
     )
-
-
-@pytest.mark.parametrize("remark", ["", "why", '"\\\n\x01\u4e2d'])
-def test_our_json_carries_the_remark(remark: str) -> None:
-    header = encode_header(RemotingCommand(1, remark=remark))
-    assert orjson.loads(header)["remark"] == remark
-    assert decode(header).remark == remark
-
-
-def test_our_json_has_no_whitespace_between_tokens() -> None:
-    """Trap 1: Go cuts JSON as text in places."""
-    header = encode_header(RemotingCommand(10, ext_fields={"a": "1", "b": "2"}, remark="x"))
-    assert not set(header) & set(b" \t\r\n")
 
 
 def test_our_json_writes_codes_above_int16() -> None:

@@ -10,17 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from triomq.protocol.wire.write_queue import MAX_CHUNKS, WriteQueue
 
 
-def joined(queue: WriteQueue) -> bytes:
-    return b"".join(queue.chunks())
-
-
-def test_a_new_queue_is_empty() -> None:
-    queue = WriteQueue()
-    assert not queue
-    assert queue.pending_bytes == 0
-    assert queue.chunks() == []
-
-
 def test_chunks_are_written_in_order_without_copying() -> None:
     first, second = b"first", memoryview(b"second")
     queue = WriteQueue()
@@ -33,39 +22,6 @@ def test_chunks_are_written_in_order_without_copying() -> None:
     assert chunks[1] is second
 
 
-def test_empty_chunks_are_not_kept() -> None:
-    """``sendmsg`` of nothing but empty buffers would write 0 bytes for ever."""
-    queue = WriteQueue()
-    queue.put(b"")
-    queue.put(memoryview(b""))
-    assert not queue
-    assert queue.chunks() == []
-
-
-def test_what_written_in_part_goes_on_where_stopped() -> None:
-    queue = WriteQueue()
-    for chunk in (b"abc", b"def", b"ghi"):
-        queue.put(chunk)
-    queue.written(4)
-    assert [bytes(chunk) for chunk in queue.chunks()] == [b"ef", b"ghi"]
-    queue.written(1)
-    assert [bytes(chunk) for chunk in queue.chunks()] == [b"f", b"ghi"]
-    queue.written(1)
-    assert queue.chunks() == [b"ghi"]
-    assert queue.pending_bytes == 3
-    queue.written(3)
-    assert not queue
-    assert queue.pending_bytes == 0
-
-
-def test_a_write_that_took_nothing_changes_nothing() -> None:
-    queue = WriteQueue()
-    queue.written(0)
-    queue.put(b"abc")
-    queue.written(0)
-    assert queue.chunks() == [b"abc"]
-
-
 def test_rest_of_large_chunk_view_and_no_copy() -> None:
     large = bytes(2**20)
     queue = WriteQueue()
@@ -74,26 +30,6 @@ def test_rest_of_large_chunk_view_and_no_copy() -> None:
     (rest,) = queue.chunks()
     assert isinstance(rest, memoryview)
     assert rest.obj is large
-
-
-def test_chunks_respect_limit_of_one_call() -> None:
-    queue = WriteQueue()
-    for number in range(MAX_CHUNKS + 10):
-        queue.put(bytes([number % 251]))
-    assert len(queue.chunks()) == MAX_CHUNKS <= 1024
-    assert queue.pending_bytes == MAX_CHUNKS + 10
-    queue.written(MAX_CHUNKS)
-    assert joined(queue) == bytes(number % 251 for number in range(MAX_CHUNKS, MAX_CHUNKS + 10))
-
-
-def test_clear_forgets_everything() -> None:
-    queue = WriteQueue()
-    queue.put(b"abc")
-    queue.clear()
-    assert not queue
-    assert queue.pending_bytes == 0
-    queue.put(b"new")
-    assert queue.chunks() == [b"new"]
 
 
 def _mapped(chunk: bytes) -> memoryview:

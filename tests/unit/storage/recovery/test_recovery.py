@@ -150,16 +150,17 @@ def test_units_of_lost_records_vouch_for_no_others(maker: StoreMaker, is_all_los
     assert len(bodies(maker(power_cut), "U")) == 1
 
 
-@pytest.mark.parametrize("ahead_ms", [1, 10**9, 2**62])
-def test_checkpoint_ahead_of_log_vouches_for_nothing(maker: StoreMaker, ahead_ms: int) -> None:
-    """Its times are those of messages that the log does not have: what else they vouch for may be gone as well."""
+@pytest.mark.parametrize(("ahead_ms", "ahead_bytes"), [(1, None), (10**9, None), (2**62, None), (0, 1), (0, 10**9)])
+def test_checkpoint_ahead_of_log_vouches_for_nothing(maker: StoreMaker, ahead_ms: int, ahead_bytes: int | None) -> None:
+    """It names messages that the log does not have: others that it vouches for may be gone as well."""
     store = filled(maker, 150)
     maker.clock.now_ms += 100_000
     put(store, "U")
     store.flush()
     copy = maker.killed_copy(store)
     times = min(maker.clock.now_ms + ahead_ms, 2**62)
-    Checkpoint(times, times, times).save(FileSystem(), copy / "checkpoint")
+    end = 0 if ahead_bytes is None else store.commit_log.max_offset + ahead_bytes
+    Checkpoint(times, times, times, end, end).save(FileSystem(), copy / "checkpoint")
     overwrite(queue_file(copy, "T", 1000), 3 * 20, bytes(1000 - 3 * 20))  # of records before the last one of U
     again = maker(copy)
     assert report(again).scan_start == 0
