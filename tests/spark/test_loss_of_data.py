@@ -79,7 +79,7 @@ def test_retention_beyond_checkpoint_is_reported_or_skipped(
     assert offsets(spark, checkpoint("sink")) == [*range(100), *range(low, end)]
 
 
-@pytest.mark.parametrize("lenient", [False, True], ids=["fails", "goes on"])
+@pytest.mark.parametrize("lenient", [False, True], ids=["fails", "continues"])
 def test_retention_during_task_is_reported_exactly_or_skipped(
     spark: "SparkSession", small: tuple[Topics, Tap], checkpoint: Folder, lenient: bool
 ) -> None:
@@ -111,9 +111,9 @@ def test_retention_during_task_is_reported_exactly_or_skipped(
         else:
             with pytest.raises(StreamingQueryException) as caught:
                 drain(frame, checkpoint("log"), checkpoint("sink"))
-            told = re.search(rf"(\d+) messages of {topic}@broker-a:0 are lost: offset (\d+) was", str(caught.value))
-            assert told is not None
-            assert int(told[1]) + int(told[2]) == first_offset(topics, topic)
+            match = re.search(rf"(\d+) messages of {topic}@broker-a:0 are lost: offset (\d+) was", str(caught.value))
+            assert match is not None
+            assert int(match[1]) + int(match[2]) == first_offset(topics, topic)
     finally:
         tap.before = lambda *_: None
     assert is_passed.is_set()

@@ -35,11 +35,11 @@ class Read(NamedTuple):
 
 def read_by_java(namesrv: str, topic: str, count: int, folder: Path) -> list[Read]:
     """Wait until a topic has so many messages; return them."""
-    told = folder / "told"
+    printed = folder / "messages"
     program = Path(__file__).with_name("ReadTopic.java")
-    done = run(["java", "-cp", java_classpath("4.9.7"), program, namesrv, topic, str(count), told], JAVA_S)
+    done = run(["java", "-cp", java_classpath("4.9.7"), program, namesrv, topic, str(count), printed], JAVA_S)
     assert done.returncode == 0, done.stderr
-    lines = (line.split("\t") for line in told.read_text(encoding="utf-8").splitlines())
+    lines = (line.split("\t") for line in printed.read_text(encoding="utf-8").splitlines())
     return [Read(int(q), int(o), int(f), int(d), *rest[:5]) for q, o, f, d, *rest in lines]
 
 

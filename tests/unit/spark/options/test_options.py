@@ -63,7 +63,7 @@ def test_names_of_other_connectors_lead_to_ours(name: str, ours: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "words"),
     [
         ({"tlsKey": "k.pem"}, "tlsCert and tlsKey belong together; given: tlsKey"),
         ({"accessKey": "hush"}, "accessKey and secretKey belong together; given: accessKey"),
@@ -72,9 +72,9 @@ def test_names_of_other_connectors_lead_to_ours(name: str, ours: str) -> None:
         ({"credentials": "env:A", "accessKey": "hush", "secretKey": "hush"}, "credentials or accessKey and secretKey"),
     ],
 )
-def test_half_an_account_is_refused_without_a_secret(given: dict[str, str], told: str) -> None:
+def test_half_an_account_is_refused_without_a_secret(given: dict[str, str], words: str) -> None:
     text = refusal({**READ, **given})
-    assert told in text
+    assert words in text
     assert "hush" not in text
 
 

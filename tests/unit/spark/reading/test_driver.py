@@ -385,11 +385,11 @@ def test_queue_gone_before_restart_is_queried_or_unknown(
     setting = Setting()
     end = setting.latest(setting.driver.initial_offset())
     del setting.brokers.queue_bounds[Q1]
-    for kept, told in (({}, 1), ({Q1: 50}, 0)):
+    for kept, warnings in (({}, 1), ({Q1: 50}, 0)):
         setting.brokers.kept = kept
         setting.restart().prepare_available_now()
         assert setting.latest(end) == end
-        assert caplog.text.count("queue=T@a:1 offset=50 lost=unknown") == told
+        assert caplog.text.count("queue=T@a:1 offset=50 lost=unknown") == warnings
         caplog.clear()
     for kept, lost in (({Q1: 57}, "7"), ({Q1: 0}, "an unknown number of")):
         setting.brokers.kept = kept
