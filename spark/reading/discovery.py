@@ -4,8 +4,7 @@ Source: spark.md 3.3 (4), 3.7.
 """
 
 import re
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final, NamedTuple
@@ -51,18 +50,10 @@ class Discovery:
         unmatched: the text of the error if no topic matched the pattern.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        instance: ClientInstance,
-        consumer: PullConsumer,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """Use an open client and a pull consumer of it; ``sleep`` waits between attempts."""
+    def __init__(self, options: Options, instance: ClientInstance, consumer: PullConsumer) -> None:
+        """Use an open client and a pull consumer of it."""
         self._options = options
         self._instance = instance
-        self._sleep = sleep
         self._has_contact = False
         self.consumer = consumer
         self.missing: dict[MessageQueue | str, TriomqError] = {}
@@ -193,7 +184,7 @@ class Discovery:
     def _retry_for(self, limit_s: float) -> Retry:
         where = f"{self._wanted_text()} at {self._options['nameServer']}"
         what = f"finding queues and offsets of {where} (option 'planTimeoutMs')"
-        return Retry(limit_s, what, sleep=self._sleep)
+        return Retry(limit_s, what)
 
     def _wanted_text(self) -> str:
         names = self._named_topics()
