@@ -13,6 +13,7 @@ import ast
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -90,7 +91,11 @@ def suites(file: str) -> list[list[str]]:
     room, *folders, name = file.split("/")
     unit = Path("tests/unit", room, *folders)
     nearest = [str(path) for path in (unit / f"test_{name}", unit) if (ROOT / path).exists()][:1]
-    wide = [f"tests/unit/{room}", "tests/property", "tests/integration"]
+    wide = [
+        f"tests/unit/{room}",
+        "tests/property",
+        *(["tests/integration"] if room in ("broker", "client", "cli") else []),
+    ]
     return [suite for suite in (nearest, [path for path in wide if (ROOT / path).exists()]) if suite]
 
 
@@ -109,21 +114,29 @@ def survives(copy: Path, file: str, old: str, new: str) -> bool:
     else:
         raise SystemExit(f"{file}: not found: {old}; edit tests/mutations.json")
     path.write_text(source.replace(matching[0], matching[0].replace(old, new)), encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
-    command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider")
     try:
-        for suite in suites(str(path.relative_to(copy))):
-            try:
-                done = subprocess.run(
-                    [*command, *suite], cwd=copy, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
-                )
-            except subprocess.TimeoutExpired:
-                return False
-            if done.returncode != 0:
-                return False
-        return True
+        return not any(is_caught(copy, suite) for suite in suites(str(path.relative_to(copy))))
     finally:
         path.write_text(source, encoding="utf-8")
+
+
+def is_caught(copy: Path, suite: list[str]) -> bool:
+    """Run tests; return whether one fails twice, so that a failure by chance does not count."""
+    failed = failures(copy, suite)
+    return bool(failed and (failures(copy, failed) or ((failed := failures(copy, suite)) and failures(copy, failed))))
+
+
+def failures(copy: Path, suite: list[str]) -> list[str]:
+    """Run tests until the first failure; return the failed test, if any."""
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *suite]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return suite
+    return re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE) or suite if done.returncode else []
 
 
 def run() -> int:
