@@ -1,10 +1,10 @@
 """Several times the broker's capacity, for minutes: rejected and stored sends, latencies, and a check of both.
 
 The load are sends of 128 bytes with the long names (code 10) over plain sockets.  First each connection keeps some of
-them open and nothing is refused: what is answered then is what the broker can do.  Then ``--factor`` times as many
+them open and nothing is refused: the rate of answers is the broker's capacity.  Then ``--factor`` times as many
 become due, at times that do not depend on the answers; a refused one is not sent again.  A connection with 512
-unanswered ones skips sends that are due; "offered" counts those sent.  They cost the broker several times what the
-usual sends cost, so that one core can offer five times what it can do with the other one.
+unanswered ones skips sends that are due; "offered" counts those sent.  They cost the broker several times as much as
+usual sends, so that one core can offer five times the capacity of the other.
 
 Two producers of ours send beside it, one for each ``on_busy``.  At the end the log is searched: a message that was
 refused must not be there, one that was accepted must, once.  A minute takes about half a GiB of disk.
