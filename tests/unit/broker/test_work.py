@@ -25,7 +25,7 @@ from triomq.storage.reading.cold_read import PAUSE, Work
 
 
 class Disk:
-    """Files are in memory once they were read; reading waits until the test lets it."""
+    """Files are in memory after they were read; reading waits for the event ``may_read``."""
 
     def __init__(self) -> None:
         self.is_read = False
@@ -77,7 +77,7 @@ def received(peer: Peer) -> list[bytes]:
     return [message.stored_body for command in peer.sent for message in decode_records(command.body)]
 
 
-async def test_a_cold_pull_is_answered_later_and_others_meanwhile(broker: Broker, disk: Disk, peer: Peer) -> None:
+async def test_cold_pull_does_not_delay_others(broker: Broker, disk: Disk, peer: Peer) -> None:
     async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 4) is None
         await trio.testing.wait_all_tasks_blocked()
@@ -164,11 +164,11 @@ async def test_cold_lookup_is_answered_later_with_same_result(
     assert later.code == ResponseCode.SUCCESS
     at_once = peer.get(code, REQUESTS[code])
     assert at_once.code == later.code
-    if code != RequestCode.GET_BROKER_RUNTIME_INFO:  # its figures go on
+    if code != RequestCode.GET_BROKER_RUNTIME_INFO:  # its counters have changed
         assert (at_once.body, at_once.ext_fields) == (later.body, later.ext_fields)
 
 
-async def test_a_look_at_what_was_just_written_waits_for_nothing(make_broker: MakeBroker, disk: Disk) -> None:
+async def test_lookup_of_new_messages_waits_for_no_disk(make_broker: MakeBroker, disk: Disk) -> None:
     disk.is_read = True  # units and slots are asked for, which costs little; records are known to be there
     broker = make_broker()
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
@@ -181,7 +181,7 @@ async def test_a_look_at_what_was_just_written_waits_for_nothing(make_broker: Ma
     assert broker.worker.served == 0
 
 
-async def test_delayed_messages_on_the_disk_are_read_in_a_thread(
+async def test_cold_delayed_messages_are_read_in_a_thread(
     broker: Broker, disk: Disk, peer: Peer, clock: Clock, autojump_clock: MockClock
 ) -> None:
     assert waiting_bodies(broker) == []
@@ -199,31 +199,13 @@ async def test_delayed_messages_on_the_disk_are_read_in_a_thread(
     assert waiting_bodies(broker) == [b"level", b"time"]
 
 
-async def test_delayed_messages_that_cannot_be_read_are_tried_again(
-    broker: Broker, disk: Disk, clock: Clock, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock.now_ms += 3_600_000
-    disk.error = OSError(5, "Input/output error")
-    disk.may_read.set()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(broker.delayed.run, broker.config.persist_delay_offsets_interval_s)
-        while disk.reads < 3:  # noqa: ASYNC110  # a real thread reads
-            await trio.sleep(0.1)
-        assert waiting_bodies(broker) == []
-        disk.error = None
-        while len(waiting_bodies(broker)) < 2:  # noqa: ASYNC110  # a real thread reads
-            await trio.sleep(0.1)
-        nursery.cancel_scope.cancel()
-    assert caplog.text.count("delayed messages cannot be read for now") == 1
-
-
 @pytest.mark.parametrize(
     ("unreadable", "first", "then"),
     [(SCHEDULE_TOPIC, [b"time"], [b"time", b"level"]), (TIMER_TOPIC, [b"level"], [b"level", b"time"])],
 )
 async def test_unreadable_delayed_messages_do_not_block_others(
     broker: Broker, disk: Disk, clock: Clock, autojump_clock: MockClock, unreadable: str, first: list[bytes],
-    then: list[bytes],
+    then: list[bytes], caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     clock.now_ms += 3_600_000
     disk.error, disk.bad_path, disk.forgets = OSError(5, "Input/output error"), unreadable, True
@@ -236,6 +218,7 @@ async def test_unreadable_delayed_messages_do_not_block_others(
         await trio.sleep(2.9)
         assert disk.reads <= reads + 3
         assert waiting_bodies(broker) == first
+        assert caplog.text.count("delayed messages cannot be read for now") == 1
         disk.error = None
         while waiting_bodies(broker) != then:  # noqa: ASYNC110  # a real thread reads
             await trio.sleep(0.1)
@@ -278,7 +261,7 @@ async def test_unreadable_disk_fails_the_pull_and_stops_nothing(
     assert "old messages cannot be read" in caplog.text
 
 
-async def test_a_defect_is_the_pulls_own(
+async def test_defect_fails_only_its_pull(
     broker: Broker, disk: Disk, peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk.error = ValueError("a defect")
@@ -288,7 +271,7 @@ async def test_a_defect_is_the_pulls_own(
     assert [command.code for command in peer.sent] == [ResponseCode.SYSTEM_ERROR]
 
 
-async def test_a_connection_that_ended_meanwhile_gets_nothing(broker: Broker, disk: Disk, peer: Peer) -> None:
+async def test_closed_connection_gets_no_answer(broker: Broker, disk: Disk, peer: Peer) -> None:
     async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 0) is None
         peer.closed = True
@@ -296,7 +279,7 @@ async def test_a_connection_that_ended_meanwhile_gets_nothing(broker: Broker, di
     assert peer.sent == []
 
 
-async def test_too_many_waiting_pulls_are_told_to_come_again(broker: Broker, disk: Disk, peer: Peer) -> None:
+async def test_too_many_waiting_pulls_are_refused(broker: Broker, disk: Disk, peer: Peer) -> None:
     before = broker.context.budget.reserved_bytes = broker.context.budget.limit_bytes // 2 - 3 * 9000
     async with trio.open_nursery() as broker.worker.nursery:
         for _ in range(3):
@@ -309,7 +292,7 @@ async def test_too_many_waiting_pulls_are_told_to_come_again(broker: Broker, dis
     assert broker.context.budget.reserved_bytes == before
 
 
-async def test_pulls_at_the_end_never_ask_the_disk(make_broker: MakeBroker, disk: Disk) -> None:
+async def test_pulls_at_the_end_read_no_disk(make_broker: MakeBroker, disk: Disk) -> None:
     broker = make_broker()
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     peer = Peer(broker)

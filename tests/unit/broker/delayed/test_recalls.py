@@ -21,7 +21,7 @@ def recall(peer: Peer, handle: str, **fields: Any) -> RemotingCommand:
     return peer.get(RequestCode.RECALL_MESSAGE, {"producerGroup": "P", "topic": "T", "recallHandle": handle, **fields})
 
 
-def test_what_was_taken_back_is_not_delivered(peer: Peer, clock: Clock) -> None:
+def test_recalled_message_is_not_delivered(peer: Peer, clock: Clock) -> None:
     handle = send(peer, "A", 5000, b"a")
     assert RecallHandle.decode(handle) == ("T", "broker-a", clock.now_ms + 5000, "A")
     send(peer, "B", 5000, b"b")
@@ -40,7 +40,7 @@ def test_what_was_taken_back_is_not_delivered(peer: Peer, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("lead_ms", [1, 500, 1000, 4000])
-def test_it_may_be_taken_back_until_it_is_due(peer: Peer, clock: Clock, lead_ms: int) -> None:
+def test_recall_works_until_due_time(peer: Peer, clock: Clock, lead_ms: int) -> None:
     handle = send(peer, "A", 5000)
     send(peer, "B", 4000, b"b")
     clock.now_ms += 5000 - lead_ms
@@ -52,7 +52,7 @@ def test_it_may_be_taken_back_until_it_is_due(peer: Peer, clock: Clock, lead_ms:
 
 
 @pytest.mark.parametrize("key", ["A", "T+A"])
-def test_a_message_with_the_key_takes_back_as_well(peer: Peer, clock: Clock, key: str) -> None:
+def test_message_with_delete_key_recalls_too(peer: Peer, clock: Clock, key: str) -> None:
     due_ms = clock.now_ms + 5000
     put(peer, f"TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01A")
     put(peer, f"TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01D\x02TIMER_DEL_UNIQKEY\x01{key}")
@@ -63,7 +63,7 @@ def test_a_message_with_the_key_takes_back_as_well(peer: Peer, clock: Clock, key
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_it_holds_across_a_restart_at_any_moment(make_broker: MakeBroker, clock: Clock) -> None:
+def test_recall_survives_restarts(make_broker: MakeBroker, clock: Clock) -> None:
     broker = make_broker()
     handles = [send(Peer(broker), f"ID{number}", 3000 + 100 * number, b"%d" % number) for number in range(30)]
     for handle in handles[::2]:
@@ -76,7 +76,7 @@ def test_it_holds_across_a_restart_at_any_moment(make_broker: MakeBroker, clock:
     assert bodies(broker) == [b"%d" % number for number in range(1, 30, 2)]
 
 
-def test_it_holds_for_a_message_that_waits_for_days(make_broker: MakeBroker, clock: Clock) -> None:
+def test_recall_works_for_rolled_messages(make_broker: MakeBroker, clock: Clock) -> None:
     broker = make_broker(timer_max_delay_s=10 * DAY_S)
     handle = send(Peer(broker), "A", 5 * DAY_S * 1000)
     clock.now_ms += ROLL_WINDOW_MS // 3
@@ -89,7 +89,7 @@ def test_it_holds_for_a_message_that_waits_for_days(make_broker: MakeBroker, clo
     assert len(messages(broker, "rmq_sys_wheel_timer")) > 4
 
 
-def test_there_is_a_handle_for_waiting_messages_with_an_id_only(peer: Peer) -> None:
+def test_only_timed_messages_with_id_have_handles(peer: Peer) -> None:
     for properties in ("UNIQ_KEY\x01A", "TIMER_DELAY_MS\x015000", "DELAY\x013\x02UNIQ_KEY\x01A"):
         assert "recallHandle" not in peer.put("T", i=properties).ext_fields
 

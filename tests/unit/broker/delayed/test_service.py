@@ -1,4 +1,4 @@
-"""The service that delivers delayed messages: it sleeps, wakes in time, wakes who waits, and saves how far it is."""
+"""The service that delivers delayed messages: it sleeps, wakes in time, and saves its progress."""
 
 import errno
 from collections.abc import AsyncGenerator, Callable
@@ -53,7 +53,7 @@ def put(peer: Peer, level: int = 1, body: bytes = b"body") -> None:
 
 
 def count_calls(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note the times at which the service looks for what is due."""
+    """Return a list that gets the times of the deliveries."""
     calls: list[int] = []
     deliver: Callable[[int], int | None] = broker.delayed.schedule.deliver
 
@@ -65,9 +65,7 @@ def count_calls(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-async def test_a_held_pull_gets_the_message_at_the_moment_it_is_due(
-    peer: Peer, another_peer: Peer, autojump_clock: MockClock
-) -> None:
+async def test_held_pull_gets_message_when_due(peer: Peer, another_peer: Peer, autojump_clock: MockClock) -> None:
     """C.2 scenario 14."""
     async with delivering(peer.broker):
         put(peer)
@@ -82,7 +80,7 @@ async def test_a_held_pull_gets_the_message_at_the_moment_it_is_due(
         assert message.store_timestamp == peer.broker.store.now_ms() - 1
 
 
-async def test_while_nothing_waits_nothing_wakes_it(
+async def test_service_sleeps_while_nothing_waits(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = count_calls(peer.broker, monkeypatch)
@@ -95,7 +93,7 @@ async def test_while_nothing_waits_nothing_wakes_it(
         assert peer.broker.delayed.delivery.delivered == 1
 
 
-async def test_one_task_sleeps_for_all_levels_until_the_first_is_due(
+async def test_task_sleeps_until_first_message_is_due(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = count_calls(peer.broker, monkeypatch)
@@ -113,7 +111,7 @@ async def test_one_task_sleeps_for_all_levels_until_the_first_is_due(
         assert times == sorted(unit.tags_code for unit in units)
 
 
-async def test_messages_due_almost_together_are_delivered_together(
+async def test_nearby_due_times_are_delivered_together(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = count_calls(peer.broker, monkeypatch)
@@ -135,7 +133,7 @@ async def test_messages_due_almost_together_are_delivered_together(
 
 
 @pytest.mark.parametrize("limit", ["_MAX_MESSAGES", "_MAX_CALLS"])
-async def test_a_backlog_lets_other_tasks_run(
+async def test_backlog_lets_other_tasks_run(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(schedule_service, limit, 1)
@@ -152,7 +150,7 @@ async def test_a_backlog_lets_other_tasks_run(
     assert seen[-1] == 500
 
 
-async def test_a_turn_delivers_many_batches(peer: Peer, autojump_clock: MockClock) -> None:
+async def test_one_turn_delivers_many_batches(peer: Peer, autojump_clock: MockClock) -> None:
     for number in range(500):
         put(peer, body=b"%d" % number)
     await trio.sleep(2)

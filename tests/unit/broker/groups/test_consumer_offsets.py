@@ -1,4 +1,4 @@
-"""Consumer offsets: stored as told, kept over a restart, forgotten with group or topic."""
+"""Consumer offsets: stored, queried, deleted with group or topic, lowered to the end of queues."""
 
 from pathlib import Path
 
@@ -38,14 +38,14 @@ def test_a_lower_offset_replaces_a_higher_one(table: ConsumerOffsetTable) -> Non
     assert table.query("G", "T", 0) == 3
 
 
-def test_what_was_never_stored_is_none_and_not_0(table: ConsumerOffsetTable) -> None:
+def test_offset_never_stored_is_none(table: ConsumerOffsetTable) -> None:
     table.commit("G", "T", 0, 10)
     assert table.query("G", "T", 1) is None
     assert table.query("G", "U", 0) is None
     assert table.query("H", "T", 0) is None
 
 
-def test_what_changes_nothing_does_not_make_the_table_dirty(table: ConsumerOffsetTable) -> None:
+def test_unchanged_offsets_leave_the_table_clean(table: ConsumerOffsetTable) -> None:
     table.commit("G", "T", 0, 1)
     save(table)
     table.commit("G", "T", 0, 1)
@@ -54,7 +54,7 @@ def test_what_changes_nothing_does_not_make_the_table_dirty(table: ConsumerOffse
     assert not table.is_dirty
 
 
-def test_a_group_is_forgotten_in_all_topics_and_no_other_group(table: ConsumerOffsetTable) -> None:
+def test_delete_group_affects_only_that_group(table: ConsumerOffsetTable) -> None:
     for group, topic in (("G", "T"), ("G", "U"), ("HG", "T")):
         table.commit(group, topic, 0, 1)
     finish(table.delete_group("G"))
@@ -64,7 +64,7 @@ def test_a_group_is_forgotten_in_all_topics_and_no_other_group(table: ConsumerOf
     assert table.is_dirty
 
 
-def test_a_topic_is_forgotten_in_all_groups_and_no_other_topic(table: ConsumerOffsetTable) -> None:
+def test_delete_topic_affects_only_that_topic(table: ConsumerOffsetTable) -> None:
     for group, topic in (("G", "T"), ("H", "T"), ("G", "TT")):
         table.commit(group, topic, 0, 1)
     assert sorted(finish(table.of_topic("T"))) == ["G", "H"]
@@ -73,7 +73,7 @@ def test_a_topic_is_forgotten_in_all_groups_and_no_other_topic(table: ConsumerOf
     assert list(finish(table.of_topic("TT"))) == ["G"]
 
 
-def test_what_is_handed_out_is_a_copy(table: ConsumerOffsetTable) -> None:
+def test_returned_offsets_are_a_copy(table: ConsumerOffsetTable) -> None:
     table.commit("G", "T", 0, 1)
     finish(table.of_group("G"))["T"][0] = 99
     assert table.query("G", "T", 0) == 1

@@ -61,7 +61,7 @@ def test_members_offsets_are_refused_until_they_begin(peer: Peer, begin: Callabl
         assert commit(peer, 20) == ResponseCode.SUCCESS
 
 
-def test_member_that_reconnects_while_topic_is_missing_is_known(peer: Peer, another_peer: Peer) -> None:
+def test_pull_of_missing_topic_distrusts_its_offsets(peer: Peer, another_peer: Peer) -> None:
     fill(peer)
     delete(peer)
     join(another_peer)
@@ -72,7 +72,7 @@ def test_member_that_reconnects_while_topic_is_missing_is_known(peer: Peer, anot
     assert pull(another_peer, 20) == FOUND
 
 
-def test_offsets_of_readers_that_are_no_members_are_their_own(peer: Peer) -> None:
+def test_offsets_of_non_members_are_never_refused(peer: Peer) -> None:
     fill(peer)
     delete(peer)
     assert pull(peer, 20)[0] == ResponseCode.TOPIC_NOT_EXIST

@@ -50,7 +50,7 @@ def test_another_group_gets_a_locked_queue_at_once(peer: Peer, another_peer: Pee
     assert lock(another_peer, "b", Q0, group="H") == [Q0]
 
 
-def test_a_lock_ends_60_s_after_its_last_renewal(peer: Peer, another_peer: Peer, clock: Clock) -> None:
+def test_lock_ends_60_s_after_last_renewal(peer: Peer, another_peer: Peer, clock: Clock) -> None:
     """C.2 scenario 53."""
     lock(peer, "a", Q0)
     clock.now_ms += LIFE_MS
@@ -62,7 +62,7 @@ def test_a_lock_ends_60_s_after_its_last_renewal(peer: Peer, another_peer: Peer,
     assert lock(peer, "a", Q0) == []
 
 
-def test_nobody_unlocks_the_queue_of_another(peer: Peer, another_peer: Peer) -> None:
+def test_clients_cannot_unlock_queues_of_others(peer: Peer, another_peer: Peer) -> None:
     lock(peer, "a", Q0)
     unlock(another_peer, "b", Q0, Q1)
     assert peer.broker.groups.locks.owner("G", Q0) == "a"
@@ -118,7 +118,7 @@ def test_rejected_members_are_notified_when_lost_lock_expires(
     assert wait_s == (LOST_LIFE_MS - 10_000 + 1) / 1000
 
 
-def test_a_client_that_is_back_already_keeps_its_locks(broker: Broker, peer: Peer, another_peer: Peer) -> None:
+def test_reconnected_client_keeps_its_locks(broker: Broker, peer: Peer, another_peer: Peer) -> None:
     heartbeat(peer, "a", "G")
     lock(peer, "a", Q0, ends_with_connection=True)
     heartbeat(another_peer, "a", "G")
@@ -167,6 +167,6 @@ def test_unlock_notifications_respect_group_setting(broker: Broker, peer: Peer, 
     assert notices(another_peer) == []
 
 
-def test_no_queue_asked_for_is_no_queue_granted(peer: Peer) -> None:
+def test_lock_of_no_queues_grants_none(peer: Peer) -> None:
     assert lock(peer, "a") == []
     unlock(peer, "a", Q0)

@@ -65,7 +65,7 @@ def test_a_group_with_an_illegal_name_is_not_created(table: SubscriptionGroupTab
 
 
 @pytest.mark.parametrize("group", ["TOOLS_CONSUMER", "CID_ONSAPI_PULL", "SELF_TEST_C_GROUP"])
-def test_rocketmqs_own_groups_are_there(table: SubscriptionGroupTable, group: str) -> None:
+def test_built_in_groups_exist(table: SubscriptionGroupTable, group: str) -> None:
     assert table.get(group) is not None
     assert not table.is_dirty
 
@@ -98,7 +98,7 @@ def test_rocketmqs_file_is_read_also_with_members_of_5x(path: Path) -> None:
     assert table.data_version.counter == 14
 
 
-def test_a_full_table_takes_no_other_group(path: Path) -> None:
+def test_full_table_refuses_new_groups(path: Path) -> None:
     table = opened(path, max_groups=len(opened(path).names()) + 1)
     table.get_or_create("G")
     for create in (table.get_or_create, table.check_new):

@@ -20,7 +20,7 @@ def opened(path: Path) -> KvTable:
     return table
 
 
-def test_only_changes_are_saved(path: Path) -> None:
+def test_only_changes_mark_the_table_dirty(path: Path) -> None:
     table = opened(path)
     table.delete("N", "none")
     assert not table.is_dirty
@@ -28,7 +28,7 @@ def test_only_changes_are_saved(path: Path) -> None:
     assert table.is_dirty
 
 
-def test_the_table_is_bounded(path: Path) -> None:
+def test_size_is_limited(path: Path) -> None:
     table = opened(path)
     table.put("N", "key", "v" * (MAX_CHARACTERS - 4))
     with pytest.raises(RefusedError, match="key-value table is full"):

@@ -180,7 +180,7 @@ def queues(table: RouteTable, topic: str) -> dict[str, int]:
     return {} if route is None else {data.broker_name: data.read_queue_nums for data in route.queue_datas}
 
 
-def test_the_name_of_the_own_broker_cannot_be_taken(table: RouteTable) -> None:
+def test_name_of_own_broker_is_refused(table: RouteTable) -> None:
     table.add_own("C", "a", {"T": TopicConfig("T", 1, 1)})
     with pytest.raises(RefusedError, match="broker name a belongs"):
         table.register(header("a"), body(1, T=4), Link())
@@ -191,7 +191,7 @@ def test_the_name_of_the_own_broker_cannot_be_taken(table: RouteTable) -> None:
     assert queues(table, "T") == {"a": 1}
 
 
-def test_topics_of_the_own_broker_are_seen_at_once(table: RouteTable) -> None:
+def test_topics_of_own_broker_appear_at_once(table: RouteTable) -> None:
     own = {"T": TopicConfig("T", 1, 1)}
     table.add_own("C", "a", own)
     own["U"] = TopicConfig("U", 2, 2)
@@ -205,7 +205,7 @@ def test_topics_of_the_own_broker_are_seen_at_once(table: RouteTable) -> None:
     assert queues(table, "U") == {"a": 2}
 
 
-def test_the_first_slave_of_5_x_brings_the_topics_while_there_is_no_master(table: RouteTable) -> None:
+def test_first_5x_slave_registers_topics_without_master(table: RouteTable) -> None:
     slave = header("a", 1, "10.0.0.9:1")
     table.register(slave, body(1, T=4), Link())
     assert queues(table, "T") == {}
@@ -214,7 +214,7 @@ def test_the_first_slave_of_5_x_brings_the_topics_while_there_is_no_master(table
     assert queues(table, "T") == {"a": 4}
 
 
-def test_brokers_that_take_turns_are_named(table: RouteTable, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_brokers_with_one_name_are_reported(table: RouteTable, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     def names() -> list[tuple[str, list[str]]]:
         return [(each.broker_name, each.broker_addrs) for each in table.cluster_info(OWN).name_conflicts or ()]
 
@@ -234,7 +234,7 @@ def test_brokers_that_take_turns_are_named(table: RouteTable, clock: Clock, capl
     assert names() == [("own", [OWN, "h:4"])]
 
 
-def test_brokers_that_left_without_unregistering_are_remembered(table: RouteTable, clock: Clock) -> None:
+def test_missing_brokers_are_listed(table: RouteTable, clock: Clock) -> None:
     def missing() -> list[tuple[str, int, str, int, str]]:
         found = table.cluster_info(OWN).missing_brokers or ()
         return [(each.broker_name, each.broker_id, each.broker_addr, each.seconds_ago, each.reason) for each in found]
@@ -256,7 +256,7 @@ def test_brokers_that_left_without_unregistering_are_remembered(table: RouteTabl
     assert not missing()
 
 
-def test_the_table_is_bounded(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_is_limited(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_table, "MAX_ADDRESSES", 2)
     monkeypatch.setattr(route_table, "MAX_TOPICS", 3)
     table.register(header("a"), body(1, T=1, U=1), Link())

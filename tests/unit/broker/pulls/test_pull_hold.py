@@ -1,10 +1,12 @@
-"""Held pulls: woken by their queue, answered when their time is over, never lost, never answered twice."""
+"""Held pulls: taken once, by an arrival or their deadline, within the memory budget."""
 
 import time
 from typing import cast
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triomq.broker.limits.memory import MemoryBudget
@@ -18,7 +20,7 @@ from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
 
 class Queue:
-    """As much of a consume queue as the hold looks at."""
+    """The part of a consume queue that the hold uses."""
 
     def __init__(self) -> None:
         self.on_arrival = None
@@ -50,46 +52,52 @@ def hold() -> PullHold:
     return PullHold(MemoryBudget(1024**3, 1024**2, BrokerStatistics(0)), filtered_hold_s=5.0)
 
 
-async def test_only_pulls_of_a_queue_with_an_arrival_are_ready(hold: PullHold) -> None:
-    busy, quiet = queue(), queue()
-    woken = [pull(busy), pull(busy)]
-    for each in (*woken, pull(quiet)):
-        hold.hold(each)
-    assert hold.take_ready() == []
-    arrive(busy)
-    assert hold.take_ready() == woken
-    assert hold.take_ready() == []
-    assert hold.held == 1
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("hold", "hold", "arrive", "take_ready", "take_expired", "close", "forget")),
+            st.integers(0, 2),
+            st.integers(0, 9),
+        ),
+        max_size=40,
+    )
+)
+def test_each_pull_is_taken_once(steps: list[tuple[str, int, int]]) -> None:
+    """By an arrival, its deadline or the end of its queue, whichever comes first; those of closed peers are dropped."""
+    hold = PullHold(MemoryBudget(1024**3, 1024**2, BrokerStatistics(0)), filtered_hold_s=5.0)
+    queues, peers = [queue() for _ in range(3)], [Peer() for _ in range(3)]
+    held: dict[Pull, ConsumeQueue] = {}
+    arrived: set[ConsumeQueue] = set()
 
+    def take(wanted: list[Pull]) -> list[Pull]:
+        for each in wanted:
+            del held[each]
+        return [each for each in wanted if not each.connection.closed]
 
-async def test_a_queue_without_waiting_pulls_tells_nobody(hold: PullHold) -> None:
-    of = queue()
-    hold.hold(pull(of))
-    assert of.on_arrival is not None
-    arrive(of)
-    hold.take_ready()
-    assert of.on_arrival is None
-
-
-async def test_many_arrivals_in_one_step_wake_a_pull_once(hold: PullHold) -> None:
-    of = queue()
-    hold.hold(pull(of))
-    for _ in range(3):
-        arrive(of)
-    assert len(hold.take_ready()) == 1
-
-
-async def test_pulls_expire_in_deadline_order_and_not_early(hold: PullHold) -> None:
-    of = queue()
-    late, early = pull(of, deadline=20), pull(of, deadline=10)
-    hold.hold(late)
-    hold.hold(early)
-    assert hold.take_expired(9.9) == []
-    assert hold.take_expired(10) == [early]
-    assert hold.take_expired(30) == [late]
-    assert hold.take_expired(30) == []
-    assert of.on_arrival is None
-    assert hold.held == 0
+    for action, which, number in steps:
+        of = queues[which]
+        if action == "hold":
+            each = pull(of, deadline=number, connection=peers[number % 3])
+            hold.hold(each)
+            held[each] = of
+        elif action == "arrive":
+            arrived |= {of} if of in held.values() else set()
+            arrive(of)
+        elif action == "take_ready":
+            wanted = take([each for each in held if held[each] in arrived])
+            assert sorted(hold.take_ready(), key=id) == sorted(wanted, key=id)
+            arrived.clear()
+        elif action == "take_expired":
+            due = sorted((each for each in held if each.deadline <= number), key=lambda each: each.deadline)
+            assert hold.take_expired(number) == take(due)
+            arrived &= set(held.values())
+        elif action == "close":
+            peers[which].closed = True
+        else:
+            assert hold.forget_queue(of) == take([each for each in held if held[each] is of])
+            arrived.discard(of)
+        assert hold.held == len(held)
+        assert [each.on_arrival is not None for each in queues] == [each in held.values() for each in queues]
 
 
 async def test_expiring_many_pulls_of_one_queue_takes_linear_time(hold: PullHold) -> None:
@@ -103,36 +111,7 @@ async def test_expiring_many_pulls_of_one_queue_takes_linear_time(hold: PullHold
     assert expired == count
 
 
-async def test_a_pull_that_was_woken_does_not_expire_too(hold: PullHold) -> None:
-    of = queue()
-    hold.hold(pull(of, deadline=10))
-    arrive(of)
-    assert len(hold.take_ready()) == 1
-    assert hold.take_expired(11) == []
-    assert hold.held == 0
-
-
-async def test_a_pull_that_expired_is_not_woken_too(hold: PullHold) -> None:
-    of = queue()
-    hold.hold(pull(of, deadline=10))
-    hold.hold(pull(of, deadline=20))
-    assert len(hold.take_expired(11)) == 1
-    arrive(of)
-    assert len(hold.take_ready()) == 1
-
-
-async def test_a_pull_of_a_closed_connection_is_dropped(hold: PullHold) -> None:
-    of, gone = queue(), Peer()
-    hold.hold(pull(of, connection=gone, deadline=10))
-    hold.hold(pull(of, connection=gone, deadline=30))
-    gone.closed = True
-    assert hold.take_expired(11) == []
-    arrive(of)
-    assert hold.take_ready() == []
-    assert hold.held == 0
-
-
-async def test_a_pull_held_again_waits_from_where_its_filter_got_to(hold: PullHold, autojump_clock: MockClock) -> None:
+async def test_pull_held_again_waits_from_new_offset(hold: PullHold, autojump_clock: MockClock) -> None:
     of = queue()
     first = pull(of, deadline=trio.current_time() + 60)
     hold.hold(first)
@@ -154,20 +133,7 @@ async def test_filtered_pull_is_answered_early_within_its_deadline(hold: PullHol
     assert [each.header for each in hold.take_expired(now + 5)] == [patient.header]
 
 
-async def test_the_pulls_of_a_deleted_queue_are_handed_out_once(hold: PullHold) -> None:
-    deleted, kept = queue(), queue()
-    held = pull(deleted, deadline=10)
-    hold.hold(held)
-    hold.hold(pull(kept, deadline=10))
-    arrive(deleted)
-    assert hold.forget_queue(deleted) == [held]
-    assert hold.forget_queue(deleted) == []
-    assert deleted.on_arrival is None
-    assert hold.take_ready() == []
-    assert len(hold.take_expired(11)) == 1
-
-
-async def test_no_more_than_half_of_the_budget_may_wait() -> None:
+async def test_held_pulls_take_half_of_the_budget() -> None:
     budget = MemoryBudget(5000, 1024**2, BrokerStatistics(0))
     hold = PullHold(budget, filtered_hold_s=5.0)
     of = queue()
@@ -185,7 +151,7 @@ async def test_no_more_than_half_of_the_budget_may_wait() -> None:
     assert budget.reserved_bytes == 0
 
 
-async def test_a_held_pull_keeps_only_what_its_answer_needs(hold: PullHold) -> None:
+async def test_held_pull_frees_fields_its_answer_needs_not(hold: PullHold) -> None:
     held = pull(queue())
     held.command = RemotingCommand(11, 7, 0, {"subscription": "x" * 1000}, bytes(1000))
     held.header.subscription = "x" * 1000
@@ -205,7 +171,7 @@ async def test_answered_pulls_do_not_pile_up(hold: PullHold) -> None:
     assert len(hold._deadlines) < 1_000
 
 
-async def test_a_pull_keeps_its_deadline_while_others_are_forgotten(hold: PullHold, autojump_clock: MockClock) -> None:
+async def test_cleanup_keeps_deadlines_of_undecided_pulls(hold: PullHold, autojump_clock: MockClock) -> None:
     """Both are taken; holding the first again cleans up while the second is still undecided."""
     of, busy = queue(), queue()
     deadline = trio.current_time() + 60
@@ -222,7 +188,7 @@ async def test_a_pull_keeps_its_deadline_while_others_are_forgotten(hold: PullHo
     assert hold.take_expired(deadline) == [first, second]
 
 
-async def test_the_sweep_sleeps_until_there_is_a_pull(hold: PullHold, autojump_clock: MockClock) -> None:
+async def test_sweep_sleeps_until_a_pull_is_held(hold: PullHold, autojump_clock: MockClock) -> None:
     swept: list[float] = []
 
     async def sweep() -> None:
@@ -240,7 +206,7 @@ async def test_the_sweep_sleeps_until_there_is_a_pull(hold: PullHold, autojump_c
     assert swept[0] - began < 1
 
 
-async def test_many_ready_pulls_are_taken_in_parts_and_others_before_them(hold: PullHold) -> None:
+async def test_many_ready_pulls_are_taken_in_parts(hold: PullHold) -> None:
     crowded, other = queue(), queue()
     pulls = [pull(crowded, deadline=number // 4) for number in range(10)]
     for each in pulls:

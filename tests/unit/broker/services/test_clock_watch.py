@@ -8,7 +8,7 @@ HOUR_MS = 3_600_000
 
 
 @pytest.mark.parametrize("jump_ms", [-24 * HOUR_MS, -999, 999, 1000, 24 * HOUR_MS])
-def test_a_jump_of_a_second_or_more_is_noticed_once(jump_ms: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_jump_of_a_second_is_noticed_once(jump_ms: int, caplog: pytest.LogCaptureFixture) -> None:
     wall_ms, passed_ms = [1_800_000_000_000], [5000]
     watch = ClockWatch(lambda: wall_ms[0], lambda: passed_ms[0])
     for _ in range(3):
@@ -30,7 +30,7 @@ def test_a_jump_of_a_second_or_more_is_noticed_once(jump_ms: int, caplog: pytest
     assert watch.is_trusted
 
 
-def test_a_newest_message_of_the_future_is_a_jump(caplog: pytest.LogCaptureFixture) -> None:
+def test_future_message_at_the_start_is_a_jump(caplog: pytest.LogCaptureFixture) -> None:
     watch = ClockWatch(lambda: 10_000, lambda: 0)
     watch.begin(10_999)
     assert not caplog.records

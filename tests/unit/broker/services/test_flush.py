@@ -1,4 +1,4 @@
-"""Group commit: who shares a flush, who waits for whom and for how long, and what those learn who waited too long."""
+"""Group commit: which senders share a flush, how long they wait, and the answer after a timeout."""
 
 import errno
 import os
@@ -84,7 +84,7 @@ async def committing(broker: Broker) -> AsyncGenerator[None]:
 
 
 def send(*peers: Peer) -> None:
-    """Store a message for each of them; nobody is answered yet."""
+    """Store a message for each of them; none is answered yet."""
     for peer in peers:
         peer.sent.clear()
         assert peer.ask(RequestCode.SEND_MESSAGE_V2, SEND, b"body") is None
@@ -102,7 +102,7 @@ async def flushed_together(disk: Disk, first: Peer, second: Peer, *, seconds: fl
     await answered(first, second)
 
 
-async def test_all_who_wait_when_a_flush_begins_are_answered_by_it(
+async def test_flush_answers_all_senders_before_it(
     peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
 ) -> None:
     async with committing(peer.broker):
@@ -110,7 +110,7 @@ async def test_all_who_wait_when_a_flush_begins_are_answered_by_it(
         assert disk.flushes == 1
 
 
-async def test_who_comes_during_a_flush_waits_for_the_next(
+async def test_sender_during_a_flush_waits_for_the_next(
     peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
 ) -> None:
     async with committing(peer.broker):
@@ -152,7 +152,7 @@ async def test_absent_sender_delays_flush_by_at_most_an_eighth(
         await answered(peer)
 
 
-async def test_a_sender_who_is_alone_waits_for_nobody(peer: Peer, disk: Disk, mock_clock: MockClock) -> None:
+async def test_lone_sender_is_flushed_at_once(peer: Peer, disk: Disk, mock_clock: MockClock) -> None:
     async with committing(peer.broker):
         for number in range(1, 4):
             send(peer)
@@ -252,7 +252,7 @@ def locked_out(monkeypatch: pytest.MonkeyPatch) -> Lockout:
     return Lockout(monkeypatch)
 
 
-async def test_a_sender_is_answered_when_files_can_be_opened_again(
+async def test_sender_is_answered_once_files_can_be_opened(
     peer: Peer, another_peer: Peer, locked_out: Lockout, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     locked_out.lasts = True

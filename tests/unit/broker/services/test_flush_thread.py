@@ -1,4 +1,4 @@
-"""The thread that waits for the disk: results, errors and cancellation come back to the task that waits."""
+"""The thread that waits for the disk: results, errors and cancellation reach the waiting task."""
 
 import threading
 
@@ -9,7 +9,7 @@ from triomq.broker.services.flush import FlushThread
 from triomq.protocol.errors import StoreError
 
 
-async def test_actions_run_in_one_thread_that_is_not_ours() -> None:
+async def test_actions_run_in_one_other_thread() -> None:
     seen: list[int] = []
     with FlushThread() as thread:
         for _ in range(3):
@@ -19,16 +19,16 @@ async def test_actions_run_in_one_thread_that_is_not_ours() -> None:
     assert threading.get_ident() not in seen
 
 
-async def test_the_other_tasks_go_on_while_it_waits() -> None:
+async def test_other_tasks_run_during_an_action() -> None:
     go_on = threading.Event()
     with FlushThread() as thread:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(thread.run, lambda: None if go_on.wait(10) else pytest.fail("nobody went on"))
+            nursery.start_soon(thread.run, lambda: None if go_on.wait(10) else pytest.fail("no task ran"))
             await trio.testing.wait_all_tasks_blocked()
             go_on.set()
 
 
-async def test_error_is_raised_to_its_waiter_and_not_to_next_run() -> None:
+async def test_error_is_raised_once() -> None:
     def fail() -> None:
         raise StoreError("the disk is gone")
 
@@ -38,7 +38,7 @@ async def test_error_is_raised_to_its_waiter_and_not_to_next_run() -> None:
         await thread.run(lambda: None)
 
 
-async def test_a_cancelled_run_ends_only_when_its_action_has() -> None:
+async def test_cancelled_run_waits_for_its_action() -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), []
 
     def slow() -> None:
@@ -55,7 +55,7 @@ async def test_a_cancelled_run_ends_only_when_its_action_has() -> None:
         assert ended == [True]
 
 
-async def test_no_thread_is_left_behind() -> None:
+async def test_thread_ends_with_the_block() -> None:
     with FlushThread() as thread:
         await thread.run(lambda: None)
     assert "triomq-flush" not in {other.name for other in threading.enumerate()}

@@ -1,4 +1,4 @@
-"""Members that send no heartbeats; what is open to everybody is said every hour."""
+"""Silent members are removed; the exposure of the server is logged every hour."""
 
 import pytest
 import trio
@@ -21,7 +21,7 @@ def test_silent_producers_are_removed(broker: Broker, peer: Peer, another_peer: 
     assert list(members) == [another_peer.as_connection]
 
 
-async def test_what_is_open_is_said_every_hour(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_exposure_is_logged_every_hour(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     await log_exposure("")
     with trio.move_on_after(2 * 3600 + 1):
         await log_exposure("routes at 0.0.0.0:9876")

@@ -1,4 +1,4 @@
-"""Old files go while the broker serves, and pulls behind them are sent on."""
+"""Old files are deleted while the broker serves, and pulls of deleted messages are moved."""
 
 import logging
 import os
@@ -64,7 +64,7 @@ async def run_for(broker: Broker, seconds: float) -> None:
         await broker.retention.run()
 
 
-async def test_a_pull_behind_the_minimum_is_told_the_minimum(broker: Broker, peer: Peer) -> None:
+async def test_pull_behind_the_minimum_is_moved_to_it(broker: Broker, peer: Peer) -> None:
     """C.2 scenario 23: offset 10 of [0, 10) is held; 11 gives 10; after deletion of [0, 4) 3 gives 4."""
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     for number in range(10):  # four go into the first file, as many as may be deleted
@@ -91,7 +91,7 @@ async def test_a_pull_behind_the_minimum_is_told_the_minimum(broker: Broker, pee
     assert [command.code for command in peer.sent if command.ext_fields.get("minOffset") == "4"][-1] == 0
 
 
-async def test_nothing_is_deleted_at_another_hour(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
+async def test_other_hours_delete_nothing(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
     fill(broker, peer)
     await run_for(broker, 200)
     assert log_start(broker) == 0
@@ -108,14 +108,14 @@ async def test_old_files_are_deleted_at_delete_hour_not_at_startup(
     assert log_start(broker) == broker.store.commit_log.files.files[-1].start > 0
 
 
-async def test_a_tool_may_ask_for_it_at_any_time(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
+async def test_request_deletes_at_any_hour(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
     fill(broker, peer)
     assert peer.get(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
     await run_for(broker, 10)
     assert log_start(broker) > 0
 
 
-async def test_files_go_with_a_pause_between(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
+async def test_files_are_deleted_with_pauses(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
     fill(broker, peer, 40)
     broker.retention.request()
     await run_for(broker, 0.55)
@@ -123,7 +123,7 @@ async def test_files_go_with_a_pause_between(broker: Broker, peer: Peer, autojum
     await run_for(broker, 1)
 
 
-async def test_a_refusing_disk_is_told_once_and_tried_again(
+async def test_refused_deletion_is_logged_once_and_retried(
     broker: Broker,
     peer: Peer,
     autojump_clock: MockClock,
@@ -192,7 +192,7 @@ async def test_undeletable_log_file_does_not_stop_queue_cleanup(
 
 
 @pytest.mark.parametrize(("name", "first"), [("unlink", (9, 0)), ("read", (0, 0))])
-async def test_a_queue_that_cannot_follow_keeps_no_other_from_it(
+async def test_failing_queue_does_not_stop_others(
     broker: Broker,
     peer: Peer,
     monkeypatch: pytest.MonkeyPatch,
@@ -233,7 +233,7 @@ async def test_unconfirmed_deletion_is_completed_later(
     assert broker.retention.retention.held == []
 
 
-async def test_queues_at_rest_are_read_before_they_are_looked_at(
+async def test_cold_queues_are_read_before_correction(
     broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
@@ -244,9 +244,7 @@ async def test_queues_at_rest_are_read_before_they_are_looked_at(
     assert steps == ["read", "look"]
 
 
-async def test_files_that_are_read_are_held_until_they_are_not(
-    broker: Broker, peer: Peer, autojump_clock: MockClock
-) -> None:
+async def test_files_in_use_are_held(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
     fill(broker, peer)
     found = broker.store.reader.get_message(("T", 0), 0, 1)
     broker.retention.request()
@@ -274,7 +272,7 @@ async def test_sends_are_refused_while_the_disk_is_full(
     assert peer.put("T").code == ResponseCode.SUCCESS
 
 
-async def test_a_disk_that_cannot_be_measured_ends_nothing(
+async def test_failed_measurement_of_the_disk_ends_nothing(
     broker: Broker, peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker, peer)

@@ -55,7 +55,7 @@ async def test_new_topic_is_saved_at_once_and_later_ones_batched(
     assert b"third" in saves[1][1]
 
 
-async def test_a_table_that_takes_long_is_saved_less_often(
+async def test_long_encoding_makes_saves_rarer(
     broker: Broker,
     saves: list[tuple[float, bytes]],
     autojump_clock: MockClock,
@@ -144,7 +144,7 @@ async def test_failed_table_save_is_retried_every_second(
     assert messages == ["tables are not saved for now: no room"]
 
 
-async def test_a_table_that_is_refused_keeps_no_other_from_the_disk(
+async def test_refused_table_does_not_stop_others(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     def refuse(_pieces: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Queues in which messages wait and nothing moves are found, explained and told of once."""
+"""Stalled queues are detected, explained and logged once."""
 
 import logging
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def waiting(broker: Broker, peer: Peer) -> Broker:
 
 
 def join(peer: Peer, client_id: str = "c1", model: MessageModel = MessageModel.CLUSTERING) -> None:
-    """Let the peer be in the group, and forget what it was told of that."""
+    """Make the peer a member of the group, and drop its notice."""
     consumer = ConsumerData("G", message_model=model, subscription_data_set=[tag_subscription("T", "*", 1)])
     assert peer.get(RequestCode.HEART_BEAT, body=HeartbeatData(client_id, [], [consumer]).encode()).code == 0
     peer.sent.clear()
@@ -67,7 +67,7 @@ def watch(waiting: Broker, clock: Clock) -> Watch:
 
 
 def answer(peer: Peer, cached: int) -> None:
-    """Let a member answer what it was asked last: it has the queue."""
+    """Answer the last request as a member that has the queue."""
     info = ConsumerRunningInfo(mq_table={QUEUE: ProcessQueueInfo(cached_msg_count=cached)})
     assert peer.broker.context.client_requests.handle_answer(
         peer.as_connection, peer.sent[-1].reply(body=info.encode())
@@ -124,7 +124,7 @@ async def test_resumed_queue_is_logged_and_may_stall_again(
     assert waiting.housekeeping.stalls.count() == 1
 
 
-async def test_a_slow_queue_is_not_told_of(watch: Watch, waiting: Broker, peer: Peer) -> None:
+async def test_slow_queue_is_not_logged(watch: Watch, waiting: Broker, peer: Peer) -> None:
     for _ in range(5):
         peer.put("T")
     for queue_offset in range(5):
@@ -133,7 +133,7 @@ async def test_a_slow_queue_is_not_told_of(watch: Watch, waiting: Broker, peer: 
     assert waiting.housekeeping.stalls.count() == 0
 
 
-async def test_a_group_whose_last_member_has_left_is_watched_on(
+async def test_group_without_members_is_still_watched(
     watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
 ) -> None:
     watch.rounds(1)
@@ -147,21 +147,21 @@ async def test_a_group_whose_last_member_has_left_is_watched_on(
     assert waiting.housekeeping.stalls.count() == 0
 
 
-async def test_a_group_that_broadcasts_is_left_out(watch: Watch, waiting: Broker, peer: Peer) -> None:
+async def test_broadcasting_group_is_ignored(watch: Watch, waiting: Broker, peer: Peer) -> None:
     watch.rounds(1)
     join(peer, model=MessageModel.BROADCASTING)
     watch.rounds(5)
     assert waiting.housekeeping.stalls.count() == 0
 
 
-async def test_a_deleted_topic_is_not_watched_any_more(watch: Watch, waiting: Broker) -> None:
+async def test_deleted_topic_is_not_watched(watch: Watch, waiting: Broker) -> None:
     watch.rounds(4)
     waiting.topics.delete("T")
     watch.rounds(1)
     assert waiting.housekeeping.stalls.count() == 0
 
 
-async def test_members_that_do_not_answer_are_told_of_as_silent(
+async def test_silent_members_are_named_as_cause(
     watch: Watch, waiting: Broker, peer: Peer, another_peer: Peer, log: pytest.LogCaptureFixture, mock_clock: MockClock
 ) -> None:
     join(another_peer, "c2")
@@ -174,7 +174,7 @@ async def test_members_that_do_not_answer_are_told_of_as_silent(
     assert line.endswith("cause=silent reason=no member that answers consumes it; no answer from c1, c2")
 
 
-async def test_an_answer_that_cannot_be_read_is_none(
+async def test_unreadable_answer_counts_as_none(
     watch: Watch, waiting: Broker, peer: Peer, log: pytest.LogCaptureFixture
 ) -> None:
     watch.rounds(4)
@@ -182,7 +182,7 @@ async def test_an_answer_that_cannot_be_read_is_none(
     assert "cause=silent" in log.messages[-1]
 
 
-async def test_when_too_many_requests_wait_nobody_is_asked(
+async def test_no_member_is_asked_above_request_limit(
     watch: Watch, peer: Peer, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_requests, "LIMIT", 0)
@@ -191,7 +191,7 @@ async def test_when_too_many_requests_wait_nobody_is_asked(
     assert "cause=silent" in log.messages[-1]
 
 
-async def test_many_queues_are_looked_at_a_few_at_a_time(
+async def test_many_queues_are_checked_in_parts(
     waiting: Broker, peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stalls, "_QUEUES_PER_SCAN", 1)
@@ -211,9 +211,7 @@ async def test_many_queues_are_looked_at_a_few_at_a_time(
     assert sorted(looked_at) == ["G", "G0", "G1", "G2"]
 
 
-async def test_the_queues_of_one_group_are_looked_at_a_few_at_a_time(
-    waiting: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_queues_of_one_group_are_checked_in_parts(waiting: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalls, "_QUEUES_PER_SCAN", 3)
     waiting.topics.put(TopicConfig(topic_name="T", read_queue_nums=10, write_queue_nums=10))
     looked_at: list[int] = []
