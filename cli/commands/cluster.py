@@ -45,32 +45,27 @@ def run(options: ClusterOptions) -> int:
     """
     if options.brokers > _MAX_BROKERS:
         raise UsageError(f"--brokers {options.brokers}: at most {_MAX_BROKERS}")
-    _check_broker_options(options.options)
+    broker_options = _broker_options(options.options)
     root = Path(options.store).expanduser() if options.store else default_store_root().with_name("cluster")
-    cluster = Cluster(options, root)
+    cluster = Cluster(options, broker_options, root)
     serve_until_signal(open_cluster(cluster), _describe, options)
     LOGGER.info("stopped store=%s", root)
     return ExitCode.OK
 
 
-def _check_broker_options(words: tuple[str, ...]) -> None:
-    """Check options for all brokers.
+def _broker_options(words: tuple[str, ...]) -> BrokerOptions:
+    """Read the options for all brokers.
 
     Raises:
         UsageError: one of them is set by the cluster.
         SystemExit: they cannot be read; the text has been written.
     """
-    invocation = parse(["broker", *words])
-    if invocation.name != "broker":
-        raise UsageError(f"{' '.join(words)}: only options of triomq broker may be behind --")
+    _, name, options = parse(["broker", *words])
+    if not isinstance(options, BrokerOptions):
+        raise UsageError(f"{' '.join(words)}: only options of triomq broker may be behind --, not triomq {name}")
     for row in OPTIONS:
-        if row.field in _OURS and row.field in _options(words).settings:
+        if row.field in _OURS and row.field in options.settings:
             raise UsageError(f"--{row.key}: it differs from broker to broker, so it cannot be behind --")
-
-
-def _options(words: tuple[str, ...]) -> BrokerOptions:
-    options = parse(["broker", *words]).options
-    assert isinstance(options, BrokerOptions)
     return options
 
 
@@ -85,7 +80,7 @@ class Cluster:
 
     namesrv: Address
 
-    def __init__(self, options: ClusterOptions, root: Path) -> None:
+    def __init__(self, options: ClusterOptions, broker_options: BrokerOptions, root: Path) -> None:
         """Check the addresses; nothing is opened.
 
         Raises:
@@ -96,6 +91,7 @@ class Cluster:
         self.metrics: Final[dict[str, str]] = {}
         self.stopping: Final = trio.Event()
         self._options = options
+        self._broker_options = broker_options
         self._first = parse_address("--listen", options.listen)
         self._namesrv = parse_address("--namesrv-listen", options.namesrv_listen)
         check_host(self._first)
@@ -107,7 +103,7 @@ class Cluster:
         Raises:
             ConfigError: others would reach it.
         """
-        given = collect(_options(self._options.options))
+        given = collect(self._broker_options)
         insecure, tls = self._options.insecure, tls_config({field: value for field, (value, _) in given.items()})
         return NameServerConfig(root=self.root / "namesrv", listen=self._namesrv, insecure=insecure, tls=tls)
 

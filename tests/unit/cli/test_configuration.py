@@ -23,6 +23,7 @@ from triomq.storage.config import StoreConfig
 CONFIGURATION = (Path(__file__).resolve().parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
 #: Values of metavariables that not every text is a value of.
 SAMPLES = {"": "true", "COUNT": "3", "HOUR[;HOUR...]": "4;16", "HOURS": "1.5", "N": "7", "PERCENT": "50", "S": "90s"}
+_NOT_PYTHON = ("listen", "tls", "metrics")  # objects there
 IN_FILES = [row for row in SETTINGS if row.option]
 
 
@@ -177,6 +178,24 @@ def test_documented_options_match_the_rows() -> None:
     rows = re.findall(r"^\| `(--[^`]+)` \| (.*?) ?\| (.*?) \| .+ \|$", CONFIGURATION, re.MULTILINE)
     table = [(option.replace("\\|", "|"), name.strip("`"), default.strip("`")) for option, name, default in rows]
     assert table == [(row.option, row.rocketmq, row.default) for row in OPTIONS]
+
+
+def test_the_tables_for_python_have_rocketmqs_names() -> None:
+    section = CONFIGURATION.partition("## Broker: in Python")[2].partition("## Client")[0]
+    table = dict(re.findall(r"^\| `(\w+)` \| (.*) \| .+ \|$", section, re.MULTILINE))
+    names = {
+        row.field: row.name for row in SETTINGS if row.name and row.field in table and row.field not in _NOT_PYTHON
+    }
+    assert len(names) > 40
+    assert {field: name for field, name in names.items() if f"`{name}`" not in table[field]} == {}
+
+
+def test_the_documents_name_the_live_settings() -> None:
+    (section,) = re.findall(r"^### Changing a running broker\n(.*?)^###", CONFIGURATION, re.MULTILINE | re.DOTALL)
+    names = [
+        name for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    ]
+    assert sorted(name for name in names) == sorted(row.name for row in SETTINGS if row.is_live)
 
 
 def test_the_documents_name_the_settings_without_option() -> None:
