@@ -1,4 +1,4 @@
-"""``triomq broker`` as a process: its ready line, its end, its complaints."""
+"""``triomq broker`` and ``triomq namesrv`` as processes: ready lines, ends, complaints."""
 
 import json
 import re
@@ -15,6 +15,7 @@ from tests.integration.cli_tools import complaint, ok, read_line, running
 from tests.processes import ANY_DISK, start_triomq
 
 ON_FREE_PORTS = ("broker", "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", *ANY_DISK)
+NAME_SERVER = ("namesrv", "--listen", "127.0.0.1:0")
 
 
 def test_ready_line_format_is_stable(tmp_path: Path) -> None:
@@ -157,3 +158,24 @@ def test_the_log_goes_to_a_file_if_asked(tmp_path: Path) -> None:
     broker.stop()
     assert broker.log.read_text() == ""
     assert "triomq.cli.commands.broker stopped store=" in path.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_name_server_prints_its_address_and_ends_on_signal(tmp_path: Path, number: signal.Signals) -> None:
+    with running(*NAME_SERVER, "--store", str(tmp_path), "--metrics", "off", "--json") as process:
+        ready = json.loads(read_line(process))
+        assert "metrics" not in ready
+        assert (ready["event"], ready["store"], ready["pid"]) == ("ready", str(tmp_path), process.pid)
+        assert json.loads(ok("topic", "list", "--json", namesrv=ready["namesrv"]) or "[]") == []
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=30)
+    assert (process.returncode, rest) == (0, b"")
+
+
+def test_the_line_of_a_name_server_names_its_folder(tmp_path: Path) -> None:
+    with running(*NAME_SERVER, "--store", str(tmp_path)) as process:
+        line = read_line(process)
+        process.terminate()
+        process.communicate(timeout=30)
+    assert "is ready: name server 127.0.0.1:" in line
+    assert f", store {tmp_path}, pid {process.pid}" in line

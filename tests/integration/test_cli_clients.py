@@ -14,8 +14,8 @@ import pytest
 
 from tests.integration.cli_tools import COMMAND, complaint, ok, read_line, running, triomq
 from tests.processes import Broker, start_triomq
-from triomq.client import Message
-from triomq.client.sync import Producer
+from triomq.client import Message, MessageExt, Responder
+from triomq.client.sync import Producer, PushConsumer
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +225,21 @@ def test_consume_exits_silently_when_reader_closes_pipe(namesrv: str, topic: str
         process.stdout.close()
         assert process.wait(timeout=30) == 141
         assert process.stderr.read() == b""
+
+
+def answer(message: MessageExt) -> bytes | None:
+    return None if message.body == b"silence" else b"re: " + message.body + (message.tags or "").encode()
+
+
+def test_request_writes_the_reply(namesrv: str, topic: str) -> None:
+    with PushConsumer(
+        f"group-{topic}", namesrv=namesrv, on_message=Responder(answer), subscriptions={topic: "*"}
+    ) as consumer:
+        consumer.wait_assigned()
+        ask = ("request", topic, "what?", "--timeout", "20")
+        assert ok(*ask, namesrv=namesrv) == "re: what?\n"
+        assert json.loads(ok(*ask, "--tag", "!", "--json", namesrv=namesrv))["body"] == "re: what?!"
+        assert "no reply" in complaint(3, "request", topic, "silence", "--timeout", "0.5", namesrv=namesrv)
 
 
 # --- topics and groups ---------------------------------------------------------------------------------------
