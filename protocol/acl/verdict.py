@@ -25,6 +25,8 @@ from triomq.protocol.wire.signing import ACCESS_KEY, NOT_SIGNED, SIGNATURE, in_s
 _NULL: Final = "null"
 _KNOWN_LENGTH: Final = 512  # of all names together; longer ones are not kept
 _BINARY: Final = int(SerializeType.ROCKETMQ)
+_NOTHING, _PUB, _ADMIN = Right.NOTHING, Right.PUB, Right.ADMIN  # the look-up of a member takes 0.4 us
+_GROUP: Final = Resource.GROUP
 
 
 class Needs(NamedTuple):
@@ -46,10 +48,10 @@ def needs(request: Request, command: RemotingCommand) -> Needs:
         RefusedError: a topic or group that it must name is missing.
         ProtocolError: its body cannot be read.
     """
-    if request.right is Right.ADMIN:
+    if request.right is _ADMIN:
         return Needs({}, admin=True)
     rights: dict[str, int] = {}
-    if request.right is Right.NOTHING:
+    if request.right is _NOTHING:
         return Needs(rights)
     for field, resource, is_required in request.resources:
         name = command.ext_fields.get(field)
@@ -66,9 +68,9 @@ def needs(request: Request, command: RemotingCommand) -> Needs:
 
 
 def _right(request: Request, resource: Resource, name: str) -> dict[str, int]:
-    if resource is Resource.GROUP:
+    if resource is _GROUP:
         return {retry_topic(name): SUB}
-    return {name: PUB if request.right is Right.PUB and not name.startswith(RETRY_PREFIX) else SUB}
+    return {name: PUB if request.right is _PUB and not name.startswith(RETRY_PREFIX) else SUB}
 
 
 def _unnamed(command: RemotingCommand, reason: str) -> RefusedError:

@@ -103,6 +103,7 @@ class Request:
         max_body_bytes: the limit of its body; 0: that of a frame; or ``IN_ONE_STEP``.
         refused: why a broker may not serve it; "": it always does.
         is_administration: whether only tools of administrators send it.
+        is_restricted: whether some peers or some bodies are refused although there are neither accounts nor quotas.
     """
 
     code: Code
@@ -114,10 +115,12 @@ class Request:
     max_body_bytes: int = 0
     refused: str = ""
     is_administration: bool = field(init=False)
+    is_restricted: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.right = self.right or self.kind.right
         self.is_administration = self.right is Right.ADMIN and not self.kind.is_from_broker
+        self.is_restricted = self.right is Right.ADMIN or bool(self.max_body_bytes)
 
     @property
     def resources(self) -> tuple[tuple[str, Resource, bool], ...]:
