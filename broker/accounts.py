@@ -1,6 +1,6 @@
-"""The accounts of a broker: read from one or more files, and again when one changed.
+"""The accounts of a broker, read from one or more files, and read again when one of them changes.
 
-Rules: new accounts count as a whole or not at all; an empty or missing file means nobody, never everybody.
+Rules: the content of all files takes effect together or not at all; an empty or missing file admits no one.
 
 Source: behaviour.md A.19; PlainPermissionManager.java.
 """
@@ -28,14 +28,14 @@ _SUFFIXES: Final = (".yml", ".yaml")
 
 
 class Accounts(WatchedFiles[AclRules]):
-    """The files of accounts and what they say; the first one gets new accounts.
+    """The files of accounts and their content; new accounts go to the first file.
 
     Attributes:
-        rules: what counts now.
+        rules: the accounts in force.
     """
 
     def __init__(self, path: Path) -> None:
-        """Nobody may do anything until :meth:`load`.
+        """Admit no one until :meth:`load`.
 
         Args:
             path: a file; or a folder such as RocketMQ's ``conf``: its ``plain_acl.yml``, and each ``*.yml`` and
@@ -48,14 +48,14 @@ class Accounts(WatchedFiles[AclRules]):
 
     @property
     def versions(self) -> dict[str, DataVersion]:
-        """A version for each file by name, the first one first; all change with each reading."""
+        """The version of each file by name, the first file first; each reading changes all of them."""
         return {
             self._name(path): DataVersion(timestamp=mark[1] // 1_000_000, counter=self.readings)
             for path, mark in self._marks.items()
         }
 
     def read_texts(self) -> list[str]:
-        """Return what the files hold now, "" for a missing one.  May run in a worker thread.
+        """Return the texts of the files, "" for a missing one.  May run in a worker thread.
 
         Raises:
             ConfigError: one cannot be read.
@@ -76,7 +76,7 @@ class Accounts(WatchedFiles[AclRules]):
         return next((path for path in self._files() if name in ("", self._name(path), str(path))), None)
 
     def rewrite(self, path: Path, change: Callable[[str], str]) -> None:
-        """Replace a file by what ``change`` makes of its text; for a worker thread, one at a time.
+        """Replace the text of a file by the result of ``change``; for a worker thread, one at a time.
 
         It is written beside and renamed, so there is the old file or the new one, whatever happens.
 

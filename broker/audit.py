@@ -1,7 +1,7 @@
-"""Who did what: a file with a JSON object for each request of administration, denied request and login.
+"""The audit: a file with a JSON object for each administration request, denied request and login.
 
-Rules: nothing is written but names, of accounts, topics, groups and the like, so that no secret and no message gets in;
-requests never wait for the disk: a thread writes, and lines that do not fit into its queue are counted and reported.
+Rules: a line holds only names, of accounts, topics, groups and the like, so that secrets and messages stay out of the
+file.  Requests never wait for the disk: a thread writes the lines, and lines beyond its queue are counted and reported.
 """
 
 import json
@@ -40,7 +40,7 @@ _IN_BODY: Final = {
 
 
 class Peer(Protocol):
-    """Who sent a request."""
+    """The sender of a request."""
 
     peer: str
     logins: frozenset[str]
@@ -58,7 +58,7 @@ class _File(LogFile):
 
 
 class Audit:
-    """Records who did what; opened before the first request, and closed after the last one."""
+    """Writes the file; opened before the first request, and closed after the last one."""
 
     def __init__(self, config: ConnectionConfig, clock_ms: Callable[[], int]) -> None:
         """Write to the file that the settings name; nothing is opened."""
@@ -93,7 +93,7 @@ class Audit:
             raise ConfigError(f"audit file {config.audit}: {exc.strerror}; choose another one with --audit") from exc
 
     def login(self, peer: Peer, command: RemotingCommand, account: str) -> None:
-        """Record the first request of an account on a connection; "" stands for an address that needs no account."""
+        """Record the first request of an account on a connection; "": the address needs no account."""
         if account not in peer.logins:
             peer.logins |= {account}
             self.note("login", peer, command, account)
@@ -130,20 +130,20 @@ class Audit:
         return json.dumps({"time": time, **fields}, separators=(",", ":"))
 
     async def run(self) -> None:
-        """Write until cancelled; what waits then is written by :meth:`close`."""
+        """Write until cancelled; :meth:`close` writes the remaining lines."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             await trio.to_thread.run_sync(self._write)
 
     def close(self) -> None:
-        """Write what waits, and close the file."""
+        """Write the waiting lines, and close the file."""
         if self._file is not None:
             self._write()
             self._file.close()
 
     def _write(self) -> None:
-        """Write what waits, in one thread at a time, while the loop may add more."""
+        """Write the waiting lines, in one thread at a time, while the loop may add more."""
         assert self._file is not None
         lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
         lost = self.lost
@@ -165,7 +165,7 @@ class Audit:
 
 
 def _resource(command: RemotingCommand) -> dict[str, str]:
-    """Return what a request acts on, as far as it names that."""
+    """Return the names of topics, groups and other things in a request."""
     request = CATALOGUE.get(command.code)
     if request is None:
         return {}

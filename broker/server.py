@@ -33,9 +33,8 @@ from triomq.broker.parts import (
 )
 from triomq.broker.pipeline import Access, Pipeline, methods_of
 from triomq.broker.processors.acl import AclProcessors
-from triomq.broker.processors.admin import AdminProcessors
+from triomq.broker.processors.admin import AdminProcessors, SettingsProcessor
 from triomq.broker.processors.admin_runtime import RuntimeProcessor
-from triomq.broker.processors.admin_settings import SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
 from triomq.broker.processors.namesrv import NameServerProcessors
@@ -199,7 +198,7 @@ class Broker:
 
     @property
     def admin_address(self) -> Address | None:
-        """Where administration has a listener of its own, with the port really used."""
+        """The address of --admin-listen, with the port really used."""
         return self.listeners.admin
 
     @property
@@ -208,7 +207,7 @@ class Broker:
         return self.context.connections
 
     def clock_moved(self) -> None:
-        """Look at once for what is due by the wall clock; else that takes up to a second."""
+        """Read the wall clock at once, after it was set; without this call that takes up to a second."""
         self.delayed.arrived.set()
         self.transactions.clock_moved.set()
 

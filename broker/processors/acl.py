@@ -35,7 +35,7 @@ _MAX_WAITING: Final = 100
 
 
 class AclProcessors:
-    """Tells and changes the accounts; the file is read and written in a worker thread, for one request at a time."""
+    """Lists and changes the accounts; a worker thread reads and writes the file, for one request at a time."""
 
     def __init__(self, config: BrokerConfig, accounts: Accounts, refusals: Refusals, worker: Worker) -> None:
         self._config = config

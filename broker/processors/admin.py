@@ -1,9 +1,10 @@
-"""Administration of topics, groups and tables: 17, 215, 21, 351, 200, 201, 352, 207, 43, 45, 305, 306, 316, 329.
+"""Administration of topics, groups, tables and settings.
 
 Source: behaviour.md A.15; wire.md 7, 9.7, 14; AdminBrokerProcessor.java.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,13 +15,15 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.pulls.pull_answers import PullAnswers
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService
+from triomq.broker.settings import FixedSettingError, Settings
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.work import encode
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType, TopicList
 from triomq.protocol.codes import Permission, ResponseCode
-from triomq.protocol.errors import RefusedError, StoreError
+from triomq.protocol.errors import ConfigError, RefusedError, StoreError
+from triomq.protocol.java import properties_text, read_properties
 from triomq.protocol.names import validate_group
 from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader, GroupRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
@@ -176,6 +179,33 @@ class AdminProcessors:
         return command.reply()
 
     clean_unused_topic = clean_expired_consumequeue
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SettingsProcessor:
+    """Reads and changes the broker's settings as Java properties text (25, 26)."""
+
+    settings: Settings
+    topics: TopicTable
+    clock_ms: Callable[[], int]
+
+    def get_broker_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer with all settings."""
+        version = self.settings.version.encode().decode()
+        text = properties_text(self.settings.texts(connection.advertised))
+        return command.reply(ext_fields={"version": version}, body=text.encode())
+
+    def update_broker_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Change settings that may change while the broker runs; anything else is refused by name."""
+        try:
+            wanted = read_properties(bytes(command.body).decode())
+            self.settings.change(wanted, connection.advertised, self.clock_ms(), connection.peer)
+        except FixedSettingError as exc:
+            raise RefusedError(str(exc), ResponseCode.NO_PERMISSION) from None
+        except (ConfigError, UnicodeDecodeError) as exc:
+            raise RefusedError(str(exc)) from None
+        self.topics.set_template()
+        return command.reply()
 
 
 def _check_range(what: str, value: int, limit: int) -> None:

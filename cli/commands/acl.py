@@ -18,7 +18,7 @@ from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientError, ProtocolError, RequestCodeNotSupportedError
 from triomq.protocol.names import retry_topic
-from triomq.protocol.requests.accounts import DeleteAccountRequestHeader, UpdateAccountRequestHeader
+from triomq.protocol.requests.groups import DeleteAccountRequestHeader, UpdateAccountRequestHeader
 
 _COLUMNS: Final = ("BROKER", "ACCOUNT", "ADMIN", "ADDRESSES", "TOPIC DEFAULT", "GROUP DEFAULT", "TOPICS", "GROUPS")
 

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from triomq.protocol.bodies.client import CheckClientRequestBody, HeartbeatData, LockBatchRequestBody
 from triomq.protocol.codes import RequestCode as Code
-from triomq.protocol.requests import accounts, groups, messages, offsets, topics
+from triomq.protocol.requests import groups, messages, offsets, topics
 from triomq.protocol.wire.headers import RESOURCES, Header, Resource
 
 
@@ -237,10 +237,8 @@ _ROWS: Final = (
     Request(Code.GET_CONSUMER_RUNNING_INFO, ADMINISTRATION, groups.GetConsumerRunningInfoRequestHeader),
     Request(Code.CONSUME_MESSAGE_DIRECTLY, ADMINISTRATION, messages.ConsumeMessageDirectlyRequestHeader),
     # --- accounts ---------------------------------------------------------------------------------------
-    Request(
-        Code.UPDATE_AND_CREATE_ACL_CONFIG, ADMINISTRATION, accounts.UpdateAccountRequestHeader, refused=_NO_ACCOUNTS
-    ),
-    Request(Code.DELETE_ACL_CONFIG, ADMINISTRATION, accounts.DeleteAccountRequestHeader, refused=_NO_ACCOUNTS),
+    Request(Code.UPDATE_AND_CREATE_ACL_CONFIG, ADMINISTRATION, groups.UpdateAccountRequestHeader, refused=_NO_ACCOUNTS),
+    Request(Code.DELETE_ACL_CONFIG, ADMINISTRATION, groups.DeleteAccountRequestHeader, refused=_NO_ACCOUNTS),
     Request(Code.GET_BROKER_CLUSTER_ACL_INFO, INSPECTION, refused=_NO_ACCOUNTS),
     Request(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, ADMINISTRATION, refused=_NO_ACCOUNTS),
     Request(Code.GET_BROKER_CLUSTER_ACL_CONFIG, INSPECTION, refused=_NO_ACCOUNTS),

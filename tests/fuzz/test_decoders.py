@@ -42,7 +42,7 @@ from triomq.protocol.record.compression import LZ4, ZLIB, ZSTD, compress, decomp
 from triomq.protocol.record.message_id import RecallHandle, parse_offset_message_id
 from triomq.protocol.record.properties import decode_properties
 from triomq.protocol.record.record import check_record, decode_record, decode_records, encode_record
-from triomq.protocol.requests import accounts, groups, messages, offsets, topics
+from triomq.protocol.requests import groups, messages, offsets, topics
 from triomq.protocol.trace import decode_trace
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.headers import Header
@@ -178,7 +178,7 @@ _TRACE: Final = "Pub 1700000000000 region group Topic ID tags keys 1.2.3.4:5 9 1
 
 DECODERS: Final = (
     *map(body_decoder, subclasses(JsonBody, client, group_health, route, statistics)),
-    *map(header_decoder, subclasses(Header, accounts, groups, messages, offsets, topics)),
+    *map(header_decoder, subclasses(Header, groups, messages, offsets, topics)),
     *map(compressed, (ZLIB, LZ4, ZSTD)),
     Decoder("frame", RemotingCommand.decode, tuple(FRAMES)),
     Decoder("fastjson", loads, (b'{"a":[1,{"b":null}],{"topic":"T","brokerName":"b","queueId":1}:5,7:"\\u00e9"}',)),

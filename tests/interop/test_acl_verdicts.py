@@ -1,7 +1,7 @@
 """A 4.9.7 broker with accounts is the judge of requests.
 
-Our check of accounts, addresses and signatures, with what RocketMQ checks of rights, decides alike; our broker, which
-checks the rights of each request, denies what the judge denies.
+Our check of accounts, addresses and signatures decides alike if it checks only the rights that RocketMQ checks.  Our
+broker, which checks the rights of each request, denies every request that the judge denies.
 """
 
 import socket
@@ -277,7 +277,7 @@ def subscribing(topics: Iterable[str | None], groups: Iterable[str | None]) -> N
 
 
 def needs_in_rocketmq(command: RemotingCommand) -> Needs:
-    """Return what RocketMQ 4.9.7 checks.  Source: PlainAccessValidator.java."""
+    """Return the rights that RocketMQ 4.9.7 checks.  Source: PlainAccessValidator.java."""
     fields, code = command.ext_fields, command.code
     if code in SENDS:
         topic, group = map(fields.get, SENDS[RequestCode(code)])

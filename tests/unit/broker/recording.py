@@ -43,7 +43,7 @@ class AtOnce:
 
 
 class Peer:
-    """Stands in for a connection: what a processor reads of it, and what was sent to it, decoded."""
+    """A connection without a socket: the attributes that processors read, and the decoded answers."""
 
     def __init__(self, broker: Broker, peer: str = "192.0.2.9:50001", port: Port = Port.BROKER) -> None:
         host, _, port_number = peer.rpartition(":")
@@ -141,7 +141,7 @@ class Peer:
         return self.get(RequestCode.SEND_MESSAGE_V2, {**header, **fields}, body)
 
     def pull(self, topic: str, queue_offset: int, *, queue_id: int = 0, **fields: Any) -> RemotingCommand | None:
-        """Pull with the expression in the request; ``sysFlag`` 2 besides lets the broker hold the request."""
+        """Pull with the expression in the request; with ``sysFlag`` 2 the broker may hold the request."""
         header = {
             "consumerGroup": "G", "topic": topic, "queueId": queue_id, "queueOffset": queue_offset, "maxMsgNums": 32,
             "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subVersion": 0, "subscription": "*",

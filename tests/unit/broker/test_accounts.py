@@ -60,7 +60,7 @@ def test_accounts_are_read_at_the_start(path: Path) -> None:
         ("/", "there is no such file"),
     ],
 )
-def test_a_bad_file_is_an_error_at_the_start(path: Path, content: bytes | str | None, reason: str) -> None:
+def test_bad_file_prevents_start(path: Path, content: bytes | str | None, reason: str) -> None:
     path.unlink()
     expected = path
     if content == "/":
@@ -72,7 +72,7 @@ def test_a_bad_file_is_an_error_at_the_start(path: Path, content: bytes | str | 
         Accounts(path).load()
 
 
-async def test_a_changed_file_counts_as_a_whole_or_not_at_all(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_changed_file_applies_completely_or_not(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "triomq.broker.accounts")
     accounts = loaded(path)
     before = accounts.rules
@@ -107,7 +107,7 @@ async def test_without_accounts_nobody_may_do_anything(path: Path, is_missing: b
     assert keys(accounts) == ["account-1"]
 
 
-async def test_a_replaced_file_of_the_same_size_and_time_is_noticed(path: Path) -> None:
+async def test_replaced_file_with_equal_stat_is_noticed(path: Path) -> None:
     accounts = loaded(path)
     replace_at_the_same_time(path, ONE.replace("1", "9"))
     await accounts.look()
@@ -152,7 +152,7 @@ def further(path: Path) -> Path:
     return further
 
 
-async def test_a_folder_means_its_files_of_accounts_also_those_that_come_and_go(path: Path, further: Path) -> None:
+async def test_folder_with_appearing_and_disappearing_files(path: Path, further: Path) -> None:
     accounts = loaded(path.parent)
     assert keys(accounts) == ["account-1", "account-2"]
     assert list(accounts.versions) == ["plain_acl.yml", "acl/teams/shop.yaml"]
@@ -166,7 +166,7 @@ async def test_a_folder_means_its_files_of_accounts_also_those_that_come_and_go(
     assert accounts.rules.white.has("10.0.0.1")
 
 
-async def test_an_account_in_two_files_is_an_error_that_names_both_places(path: Path, further: Path) -> None:
+async def test_duplicate_account_error_names_both_files(path: Path, further: Path) -> None:
     accounts = loaded(path.parent)
     write(further, FURTHER + "- {accessKey: account-1, secretKey: secret-9}")
     twice = "acl/teams/shop.yaml: line 3: accessKey account-1 is given twice, also in plain_acl.yml line 2"
@@ -176,7 +176,7 @@ async def test_an_account_in_two_files_is_an_error_that_names_both_places(path: 
     assert (keys(accounts), accounts.failed_readings) == (["account-1", "account-2"], 1)
 
 
-async def test_a_change_is_written_to_the_file_that_has_the_account(path: Path, further: Path) -> None:
+async def test_change_goes_to_the_accounts_file(path: Path, further: Path) -> None:
     accounts = loaded(path.parent)
     places = [accounts.file_of(key) for key in ("account-1", "account-2", "account-3")]
     assert places == [path, further, path]
@@ -187,7 +187,7 @@ async def test_a_change_is_written_to_the_file_that_has_the_account(path: Path, 
     assert keys(accounts) == ["account-1", "account-4"]
 
 
-def test_nothing_is_written_that_does_not_fit_the_other_files(path: Path, further: Path) -> None:
+def test_change_that_conflicts_with_other_files(path: Path, further: Path) -> None:
     accounts = loaded(path.parent)
     with pytest.raises(ConfigError, match=r"^acl/teams/shop.yaml: line 2: accessKey account-1 is given twice"):
         accounts.rewrite(further, lambda _: ONE)

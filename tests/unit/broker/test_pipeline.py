@@ -97,7 +97,7 @@ def test_every_code_of_both_ports_wants_an_account(broker: Broker) -> None:
     assert broker.statistics.denied_requests == before
 
 
-def test_an_unknown_code_is_not_supported_only_for_an_account(peer: Peer) -> None:
+def test_unknown_code_needs_an_account(peer: Peer) -> None:
     for account in (ADMIN, NOBODY):
         command = request(account, 999, {})
         assert answer(peer, command) == (3, " request type 999 not supported")
@@ -122,13 +122,13 @@ def test_plain_sends_are_checked_too(peer: Peer, account: Credentials | None, co
     assert stored == [1 - code] * 3
 
 
-def test_only_the_denied_sends_of_one_read_are_refused(peer: Peer) -> None:
+def test_denied_sends_of_a_read_are_refused(peer: Peer) -> None:
     accounts = [SENDER, NOBODY, SENDER, None]
     peer.read(*(request(account, RequestCode.SEND_MESSAGE_V2, PLAIN, b"x") for account in accounts))
     assert [response.code for response in peer.sent] == [0, 1, 0, 1]
 
 
-def test_a_one_way_request_that_is_denied_does_nothing(peer: Peer) -> None:
+def test_denied_one_way_request_does_nothing(peer: Peer) -> None:
     command = request(NOBODY, RequestCode.SEND_MESSAGE_V2, PLAIN, b"x", flag=CommandFlag.ONEWAY)
     peer.read(command)
     assert not peer.sent
@@ -151,7 +151,7 @@ def test_denials_are_logged_rarely_and_without_secrets(
     assert not [text for text in ("secret-of", signature) if text in caplog.text]
 
 
-def test_a_commands_repr_shows_no_signature_and_no_secret() -> None:
+def test_command_repr_shows_no_secrets() -> None:
     command = request(SENDER, 50, {"secretKey": "the-new-secret", "accessKey": "somebody"})
     assert "the-new-secret" not in repr(command)
     assert command.ext_fields["Signature"] not in repr(command)

@@ -67,7 +67,7 @@ def ask(broker: Broker, address: str, port: Port, code: int) -> tuple[int, str]:
     return (0, "") if response is None else (response.code, response.remark or "")
 
 
-def test_brokers_register_from_this_machine_and_the_named_addresses(broker: Broker) -> None:
+def test_brokers_register_from_local_and_listed_addresses(broker: Broker) -> None:
     for port in (Port.BROKER, Port.VIP, Port.NAMESRV):
         for code in sorted(FROM_BROKERS):
             assert ask(broker, LOCAL, port, code)[0] != ResponseCode.NO_PERMISSION
@@ -88,7 +88,7 @@ def test_only_its_own_address_ends_a_registration(broker: Broker) -> None:
         assert not broker.routes.is_registered("T")
 
 
-def test_the_name_server_is_changed_on_its_machine_only(broker: Broker) -> None:
+def test_name_server_changes_only_locally(broker: Broker) -> None:
     for port in (Port.BROKER, Port.VIP, Port.NAMESRV):
         ask(broker, MEMBER, port, RequestCode.REGISTER_BROKER)
         for code in NAMESRV_CHANGES:

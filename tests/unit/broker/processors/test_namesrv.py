@@ -37,7 +37,7 @@ def test_template_topic_route_has_inherit_permission(peer: Peer) -> None:
     assert [(data.perm, data.read_queue_nums) for data in route.queue_datas] == [(7, 8)]
 
 
-def test_a_topic_made_by_sending_is_routed_at_once(peer: Peer) -> None:
+def test_topic_created_by_sending_has_route(peer: Peer) -> None:
     """C.2 scenario 1."""
     peer.put("new")
     route = TopicRouteData.decode(peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "new"}).body)
@@ -54,7 +54,7 @@ def test_an_unknown_topic_has_no_route(peer: Peer) -> None:
     assert peer.broker.topics.get("unknown") is None
 
 
-def test_each_client_gets_the_address_that_works_for_it(peer: Peer, another_peer: Peer) -> None:
+def test_clients_get_addresses_they_can_reach(peer: Peer, another_peer: Peer) -> None:
     another_peer.advertised = "broker.example:20911"
     for each in (peer, another_peer):
         route = TopicRouteData.decode(each.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).body)
@@ -90,7 +90,7 @@ def test_another_cluster_has_no_topics(peer: Peer) -> None:
     assert topics(peer, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="other") == []
 
 
-def test_system_topics_are_names_and_what_a_broker_lists(peer: Peer) -> None:
+def test_system_topics_include_cluster_and_broker_names(peer: Peer) -> None:
     peer.put("T")
     body = orjson.loads(peer.get(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS).body)
     assert body == {"topicList": ["DefaultCluster", "broker-a"], "brokerAddr": peer.advertised}
@@ -123,7 +123,7 @@ def test_values_are_put_read_listed_and_deleted(near: Peer) -> None:
     put(near, "two", "2")
     assert near.get(RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "one"}).ext_fields == {"value": "1 ünd"}
     assert listed(near) == {"one": "1 ünd", "two": "2"}
-    for _ in range(2):  # the second time there is nothing to delete
+    for _ in range(2):  # the second time the key is missing
         response = near.get(RequestCode.DELETE_KV_CONFIG, {"namespace": "N", "key": "one"})
         assert response.code == ResponseCode.SUCCESS
     assert listed(near) == {"two": "2"}

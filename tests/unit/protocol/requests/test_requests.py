@@ -89,6 +89,9 @@ TABLE: Final = {
         "enableActingMaster:bool?"
     ),
     "BrokerNameRequestHeader": "brokerName:str",
+    "UpdateAccountRequestHeader": """accessKey:str admin:bool secretKey:str? whiteRemoteAddress:str?
+        defaultTopicPerm:str? defaultGroupPerm:str? topicPerms:str? groupPerms:str?""",
+    "DeleteAccountRequestHeader": "accessKey:str",
 }
 
 #: Classes for one request code; the others serve several, or answer.
@@ -127,6 +130,8 @@ CODES: Final = {
     "ViewBrokerStatsDataRequestHeader": 315,
     "QueryConsumeQueueRequestHeader": 321,
     "GroupRequestHeader": 352,
+    "UpdateAccountRequestHeader": 50,
+    "DeleteAccountRequestHeader": 51,
 }
 
 CLASSES: Final = {
