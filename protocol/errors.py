@@ -48,11 +48,13 @@ class TriomqError(Exception):
     """Base of all errors of triomq; never raised itself.
 
     Attributes:
+        code: the response code if a broker answers a request with this error.
         is_retriable: the same request to the same peer may succeed a moment later.
         is_retriable_elsewhere: another broker may accept the request.
         is_logged_once: the connection failed, which the client instance logs once for all requests on it.
     """
 
+    code: int = ResponseCode.SYSTEM_ERROR
     is_retriable = False
     is_retriable_elsewhere = False
     is_logged_once = False
@@ -69,6 +71,8 @@ class FrameTooLargeError(ProtocolError):
 class SubscriptionParseError(ProtocolError):
     """The expression of a subscription cannot be read, or its type is unknown."""
 
+    code: int = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
 
 class IllegalNameError(TriomqError):
     """A topic or group name breaks RocketMQ's rules; the text says which rule."""
@@ -76,6 +80,8 @@ class IllegalNameError(TriomqError):
 
 class MessageIllegalError(TriomqError):
     """A message is above a size limit or has fields that exclude each other."""
+
+    code: int = ResponseCode.MESSAGE_ILLEGAL
 
 
 class MessageTypeError(MessageIllegalError, TypeError):
@@ -301,7 +307,9 @@ REMOTE_ERRORS: Final = (ClientError, BrokerResponseError, ProtocolError)
 
 
 class StoreError(TriomqError):
-    """Base of errors of the store's files."""
+    """Base of errors of the store's files.  To clients it means "not now": a Java producer tries another broker."""
+
+    code: int = ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 class StoreLockedError(StoreError):

@@ -25,7 +25,7 @@ _RESERVED_FOR_LOCAL: Final = 32  # one in so many
 _RESERVED_FOR_OTHER_KIND: Final = 8  # one in so many
 
 
-class Refusal(NamedTuple):
+class NoPlace(NamedTuple):
     """Why a peer gets no place."""
 
     of_address: bool  # because of the other places of its address
@@ -47,7 +47,7 @@ class Places:
 
     def take(
         self, host: str, limit: int, *, is_local: bool, kind: bool = False, most: float | None = None
-    ) -> Refusal | None:
+    ) -> NoPlace | None:
         """Take a place until :meth:`leave`, or return the reason why not.
 
         Args:
@@ -64,9 +64,9 @@ class Places:
             most = for_remote - for_other_kind if is_local else max(limit // 2, 1)
         total, of_address = self._by_kind.total(), self._by_address[host]
         if total >= for_peer or self._by_kind[kind] >= for_peer - for_other_kind:
-            return Refusal(False, f"{total} of at most {limit} are open")
+            return NoPlace(False, f"{total} of at most {limit} are open")
         if of_address >= most:
-            return Refusal(True, f"{of_address} of at most {most} are open from there")
+            return NoPlace(True, f"{of_address} of at most {most} are open from there")
         self._by_kind[kind] += 1
         self._by_address[host] += 1
         return None
@@ -112,20 +112,20 @@ class ConnectionLimits:
         quota = None if self._quotas is None else self._quotas.connections_of(host)
         if quota is not None:
             most, setting = quota, "connections in the quotas"
-        refusal = self.all.take(host, self.limit(), is_local=is_local, kind=is_namesrv, most=most)
-        if refusal is not None and not refusal.of_address:
+        full = self.all.take(host, self.limit(), is_local=is_local, kind=is_namesrv, most=most)
+        if full is not None and not full.of_address:
             setting = f"max_connections {self._config.max_connections}, ulimit -n"
-        return refusal is None or self._refused(host, refusal, setting)
+        return full is None or self._refused(host, full, setting)
 
     def admits_tls(self, host: str, *, is_local: bool) -> bool:
         """Return whether another connection may use TLS; it counts until it leaves ``with_tls``."""
-        refusal = self.with_tls.take(host, self._config.memory_budget_bytes // TLS_SESSION_BYTES, is_local=is_local)
-        return refusal is None or self._refused(host, refusal, "with TLS: memory_budget")
+        full = self.with_tls.take(host, self._config.memory_budget_bytes // TLS_SESSION_BYTES, is_local=is_local)
+        return full is None or self._refused(host, full, "with TLS: memory_budget")
 
-    def _refused(self, host: str, refusal: Refusal, setting: str) -> bool:
+    def _refused(self, host: str, full: NoPlace, setting: str) -> bool:
         self._statistics.refused_connections += 1
         self._log.occurred(
-            self._statistics.refused_connections, host, refusal.text, setting, key=(refusal.of_address, setting)
+            self._statistics.refused_connections, host, full.text, setting, key=(full.of_address, setting)
         )
         return False
 

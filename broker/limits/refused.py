@@ -1,37 +1,18 @@
-"""Responses to requests that fail: an error becomes a response code and a remark."""
+"""Responses to requests that fail: the code and the text of an error become response code and remark."""
 
 import logging
 from typing import Final
 
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import (
-    RETRY_AFTER,
-    IllegalNameError,
-    MessageIllegalError,
-    RefusedError,
-    StoreClosedError,
-    StoreError,
-    SubscriptionParseError,
-    TriomqError,
-)
+from triomq.protocol.errors import RETRY_AFTER, RefusedError, TriomqError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand, json_template
 
 LOGGER: Final = logging.getLogger("triomq.broker.limits.refused")
 
-
 _MAX_REMARK: Final = 1000
-
-#: Most specific class first.  Store errors mean "not now": a Java producer tries another broker on 14.
-_CODES: Final[tuple[tuple[type[TriomqError], int], ...]] = (
-    (MessageIllegalError, ResponseCode.MESSAGE_ILLEGAL),
-    (IllegalNameError, ResponseCode.SYSTEM_ERROR),
-    (SubscriptionParseError, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
-    (StoreClosedError, ResponseCode.SERVICE_NOT_AVAILABLE),
-    (StoreError, ResponseCode.SERVICE_NOT_AVAILABLE),
-)
 
 
 class Refusals:
@@ -61,26 +42,18 @@ class Refusals:
 
     def response_to(self, peer: str, command: RemotingCommand, error: Exception) -> RemotingCommand:
         """Return the response to a request that raised ``error``."""
-        if isinstance(error, RefusedError) and error.limit:
-            self._statistics.limited_requests += 1
-            self._limits.occurred(self._statistics.limited_requests, peer, command.code, error, key=error.limit)
-        if isinstance(error, TriomqError):
-            response = self.response(peer, command, response_code(error), remark_of(error))
-            if isinstance(error, RefusedError) and error.retry_after_ms:
+        if not isinstance(error, TriomqError):
+            LOGGER.error("request failed code=%d peer=%s", command.code, peer, exc_info=error)
+            remark = f"{type(error).__name__}: {remark_of(error)}"
+            return self.response(peer, command, ResponseCode.SYSTEM_ERROR, remark)
+        response = self.response(peer, command, error.code, remark_of(error))
+        if isinstance(error, RefusedError):
+            if error.limit:
+                self._statistics.limited_requests += 1
+                self._limits.occurred(self._statistics.limited_requests, peer, command.code, error, key=error.limit)
+            if error.retry_after_ms:
                 response.ext_fields = {**response.ext_fields, RETRY_AFTER: str(error.retry_after_ms)}
-            return response
-        LOGGER.error("request failed code=%d peer=%s", command.code, peer, exc_info=error)
-        return self.response(peer, command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {remark_of(error)}")
-
-
-def response_code(error: TriomqError) -> int:
-    """Return the response code for an error of a processor."""
-    if isinstance(error, RefusedError):
-        return error.code
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return code
-    return ResponseCode.SYSTEM_ERROR
+        return response
 
 
 def remark_of(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import trio
 
-from triomq.broker.limits.memory import MemoryBudget
+from triomq.broker.limits.memory import MemoryBudget, Reader
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.wire.command import RemotingCommand
@@ -24,12 +24,8 @@ _MAX_OPAQUE: Final = 0x7FFFFFFF
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 
 
-class Sender(Protocol):
+class Sender(Reader, Protocol):
     """A connection that commands can be sent on."""
-
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes that the client has not read yet."""
 
     def send(self, command: RemotingCommand) -> None:
         """Queue a command."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from triomq.broker.limits.refused import Refusals, remark_of, response_code
+from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
@@ -35,7 +35,8 @@ from triomq.protocol.wire.command import RemotingCommand
     ],
 )
 def test_error_maps_to_the_response_code(error: TriomqError, code: int) -> None:
-    assert response_code(error) == code
+    refusals = Refusals(BrokerStatistics(0), "region")
+    assert refusals.response_to("peer", RemotingCommand(RequestCode.HEART_BEAT), error).code == code
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT])
