@@ -14,7 +14,6 @@ from triomq.protocol.java import tags_code
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
-from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record
 from triomq.protocol.requests.messages import SendMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -179,39 +178,37 @@ def test_batch_is_recognised_by_flag_not_code(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"i": "DELAY\x011"}, {"f": 4}, {"f": 8}, {"f": 12}], ids=["delay", "prepared", "commit", "rollback"]
+    ("body", "fields", "remark"),
+    [
+        (batch(), {"i": "DELAY\x011"}, "cannot be delayed"),
+        (batch(), {"i": "TIMER_DELAY_SEC\x013"}, "cannot be delayed"),
+        (encode_batch([(0, b"", b""), (0, b"", b"TIMER_DELIVER_MS\x0117")]), {}, "cannot be delayed"),
+        (batch(), {"f": 4}, "part of a transaction"),
+        (batch(), {"f": 8}, "part of a transaction"),
+        (batch(), {"f": 12}, "part of a transaction"),
+        (b"", {}, "a batch of 0 messages"),
+        (b"x", {}, ""),
+        (batch()[:-1], {}, ""),
+        (batch() + b"\0", {}, ""),
+        (encode_batch([(0, b"", b"")] * 16_385), {}, "a batch of 16385 messages: it may hold 1 to 16384"),
+        (encode_batch([(0, b"small", b""), (0, b"large", b"own\x01" + b"x" * 32_760)]), {}, "properties"),
+        (encode_batch([(0, bytes(400_000), b"")] * 3), {}, "is above maxMessageSize 1000000"),
+    ],
 )
-def test_batch_cannot_be_delayed_or_transactional(peer: Peer, fields: dict[str, Any]) -> None:
+def test_illegal_batch_stores_nothing(
+    make_broker: MakeBroker, body: bytes, fields: dict[str, Any], remark: str
+) -> None:
     """C.2 scenario 7."""
-    assert peer.put("T", batch(), m="true", **fields).code == ResponseCode.MESSAGE_ILLEGAL
-    assert peer.broker.store.statistics().messages_put == 0
-
-
-@pytest.mark.parametrize("body", [b"", b"x", batch()[:-1], batch() + b"\0"], ids=["empty", "garbage", "cut", "more"])
-def test_batch_that_cannot_be_read_stores_nothing(peer: Peer, body: bytes) -> None:
-    response = peer.put("T", body, m="true")
+    peer = Peer(make_broker({"commit_log_file_size_bytes": 4 * 1024**2, "max_message_size_bytes": 1_000_000}))
+    response = peer.put("T", body, m="true", **fields)
     assert response.code in {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SYSTEM_ERROR}
+    assert remark in (response.remark or "")
     assert peer.broker.store.statistics().messages_put == 0
 
 
-def test_batch_with_too_long_answer_stores_nothing(make_broker: MakeBroker) -> None:
+def test_longest_batch_is_stored(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"commit_log_file_size_bytes": 4 * 1024**2}))
-    messages = [(0, b"", b"")] * 16_385
-    assert peer.put("T", encode_batch(messages), m="true").code == ResponseCode.MESSAGE_ILLEGAL
-    assert peer.broker.store.statistics().messages_put == 0
-    assert peer.put("T", encode_batch(messages[1:]), m="true").code == ResponseCode.SUCCESS
-
-
-def test_batch_with_illegal_message_stores_nothing(peer: Peer) -> None:
-    body = encode_batch([(0, b"small", b""), (0, b"large", b"own\x01" + b"x" * 32_760)])
-    assert peer.put("T", body, m="true").code == ResponseCode.MESSAGE_ILLEGAL
-    assert peer.broker.store.statistics().messages_put == 0
-
-
-def test_batch_above_message_limit_is_refused(make_broker: MakeBroker) -> None:
-    peer = Peer(make_broker({"max_message_size_bytes": 1000}))
-    body = encode_batch([(0, bytes(400), b"")] * 3)
-    assert peer.put("T", body, m="true").code == ResponseCode.MESSAGE_ILLEGAL
+    assert peer.put("T", encode_batch([(0, b"", b"")] * 16_384), m="true").code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -291,15 +288,6 @@ def test_time_that_cannot_be_kept_is_refused(peer: Peer, seconds: str, text: str
     assert text in (response.remark or "")
 
 
-@pytest.mark.parametrize(("common", "own"), [("TIMER_DELAY_SEC\x013", {}), ("", {"TIMER_DELIVER_MS": "17"})])
-def test_batch_that_names_time_is_refused(peer: Peer, common: str, own: dict[str, str]) -> None:
-    body = encode_batch([(0, b"first", b""), (0, b"second", encode_properties(own))])
-    response = peer.put("T", body, i=common, m="true")
-    assert response.code == ResponseCode.MESSAGE_ILLEGAL
-    assert "cannot be delayed" in (response.remark or "")
-    assert peer.broker.store.commit_log.max_offset == 0
-
-
 def test_delayed_message_is_stored_in_level_queue(peer: Peer) -> None:
     """C.2 scenario 14."""
     peer.put("T", i="DELAY\x013")
@@ -317,23 +305,26 @@ def test_delayed_message_is_stored_in_level_queue(peer: Peer) -> None:
     assert peer.broker.statistics.put_by_topic == {"SCHEDULE_TOPIC_XXXX": 2}
 
 
-@pytest.mark.parametrize("level", ["19", "99", "+99", "2147483648"])
-def test_level_above_highest_is_highest(peer: Peer, level: str) -> None:
+@pytest.mark.parametrize(
+    ("levels", "topic"),
+    [
+        (("19", "99", "+99", "2147483648"), "SCHEDULE_TOPIC_XXXX"),
+        (("0", "-1", ""), "T"),
+        (("x", "1.5", "1s", "9" * 5000), ""),
+    ],
+    ids=["above the highest", "none", "illegal"],
+)
+def test_levels_beyond_the_range(peer: Peer, levels: tuple[str, ...], topic: str) -> None:
     """C.2 scenario 15."""
-    (message,) = stored(peer, peer.put("T", i=f"DELAY\x01{level}"))
-    assert (message.topic, message.queue_id) == ("SCHEDULE_TOPIC_XXXX", 17)
-    assert message.properties["DELAY"] == "18"
-
-
-@pytest.mark.parametrize("level", ["0", "-1", ""])
-def test_level_of_0_or_below_delays_nothing(peer: Peer, level: str) -> None:
-    (message,) = stored(peer, peer.put("T", i=f"DELAY\x01{level}"))
-    assert message.topic == "T"
-
-
-@pytest.mark.parametrize("level", ["x", "1.5", "1s", "9" * 5000])
-def test_level_that_is_no_number_is_refused(peer: Peer, level: str) -> None:
-    assert peer.put("T", i=f"DELAY\x01{level}").code == ResponseCode.MESSAGE_ILLEGAL
+    for level in levels:
+        response = peer.put("T", i=f"DELAY\x01{level}")
+        if not topic:
+            assert response.code == ResponseCode.MESSAGE_ILLEGAL
+            continue
+        (message,) = stored(peer, response)
+        assert message.topic == topic
+        if topic != "T":
+            assert (message.queue_id, message.properties["DELAY"]) == (17, "18")
 
 
 @pytest.mark.parametrize(
