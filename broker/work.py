@@ -34,7 +34,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from io import BytesIO
 from time import perf_counter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -180,16 +180,6 @@ class Worker:
         self.waiting += 1
         self.nursery.start_soon(self._answer_later, connection, command, work, needed, only_reads, size_bytes)
         return None
-
-    def processor(
-        self, method: Callable[[Any, RemotingCommand], Work[Answer]], *, only_reads: bool = False
-    ) -> Callable[[Any, RemotingCommand], Answer]:
-        """Return a processor that answers a request with the work that ``method`` returns."""
-
-        def processor(connection: _Peer, command: RemotingCommand) -> Answer:
-            return self.answer(connection, command, method(connection, command), only_reads=only_reads)
-
-        return processor
 
     async def _answer_later(
         self,

@@ -146,18 +146,16 @@ class PullAnswers:
         may_read = connection.usage is None or connection.usage.may_read()
         if may_read and self.budget.is_read_by(connection):
             return False
-        queue = pull.queue
-        nothing = GetMessageResult(
-            GetMessageStatus.NO_MATCHED_MESSAGE, pull.queue_offset, queue.min_offset, queue.max_offset, [], 0, 0
-        )
-        self._send(pull, nothing, ResponseCode.PULL_RETRY_IMMEDIATELY)
+        self._send_nothing(pull, GetMessageStatus.NO_MATCHED_MESSAGE, pull.queue_offset)
         return True
 
     def move_to_first(self, pull: Pull) -> None:
         """Ask a member to pull the first message of a queue instead."""
+        self._send_nothing(pull, GetMessageStatus.OFFSET_OVERFLOW_BADLY, pull.queue.min_offset)
+
+    def _send_nothing(self, pull: Pull, status: GetMessageStatus, next_offset: int) -> None:
         low, high = pull.queue.min_offset, pull.queue.max_offset
-        moved = GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, low, low, high, [], 0, 0)
-        self._send(pull, moved, ResponseCode.PULL_OFFSET_MOVED)
+        self._send(pull, GetMessageResult(status, next_offset, low, high, [], 0, 0), _CODES[status])
 
     def end_waiting(self, queue: ConsumeQueue) -> None:
         """Answer the held pulls of a queue as at their deadline: consumers commit their offsets with the next pull."""

@@ -314,10 +314,11 @@ async def test_long_requests_take_turns(broker: Broker, peer: Peer, another_peer
             yield PAUSE
         return command.reply()
 
-    serve = broker.worker.processor(work, only_reads=True)
     async with trio.open_nursery() as broker.worker.nursery:
         for number, each in enumerate((peer, peer, another_peer)):
-            assert serve(each.as_connection, make_command(1, number)) is None
+            command = make_command(1, number)
+            done = work(each.as_connection, command)
+            assert broker.worker.answer(each.as_connection, command, done, only_reads=True) is None
         steps.clear()
     first = steps[1:6:2]
     assert sorted(first) == sorted([peer.peer, peer.peer, another_peer.peer])
@@ -354,9 +355,12 @@ async def test_departed_peer_ends_work_that_only_reads(broker: Broker, peer: Pee
             yield PAUSE
         return command.reply()
 
-    serve = broker.worker.processor(work, only_reads=only_reads)
+    def serve(command: RemotingCommand) -> RemotingCommand | None:
+        done = work(peer.as_connection, command)
+        return broker.worker.answer(peer.as_connection, command, done, only_reads=only_reads)
+
     async with trio.open_nursery() as broker.worker.nursery:
-        assert serve(peer.as_connection, make_command(1, 1, CommandFlag.ONEWAY)) is None
-        assert serve(peer.as_connection, make_command(1, 2)) is None
+        assert serve(make_command(1, 1, CommandFlag.ONEWAY)) is None
+        assert serve(make_command(1, 2)) is None
         peer.closed = True
     assert sorted(steps) == ([2] if only_reads else [1, 1, 1, 2, 2, 2])
