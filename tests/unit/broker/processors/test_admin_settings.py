@@ -6,10 +6,11 @@ import orjson
 import pytest
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.common.broker_settings import SETTINGS, Setting
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
-from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
+from triomq.storage.delays import DelayLevels
 
 
 def settings(peer: Peer) -> dict[str, str]:
@@ -17,78 +18,47 @@ def settings(peer: Peer) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_the_settings_are_told_under_rocketmqs_names(peer: Peer, tmp_path: Path) -> None:
-    told = settings(peer)
+def test_settings_have_rocketmqs_names_and_notation(make_broker: MakeBroker, tmp_path: Path) -> None:
+    store = {"durability": Durability.SYNC, "delay_levels": DelayLevels("90s 2d 60m"), "max_message_size_bytes": 77}
+    broker = make_broker(store, broker_name="b2", auto_create_topic=False, idle_timeout_s=0.5)
+    found = settings(Peer(broker))
     expected = {
-        "brokerClusterName": "DefaultCluster",
-        "brokerName": "broker-a",
+        "brokerName": "b2",
         "brokerId": "0",
         "brokerIP1": "192.0.2.1",
         "listenPort": "10911",
-        "autoCreateTopicEnable": "true",
+        "aclEnable": "false",
+        "autoCreateTopicEnable": "false",
         "storePathRootDir": str(tmp_path / "store"),
-        "mappedFileSizeCommitLog": "262144",
-        "maxMessageSize": "4194304",
-        "flushDiskType": "ASYNC_FLUSH",
+        "maxMessageSize": "77",
+        "flushDiskType": "SYNC_FLUSH",
         "flushIntervalCommitLog": "500",
         "fileReservedTime": "72",
         "deleteWhen": "04",
-        "diskMaxUsedSpaceRatio": "75",
-        "cleanFileForciblyEnable": "true",
-        "cleanResourceInterval": "10000",
-        "serverChannelMaxIdleTimeSeconds": "120",
-        "flushConsumerOffsetInterval": "5000",
-        "flushDelayOffsetInterval": "10000",
-        "messageDelayLevel": DEFAULT_DELAY_LEVELS,
-    }
-    assert {name: told.get(name) for name in expected} == expected
-
-
-def test_what_is_told_is_what_was_set(make_broker: MakeBroker) -> None:
-    store = {"durability": Durability.SYNC, "delay_levels": DelayLevels("90s 2d"), "max_message_size_bytes": 77}
-    broker = make_broker(store, broker_name="b2", auto_create_topic=False, idle_timeout_s=0.5, region="R")
-    told = settings(Peer(broker))
-    expected = {
-        "brokerName": "b2",
-        "autoCreateTopicEnable": "false",
-        "regionId": "R",
-        "flushDiskType": "SYNC_FLUSH",
-        "maxMessageSize": "77",
-        "messageDelayLevel": "90s 2d",
         "serverChannelMaxIdleTimeSeconds": "0.5",
+        "messageDelayLevel": "90s 2d 1h",
     }
-    assert {name: told[name] for name in expected} == expected
-
-
-def test_the_settings_have_the_version_of_the_start(peer: Peer) -> None:
-    response = peer.get(RequestCode.GET_BROKER_CONFIG)
-    version = orjson.loads(response.ext_fields["version"])
-    assert version == {"counter": 0, "timestamp": peer.broker.statistics.start_ms}
+    assert {name: found.get(name) for name in expected} == expected
+    assert found.keys() >= {row.name for row in SETTINGS if row.name and row.kind.is_reported}
+    assert not found.keys() & {"namesrvAddr", "tls.server.keyPath"}
 
 
 def change(peer: Peer, text: str) -> RemotingCommand:
     return peer.get(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "told"),
-    [
-        ("transactionCheckMax", "16", "16"),
-        ("transactionTimeOut", "2500", "2500"),
-        ("fileReservedTime", "48.5", "48.5"),
-        ("deleteWhen", "4;16", "04;16"),
-        ("diskMaxUsedSpaceRatio", "80", "80"),
-        ("cleanFileForciblyEnable", "false", "false"),
-        ("autoCreateTopicEnable", "false", "false"),
-        ("maxTransferCountOnMessageInMemory", "64", "64"),
-        ("timerMaxDelaySec", "60", "60"),
-    ],
-)
-def test_a_setting_is_changed_and_told(peer: Peer, name: str, text: str, told: str) -> None:
-    assert change(peer, f"{name}={text}\n").code == ResponseCode.SUCCESS
-    assert settings(peer)[name] == told
-    version = orjson.loads(peer.get(RequestCode.GET_BROKER_CONFIG).ext_fields["version"])
-    assert version["counter"] == 1
+@pytest.mark.parametrize("row", [row for row in SETTINGS if row.is_live], ids=lambda row: row.name)
+def test_a_live_setting_is_changed_and_reported(peer: Peer, row: Setting) -> None:
+    def version() -> dict[str, int]:
+        answer = peer.get(RequestCode.GET_BROKER_CONFIG)
+        return dict(orjson.loads(answer.ext_fields["version"]))
+
+    assert version() == {"counter": 0, "timestamp": peer.broker.statistics.start_ms}
+    before = settings(peer)[row.name]
+    text = {"true": "false", "04": "04;16", "72": "48.5"}.get(before) or str(int(before) + 1)
+    assert change(peer, f"{row.name}={text}\n").code == ResponseCode.SUCCESS
+    assert settings(peer)[row.name] == text
+    assert version()["counter"] == 1
 
 
 @pytest.mark.parametrize(
@@ -117,9 +87,9 @@ def test_a_change_is_refused_as_a_whole(peer: Peer, text: str, remark: str) -> N
     assert settings(peer) == before
 
 
-def test_all_that_was_told_may_be_sent_back(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
-    told = peer.get(RequestCode.GET_BROKER_CONFIG)
-    text = bytes(told.body).decode().replace("transactionCheckMax=15", "transactionCheckMax=3")
+def test_reported_settings_may_be_sent_back(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    answer = peer.get(RequestCode.GET_BROKER_CONFIG)
+    text = bytes(answer.body).decode().replace("transactionCheckMax=15", "transactionCheckMax=3")
     assert change(peer, text).code == ResponseCode.SUCCESS
     changes = [record.getMessage() for record in caplog.records if "setting changed" in record.getMessage()]
     assert changes == ["setting changed name=transactionCheckMax from=15 to=3 peer=192.0.2.9:50001"]
