@@ -11,13 +11,14 @@ import pytest
 
 from tests.commands import make_command
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.network.connection import Port
+from triomq.broker.network.connection import Connection, Port
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import Credentials
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 ADMIN = Credentials("operator", "secret-of-operator")
 SENDER = Credentials("sender-1", "secret-of-sender")
@@ -156,3 +157,16 @@ def test_command_repr_shows_no_secrets() -> None:
     assert "the-new-secret" not in repr(command)
     assert command.ext_fields["Signature"] not in repr(command)
     assert "somebody" in repr(command)
+
+
+def test_one_way_question_is_not_run(make_broker: MakeBroker) -> None:
+    peer, run = Peer(make_broker()), list[int]()
+
+    def work(_connection: Connection, command: RemotingCommand) -> Work[None]:
+        run.append(command.code)
+        yield PAUSE
+
+    for code in (RequestCode.QUERY_MESSAGE, RequestCode.LOCK_BATCH_MQ):
+        peer.broker.pipeline.methods[code] = work
+        assert peer.broker.pipeline.serve(peer.as_connection, request(None, code, {}, flag=CommandFlag.ONEWAY)) is None
+    assert run == [RequestCode.LOCK_BATCH_MQ]
