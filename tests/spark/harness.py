@@ -133,7 +133,7 @@ def bodies(spark: "SparkSession", sink: str) -> list[bytes]:
     return sorted(bytes(row.body) for row in spark.read.parquet(sink).select("body").collect())
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 180) -> None:
     """Wait for a condition; fail if it does not become true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
