@@ -24,7 +24,7 @@ from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES
 from triomq.protocol.record.properties import PropertyName
 from triomq.spark.schema import ROW_ID
-from triomq.spark.writing.rows import RowIds
+from triomq.spark.writing.rows import RowSettings
 
 #: Of a batch's entry: total size, magic, CRC, flag, body length; see ``protocol.batch``.
 _HEAD: Final = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")])
@@ -74,23 +74,14 @@ class EncodedRows:
 class BatchEncoder:
     """Encodes slices of one partition."""
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        ids: RowIds,
-        unique_ids: Callable[[int], Sequence[str]],
-        *,
-        topic: str | None = None,
-        compress_above: int = 4096,
-        is_read_back: bool = False,
-    ) -> None:
-        """Take the same as ``RowEncoder``, and what returns a number of unique ids."""
-        self._columns = frozenset(columns)
-        self._ids = ids
+    def __init__(self, settings: RowSettings, unique_ids: Callable[[int], Sequence[str]]) -> None:
+        """Take the settings of ``RowEncoder``, and a function that returns a number of unique ids."""
+        self._columns = frozenset(settings.columns)
+        self._ids = settings.ids
         self._unique_ids = unique_ids
-        self._topic = topic
-        self._longest = min(compress_above or DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_MESSAGE_BYTES)
-        self._is_read_back = is_read_back
+        self._topic = settings.topic
+        self._longest = min(settings.compress_above or DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_MESSAGE_BYTES)
+        self._is_read_back = settings.is_read_back
 
     def encode(self, batch: Any, first: int) -> EncodedRows | None:
         """Encode a batch of at most some MiB; ``None``: a row of it needs ``RowEncoder``.

@@ -33,6 +33,25 @@ class RowIds:
         return f"{self.writer}:{self.epoch}:{self.partition}:{row}:{zlib.crc32(body):08x}"
 
 
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """How the rows of one partition become messages.
+
+    Attributes:
+        columns: columns to write.
+        ids: start of the row ids.
+        topic: replaces the column ``topic``.
+        compress_above: bodies of at least this many bytes go alone; 0: none does.
+        is_read_back: the rows were read from RocketMQ: its system properties are dropped, not rejected.
+    """
+
+    columns: Sequence[str]
+    ids: RowIds
+    topic: str | None = None
+    compress_above: int = 4096
+    is_read_back: bool = False
+
+
 class OutgoingRow(NamedTuple):
     """A row ready to be sent.
 
@@ -55,31 +74,13 @@ class OutgoingRow(NamedTuple):
 class RowEncoder:
     """Turns the rows of one partition into messages."""
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        ids: RowIds,
-        *,
-        topic: str | None = None,
-        compress_above: int = 4096,
-        is_read_back: bool = False,
-    ) -> None:
-        """Create an encoder.
-
-        Args:
-            columns: columns to write.
-            ids: start of the row ids.
-            topic: replaces the column ``topic``.
-            compress_above: bodies of at least this many bytes go alone; 0: none does.
-            is_read_back: the rows were read from RocketMQ: its system properties are dropped, not rejected.
-        """
-        self._columns = [name for name in columns if not (name == "topic" and topic)]
-        if is_read_back:
-            self._columns = [name for name in self._columns if name not in ("queueId", "broker")]
-        self._ids = ids
-        self._topic = topic
-        self._compress_above = compress_above or 2**63
-        self._is_read_back = is_read_back
+    def __init__(self, settings: RowSettings) -> None:
+        self._settings = settings
+        left_out = {"topic"} if settings.topic else set()
+        if settings.is_read_back:
+            left_out |= {"queueId", "broker"}
+        self._columns = [name for name in settings.columns if name not in left_out]
+        self._compress_above = settings.compress_above or 2**63
         self._checked_topics: set[str] = set()
 
     def encode(self, batch: Any, first: int = 0) -> Iterator[OutgoingRow]:
@@ -102,9 +103,9 @@ class RowEncoder:
     def _row(self, number: int, row: Mapping[str, Any]) -> OutgoingRow:
         get = row.get
         body = self._checked_body(number, get("body"))
-        topic = self._checked_topic(number, self._topic or get("topic"))
+        topic = self._checked_topic(number, self._settings.topic or get("topic"))
         properties = self._properties(number, get("properties"))
-        properties[ROW_ID] = self._ids.of(number, body)
+        properties[ROW_ID] = self._settings.ids.of(number, body)
         deliver_time = get("deliverTime")
         sharding_key = self._text(number, "shardingKey", get("shardingKey"))
         queue_id, delay_level = get("queueId"), get("delayLevel") or 0
@@ -128,7 +129,9 @@ class RowEncoder:
 
     def bad(self, number: int, column: str, defect: str) -> MessageIllegalError:
         """Return the error for a row; it shows no values."""
-        return MessageIllegalError(f"partition {self._ids.partition}, row {number}, column '{column}': {defect}")
+        return MessageIllegalError(
+            f"partition {self._settings.ids.partition}, row {number}, column '{column}': {defect}"
+        )
 
     def _checked_body(self, number: int, body: bytes | None) -> bytes:
         if not body:
@@ -154,7 +157,7 @@ class RowEncoder:
             return {}
         properties = dict(given)
         if not RESERVED_PROPERTY_NAMES.isdisjoint(properties):
-            if not self._is_read_back:
+            if not self._settings.is_read_back:
                 names = ", ".join(sorted(RESERVED_PROPERTY_NAMES.intersection(properties)))
                 raise self.bad(number, "properties", f"has names that RocketMQ reserves: {names}")
             properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTY_NAMES}

@@ -28,7 +28,7 @@ from triomq.spark.logs import show_warnings
 from triomq.spark.options.options import Options
 from triomq.spark.schema import READ_TYPES, check_write_schema
 from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
-from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowIds, slices
+from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowIds, RowSettings, slices
 from triomq.spark.writing.sending import Sender
 
 LOGGER: Final = logging.getLogger("triomq.spark.writing.writer")
@@ -75,12 +75,8 @@ class WriteTask:
         show_warnings()
         options = self.options
         ids = RowIds(writer_id, epoch, partition)
-        settings = {
-            "topic": options["topic"],
-            "compress_above": options["compressAbove"],
-            "is_read_back": self.is_read_back,
-        }
-        encoder = RowEncoder(self.columns, ids, **settings)
+        settings = RowSettings(self.columns, ids, options["topic"], options["compressAbove"], self.is_read_back)
+        encoder = RowEncoder(settings)
         with (
             borrow_client(options) as instance,
             Producer(
@@ -95,7 +91,7 @@ class WriteTask:
             ) as producer,
         ):
             sender = Sender(producer, options, encoder)
-            quick = BatchEncoder(self.columns, ids, _unique_ids(instance.client_ip), **settings)
+            quick = BatchEncoder(settings, _unique_ids(instance.client_ip))
             sender.send(_rows(batches, quick, encoder))
         return WriteResult(partition, sender.counts)
 

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from triomq.protocol.errors import MessageIllegalError
-from triomq.spark.writing.rows import SLICE_BYTES, SLICE_ROWS, OutgoingRow, RowEncoder, RowIds, slices
+from triomq.spark.writing.rows import SLICE_BYTES, SLICE_ROWS, OutgoingRow, RowEncoder, RowIds, RowSettings, slices
 
 IDS = RowIds("w", 3, 1)
 
 
 def encoder(*columns: str, **settings: Any) -> RowEncoder:
-    return RowEncoder(("body", *columns), IDS, **{"topic": "T", **settings})
+    return RowEncoder(RowSettings(("body", *columns), IDS, **{"topic": "T", **settings}))
 
 
 def encode(rows: RowEncoder, **columns: Any) -> list[OutgoingRow]:

@@ -26,10 +26,11 @@ from triomq.spark.options.options import Use, parse_options
 from triomq.spark.retry import Retry
 from triomq.spark.writing import sending
 from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
-from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowIds
+from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowIds, RowSettings
 from triomq.spark.writing.sending import Pace, Sender
 
 QUEUES = tuple(MessageQueue("T", broker, number) for broker in "ab" for number in range(2))
+SETTINGS = RowSettings(("body",), RowIds("w", 0, 5), topic="T")
 BUSY = SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "flow control", "h:1")
 
 
@@ -95,7 +96,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def sender(producer: FakeProducer, **options: object) -> Sender:
     given = {"nameServer": "h:1", "sendsInFlight": "1", **{name: str(value) for name, value in options.items()}}
-    encoder = RowEncoder(("body",), RowIds("w", 0, 5), topic="T")
+    encoder = RowEncoder(SETTINGS)
     return Sender(cast("Producer", producer), parse_options(given, Use.WRITE), encoder)
 
 
@@ -230,7 +231,7 @@ def test_a_rate_is_kept() -> None:
 
 def encoded(count: int) -> EncodedRows:
     batch = pa.RecordBatch.from_pydict({"body": [b"%d" % number for number in range(count)]})
-    made = BatchEncoder(("body",), RowIds("w", 0, 5), lambda count: ["id"] * count, topic="T").encode(batch, 100)
+    made = BatchEncoder(SETTINGS, lambda count: ["id"] * count).encode(batch, 100)
     assert made is not None
     return made
 
