@@ -12,11 +12,11 @@ LOGGER: Final = logging.getLogger("triomq.storage.message_store")
 
 
 class Refusal:
-    """The state of one store that decides whether it takes messages.
+    """Whether one store accepts messages, and the reason if not.
 
     Attributes:
         is_open: whether the store is open.
-        failure: the first failed write of what was stored already; what was not flushed before may be lost.
+        failure: the first failed flush or write-back; messages that were not flushed before may be lost.
         is_active: whether messages are refused now.
     """
 
@@ -34,7 +34,7 @@ class Refusal:
         self.is_active = True
 
     def opened(self) -> None:
-        """Take messages from now on."""
+        """Accept messages from now on."""
         self.is_open = True
         self.failure = self._disk = None
         self._has_refused = False
@@ -63,7 +63,7 @@ class Refusal:
         self._has_refused = False
 
     def log(self, error: StoreError) -> None:
-        """Log the reason; that ends when :meth:`measured` finds that nothing was refused since its last call."""
+        """Log the reason, until :meth:`measured` finds that no message was refused since its last call."""
         self._has_refused = True
         self._log.occurred(self._config.root, error)
 

@@ -191,8 +191,8 @@ class Connection(Writer[ConnectionContext]):
     ) -> bool:
         """Answer frames in a step that should be over when it ``step_ends``.
 
-        Returns whether it stopped early: the peer does not read the answers, or a step was not enough.  A request other
-        than a send or a pull that takes twice as long as a step makes its peer wait.
+        Returns whether it stopped early: the peer does not read the answers, or a step was not enough.  A request that
+        takes two steps makes its peer wait, unless honest peers send such requests all the time.
 
         Raises:
             ProtocolError: a frame cannot be read, or ``error`` followed them; those before it have been answered.
@@ -231,7 +231,7 @@ class Connection(Writer[ConnectionContext]):
         left_rounds_at = worker.clock()
         try:
             while True:
-                is_held_up = bool(self._pause_s)  # by its own doing: not a wait for the broker
+                is_held_up = bool(self._pause_s)  # through the peer's fault: no wait for the broker
                 if is_held_up:
                     await trio.sleep(self._pause_s)
                     self._pause_s = 0.0
