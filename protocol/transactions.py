@@ -88,15 +88,15 @@ def settled_offsets(operation: MessageExt) -> list[int]:
 class Replay:
     """Finds the undecided transactions among half messages and operation messages.
 
-    Feed the half messages in the order of their queue, then the operation messages.  An operation message settles all
-    half messages of a transaction, also those that an Apache broker stores later because it missed it.  Only somebody
-    who resumes a transaction opens it again; its checks are counted from 0 then, and it is checked from then on.
+    Feed the half messages in the order of their queue, then the operation messages.  An operation message decides all
+    half messages of a transaction, also those that an Apache broker stores later because it missed it.  Only an
+    administrator who resumes a transaction opens it again; its checks are counted from 0 then.
     """
 
     def __init__(self) -> None:
         self._last: dict[bytes, int] = {}  # queue offset of the last half message
         self._opened: dict[bytes, int] = {}  # physical offset of the last message that says so
-        self._settled: dict[bytes, int] = {}  # physical offset of the last operation message
+        self._decided: dict[bytes, int] = {}  # physical offset of the last operation message
 
     def add_half(self, half: MessageExt) -> None:
         """Add a half message."""
@@ -105,7 +105,7 @@ class Replay:
         if not checks_of(half):
             self._opened[key] = half.physical_offset
 
-    def settle(self, half: MessageExt, operation: MessageExt) -> None:
+    def add_operation(self, half: MessageExt, operation: MessageExt) -> None:
         """Add an operation message that names the queue offset of ``half``.
 
         One that is in front of it in the log concerns an earlier message, which a power cut has lost.
@@ -114,15 +114,15 @@ class Replay:
             return
         key = transaction_key(half)
         is_moved = get_property(operation.encoded_properties, _MOVED) is not None  # so it was undecided then
-        times = self._opened if is_moved else self._settled
+        times = self._opened if is_moved else self._decided
         times[key] = max(times.get(key, -1), operation.physical_offset)
 
     def undecided(self) -> dict[int, bytes]:
         """Return the last half message of each undecided transaction: queue offset to key, in the queue's order."""
-        opened, settled = self._opened, self._settled
+        opened, decided = self._opened, self._decided
         found = {
             queue_offset: key
             for key, queue_offset in self._last.items()
-            if key not in settled or settled[key] < opened.get(key, -1)
+            if key not in decided or decided[key] < opened.get(key, -1)
         }
         return dict(sorted(found.items()))

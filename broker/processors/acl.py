@@ -86,7 +86,7 @@ class AclProcessors:
         """Answer with all accounts as the files have them, without secrets."""
 
         def read() -> bytes:
-            return orjson.dumps(changes.told(self._accounts.read_texts()))
+            return orjson.dumps(changes.public_accounts(self._accounts.read_texts()))
 
         self._start(connection, command, read, ResponseCode.SYSTEM_ERROR)
 

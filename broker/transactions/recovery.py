@@ -84,7 +84,7 @@ def find_transactions(
             if named is not None and is_torn(store, operation, named):
                 torn[transaction_key(named)] = operation.physical_offset
             elif named is not None:
-                replay.settle(named, operation)
+                replay.add_operation(named, operation)
     undecided = [halves[queue_offset] for queue_offset in replay.undecided()]
     is_crashed = store.recovery is not None and not store.recovery.clean
     queues = _queues_of(store, undecided) if is_crashed else set()

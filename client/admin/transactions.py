@@ -72,7 +72,7 @@ async def _read_broker(
     for operation in await _read_all(instance, pull, operations):
         for queue_offset in settled_offsets(operation):
             if queue_offset in last:
-                replay.settle(last[queue_offset], operation)
+                replay.add_operation(last[queue_offset], operation)
     return [_described(last[queue_offset]) for queue_offset in replay.undecided()]
 
 

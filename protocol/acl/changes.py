@@ -65,7 +65,7 @@ def set_white_addresses(text: str, addresses: Sequence[str]) -> str:
     return _checked(list(addresses), accounts)
 
 
-def told(texts: Iterable[str]) -> dict[str, Any]:
+def public_accounts(texts: Iterable[str]) -> dict[str, Any]:
     """Return all accounts for an administrator, without their secrets, from the texts of all files.
 
     Raises:

@@ -125,7 +125,7 @@ class Recovery:
         self.checkpoint = checkpoint
         self.report = RecoveryReport()
         self._dispatcher = Redispatcher(log, queues, deleted, tags_code_of)
-        self._settled: dict[ConsumeQueue, QueueEnds] = {}  # queues of which only the ends are read
+        self._intact: dict[ConsumeQueue, QueueEnds] = {}  # queues of which only the ends are read
         self._changed: set[ConsumeQueue] = set()  # these may be on the disk already
         self._shortened: list[ConsumeQueue] = []  # their last units named no record
 
@@ -154,7 +154,7 @@ class Recovery:
         report.units_added = dispatcher.units_added
         report.ignored_records = dispatcher.ignored_records
         for queue in self._queues:
-            if queue not in self._settled or queue in self._changed:
+            if queue not in self._intact or queue in self._changed:
                 correct_min_offset(queue, log.min_offset)
         if not clean or report.has_changes:
             self._sync(min([scan.start, *(part.start for part in report.damage)]))
@@ -246,11 +246,11 @@ class Recovery:
             else:
                 ends, _ = recover_queue(queue, self._file_system, checked_from)
                 was_cut = False  # the records of units cut here are read again anyway
-            if ends is not None and self._is_settled(queue, ends):
+            if ends is not None and self._is_intact(queue, ends):
                 queue.min_offset = first_offset(queue)
-                self._settled[queue] = ends
+                self._intact[queue] = ends
                 continue
-            self._settled.pop(queue, None)
+            self._intact.pop(queue, None)
             was_forgotten = self._forget_deleted(queue)
             dropped = drop_dangling_units(queue, self._log, check_crc=self._config.check_crc_on_recover)
             self.report.units_removed += len(dropped)
@@ -278,7 +278,7 @@ class Recovery:
             lose_units(queue, 0, deleted_end)
         return True
 
-    def _is_settled(self, queue: ConsumeQueue, ends: QueueEnds) -> bool:
+    def _is_intact(self, queue: ConsumeQueue, ends: QueueEnds) -> bool:
         """Whether nothing of a queue has expired or is dangling, so that it needs no further check."""
         log_start = max(self._log.min_offset, self._deleted.end_of(queue.topic))
         return ends.first.physical_offset >= log_start and ends_intact(queue, self._log, ends.last)
@@ -299,7 +299,7 @@ class Recovery:
         for queue in by_end if limit > 0 else ():
             if queue.max_physical_offset <= newest:
                 break
-            ends = self._settled.get(queue)
+            ends = self._intact.get(queue)
             if ends is not None and ends.last.physical_offset < limit:
                 newest = max(newest, ends.last.physical_offset)
             elif ends is None or ends.first.physical_offset < limit:

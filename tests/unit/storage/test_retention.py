@@ -67,6 +67,7 @@ def used(permille: int) -> dict[str, Any]:
         ((80,), {**DELETES, "is_clock_trusted": False}, {}, []),
         ((80, 71, 90), DELETES, {}, AGE),  # dated by a clock behind: as young as those before
         ((71, 90), DELETES, {}, []),
+        ((1, 90), {**DELETES, **used(851)}, {}, DISK),
         ((80,) * 30, DELETES, {}, AGE * MAX_FILES_PER_RUN),
         ((80, 1), used(750), {}, []),
         ((80, 1), used(751), {}, AGE),

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.protocol.acl.changes import changes_of, delete_account, set_account, set_white_addresses, split, told
+from triomq.protocol.acl.changes import (
+    changes_of,
+    delete_account,
+    public_accounts,
+    set_account,
+    set_white_addresses,
+    split,
+)
 from triomq.protocol.acl.plain_acl import read_document, read_rules
 from triomq.protocol.errors import ConfigError
 
@@ -69,7 +76,7 @@ def test_changes_of_what_is_not_there_are_errors() -> None:
 
 
 def test_no_secret_is_told() -> None:
-    assert told([FILE]) == {
+    assert public_accounts([FILE]) == {
         "globalWhiteAddrs": ["10.0.0.*"],
         "plainAccessConfigs": [
             {"accessKey": "operator", "admin": True},
