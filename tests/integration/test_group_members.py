@@ -25,7 +25,7 @@ from triomq.client import (
     Producer,
     PushConsumer,
 )
-from triomq.client.consumer.assignment import rebalancer
+from triomq.client.consumer.assignment import strategies
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig
@@ -105,7 +105,7 @@ async def test_no_queue_moves_when_members_reconnect(
     broker: Broker, namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by its restart (C.2 scenario 66), and not for the moment in which only one of them is back."""
-    monkeypatch.setattr(rebalancer, "RETURN_S", 60.0)  # however slowly they reconnect
+    monkeypatch.setattr(strategies, "RETURN_S", 60.0)  # however slowly they reconnect
     run, begun = PullLoop.run, [MessageQueue("", "", 0)] * 0
 
     async def noted_run(loop: PullLoop) -> None:
