@@ -49,7 +49,7 @@ from triomq.protocol.errors import REMOTE_ERRORS, ClientError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 
-LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.strategies")
+LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.rebalancer")
 
 _MISSING: Final = (
     "topic does not exist: create it; it is consumed from its first message as soon as it exists topic=%s hint=%s"

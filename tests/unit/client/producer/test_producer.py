@@ -444,3 +444,16 @@ async def test_a_send_may_be_cancelled_at_every_await(
             connection = instance.requests.connections.get(fake_broker.address)
             assert connection is None or not (connection._waiters or connection._queue)
             assert not instance.groups._producers
+
+
+async def test_queue_newer_than_route_is_sent_to(fake_broker: FakeBroker, make_broker: BrokerFactory) -> None:
+    """It may be on a broker that the route did not have, too."""
+    other = await make_broker("broker-b")
+    async with Producer("group", namesrv=fake_broker.address) as producer:
+        await producer.send(Message("Topic", b"x"))
+        fake_broker.add_topic("Topic", 5)
+        new = MessageQueue("Topic", "broker-a", 4)
+        assert (await producer.send(Message("Topic", b"x"), queue=new)).queue == new
+        fake_broker.add_topic("Topic", 6, 6, other)
+        await producer.send_oneway(Message("Topic", b"x"), queue=MessageQueue("Topic", "broker-b", 5))
+        await other.wait_for(SEND)
