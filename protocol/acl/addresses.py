@@ -183,12 +183,12 @@ def _check_rest(pattern: str, at: int, rest: Iterable[str]) -> None:
     if not at:
         raise ConfigError(f"address pattern {pattern!r}: the first part must be a number; write * for everybody")
     if any(part != "*" for part in rest):
-        raise ConfigError(f"address pattern {pattern!r}: what stands behind a range or * is not looked at; write *")
+        raise ConfigError(f"address pattern {pattern!r}: parts after a range or * are ignored; write *")
 
 
 def _read_bounds(pattern: str, found: "re.Match[str] | None", base: int) -> tuple[int, int]:
     if found is None:
-        raise ConfigError(f"address pattern {pattern!r}: a range is written a-b, and * stands alone in its part")
+        raise ConfigError(f"address pattern {pattern!r}: write a range as a-b, and * as a whole part")
     low, high = int(found[1], base), int(found[2], base)
     if not low <= high or not high:
         raise ConfigError(f"address pattern {pattern!r}: {found[0]} is no range that RocketMQ reads")

@@ -1,6 +1,6 @@
 """Random lives of a store beside a model that is a dict of lists.
 
-Files are tiny, so that nearly every put rolls one; after each reopening and kill all messages are there.
+Files are tiny, so that nearly every put rolls one; each reopening and kill must keep all messages.
 """
 
 import shutil
