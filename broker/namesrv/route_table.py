@@ -155,7 +155,7 @@ class RouteTable:
         if name == self._own_name and broker_id == _MASTER_ID:
             own = self._brokers[name].leases[broker_id]
             self._take_turn(header, own)
-            self._note_conflict(header, own)
+            self._report_conflict(header, own)
             raise RefusedError(f"the broker name {name} belongs to the broker of this name server: choose another")
         broker = self._brokers.get(name) or _Broker(header.cluster_name)
         # a slave that becomes the master has one address under two ids for a moment
@@ -165,7 +165,7 @@ class RouteTable:
         if before is not None:
             lease.turns, lease.conflict_ms = before.turns, before.conflict_ms
             if address != before.address and address in before.turns:
-                self._note_conflict(header, lease)
+                self._report_conflict(header, lease)
         self._take_turn(header, lease)
         leases[broker_id] = lease
         leads = broker_id == _MASTER_ID or (header.enable_acting_master is not None and broker_id == min(leases))
@@ -191,7 +191,7 @@ class RouteTable:
         others = [turn for turn in lease.turns.items() if turn[0] != header.broker_addr and now_ms - turn[1] < LEASE_MS]
         lease.turns = dict([*others, (header.broker_addr, now_ms)][-_MAX_TURNS:])
 
-    def _note_conflict(self, header: RegisterBrokerRequestHeader, lease: _Lease) -> None:
+    def _report_conflict(self, header: RegisterBrokerRequestHeader, lease: _Lease) -> None:
         lease.conflict_ms = self._clock_ms()
         self._statistics.name_conflicts += 1
         addresses = ", ".join(filter(None, (lease.address, *(lease.turns.keys() - {lease.address}))))

@@ -86,12 +86,12 @@ class PullAnswers:
     async def run(self, worker: Worker) -> None:
         """Answer held pulls at their deadline, and ready pulls that are too many for one step, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._serve_rest, worker)
+            nursery.start_soon(self._serve_ready_by_turns, worker)
             while True:
                 await self.hold.wait_sweep()
                 await worker.run(self._serve_expired())
 
-    async def _serve_rest(self, worker: Worker) -> None:
+    async def _serve_ready_by_turns(self, worker: Worker) -> None:
         while True:
             await self.hold.wait_ready()
             await worker.run(self._serve_all_ready())

@@ -53,15 +53,15 @@ class ClockWatch:
     def begin(self, newest_ms: int) -> None:
         """Compare the clock with the store time of the newest message, when the broker starts."""
         if newest_ms - self.clock_ms() >= _LEAST_JUMP_MS:
-            self._note(self.clock_ms() - newest_ms, "the newest message is of the future")
+            self._report(self.clock_ms() - newest_ms, "the newest message is of the future")
 
     def check(self) -> None:
         """Compare the clocks; call it once a second."""
         jump_ms = self.clock_ms() - self._elapsed_ms() - self._difference_ms
         self._difference_ms += jump_ms
         if abs(jump_ms) >= _LEAST_JUMP_MS:
-            self._note(jump_ms, "it was set")
+            self._report(jump_ms, "it was set")
 
-    def _note(self, jump_ms: int, reason: str) -> None:
+    def _report(self, jump_ms: int, reason: str) -> None:
         self.jump_ms, self._jumped_at = jump_ms, self._elapsed_ms()
         LOGGER.warning("wall clock jumped seconds=%+.1f reason=%s", jump_ms / 1000, reason)

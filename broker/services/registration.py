@@ -242,7 +242,7 @@ class _Link:
         try:
             while not owner.leaving.is_set():
                 self.changed.clear()
-                self._note(await session.register(owner.body))
+                self._report(await session.register(owner.body))
                 self.session = session if self._is_registered else None
                 with trio.move_on_after(owner.pause_s):
                     await owner.leaving.wait()
@@ -254,7 +254,7 @@ class _Link:
         LOGGER.info("unregistered namesrv=%s", self._address)
         session.end("")
 
-    def _note(self, response: RemotingCommand) -> None:
+    def _report(self, response: RemotingCommand) -> None:
         self._is_registered = response.code == ResponseCode.SUCCESS
         if not self._is_registered:
             reason = f"refused: {response.remark} ({response.code})"

@@ -78,9 +78,9 @@ class RetentionService:
         retention = self.retention
         refusals: list[StoreError] = []
         if retention.held:
-            with _noted(refusals):
+            with _collected(refusals):
                 await trio.to_thread.run_sync(retention.finish_held)
-        with _noted(refusals):
+        with _collected(refusals):
             await self._delete_log_files()
         if retention.is_behind:
             refused: dict[ConsumeQueue, StoreError] = {}
@@ -88,7 +88,7 @@ class RetentionService:
             for at in range(0, len(behind), _MAX_QUEUES):
                 await self._follow_with(behind[at : at + _MAX_QUEUES], refused)
             refusals += refused.values()
-            with _noted(refusals):
+            with _collected(refusals):
                 retention.follow(refused)
         if refusals:
             raise refusals[0]
@@ -126,7 +126,7 @@ class RetentionService:
 
 
 @contextmanager
-def _noted(refusals: list[StoreError]) -> Iterator[None]:
+def _collected(refusals: list[StoreError]) -> Iterator[None]:
     try:
         yield
     except StoreError as exc:
