@@ -92,9 +92,6 @@ def test_delayed_rows_arrive_later(spark: "SparkSession", topics: Topics) -> Non
     ("column", "value", "defect"),
     [
         ("body", "cast(null as string)", "is null"),
-        ("topic", "'no blanks allowed'", "only letters"),
-        ("body", "repeat('x', 5 * 1024 * 1024)", "5242880 bytes"),
-        ("properties", "map('a', concat('b', char(1)))", "separator"),
         ("properties", "map('KEYS', 'k')", "that RocketMQ reserves"),
     ],
 )
