@@ -8,7 +8,7 @@ Source: behaviour.md A.7, B.14; wire.md 10.4.
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import datetime
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
@@ -173,21 +173,28 @@ async def _read(requests: QueueRequests, source: ReplayQueue) -> AsyncGenerator[
         queue_offset = found.next_begin_offset if found.next_begin_offset > queue_offset else end  # expired meanwhile
 
 
-async def _in_order(instance: ClientInstance, queues: Sequence[ReplayQueue]) -> AsyncGenerator[MessageExt, None]:
-    """Yield the messages of all queues in the order of their store times."""
+@asynccontextmanager
+async def _in_order(
+    instance: ClientInstance, queues: Sequence[ReplayQueue]
+) -> AsyncGenerator[AsyncGenerator[MessageExt, None], None]:
+    """Read the messages of all queues in the order of their store times."""
     requests = QueueRequests(instance, TOOLS_GROUP)
     async with AsyncExitStack() as stack:
         readers = [await stack.enter_async_context(aclosing(_read(requests, queue))) for queue in queues]
-        firsts = [(index, await anext(reader, None)) for index, reader in enumerate(readers)]
-        heap = [(message.store_timestamp, index, message) for index, message in firsts if message is not None]
-        heapify(heap)
-        while heap:
-            _, index, message = heap[0]
-            yield message
-            if (following := await anext(readers[index], None)) is None:
-                heappop(heap)
-            else:
-                heapreplace(heap, (following.store_timestamp, index, following))
+        yield await stack.enter_async_context(aclosing(_merge(readers)))
+
+
+async def _merge(readers: Sequence[AsyncGenerator[MessageExt, None]]) -> AsyncGenerator[MessageExt, None]:
+    firsts = [(index, await anext(reader, None)) for index, reader in enumerate(readers)]
+    heap = [(message.store_timestamp, index, message) for index, message in firsts if message is not None]
+    heapify(heap)
+    while heap:
+        _, index, message = heap[0]
+        yield message
+        if (following := await anext(readers[index], None)) is None:
+            heappop(heap)
+        else:
+            heapreplace(heap, (following.store_timestamp, index, following))
 
 
 # --- sending --------------------------------------------------------------------------------------------------
@@ -203,7 +210,7 @@ async def replay(
     queues = publish_queues(topic, await instance.routes.topic_route(topic, refresh=True))
     if not queues:
         raise NoRouteError(f"topic {topic!r} has no queue that can be written")
-    async with aclosing(_in_order(instance, plan.queues)) as messages:
+    async with _in_order(instance, plan.queues) as messages:
         async for message in messages:
             await pace.wait(message.store_timestamp)
             await _send(instance, message, choose_queue(queues, message))
