@@ -259,7 +259,7 @@ class Pipeline:
     # --- plain requests ---------------------------------------------------------------------------------
 
     def admits(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool:
-        """Whether place and account let a request with this JSON header pass; :meth:`serve` reports why not."""
+        """Whether place and account admit a request with this JSON header; :meth:`serve` reports why not."""
         try:
             account = None if self._accounts is None else self._signer(self._accounts, connection, fields, body)
             if self._quotas is not None:

@@ -143,7 +143,7 @@ class MessageExt:
     """A stored message: the fixed fields of its record are plain attributes, the rest is decoded on demand.
 
     ``record.decode_record`` creates one per delivered message, so nothing is frozen or checked again.  It holds only
-    copies of its own bytes and keeps no buffer alive.
+    copies of its bytes and keeps no buffer alive.
 
     Attributes:
         store_size: length of the whole record.

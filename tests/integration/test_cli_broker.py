@@ -161,7 +161,7 @@ def test_the_log_goes_to_a_file_if_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_name_server_prints_its_address_and_ends_on_signal(tmp_path: Path, number: signal.Signals) -> None:
+def test_prints_address_and_ends_on_signal(tmp_path: Path, number: signal.Signals) -> None:
     with running(*NAME_SERVER, "--store", str(tmp_path), "--metrics", "off", "--json") as process:
         ready = json.loads(read_line(process))
         assert "metrics" not in ready
@@ -172,7 +172,7 @@ def test_name_server_prints_its_address_and_ends_on_signal(tmp_path: Path, numbe
     assert (process.returncode, rest) == (0, b"")
 
 
-def test_the_line_of_a_name_server_names_its_folder(tmp_path: Path) -> None:
+def test_ready_line_of_name_server_names_folder(tmp_path: Path) -> None:
     with running(*NAME_SERVER, "--store", str(tmp_path)) as process:
         line = read_line(process)
         process.terminate()

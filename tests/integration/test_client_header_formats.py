@@ -1,4 +1,4 @@
-"""Our client and our broker in each header format: what was agreed on is what both send."""
+"""Our client and our broker in each header format: both send the agreed one."""
 
 from typing import Final
 

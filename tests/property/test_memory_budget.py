@@ -65,7 +65,7 @@ def test_equal_holders_are_closed_in_order() -> None:
     assert [bool(peer.given_up) for peer in peers] == [True, *[False] * (len(peers) - 1)]
 
 
-def test_a_peer_given_up_is_logged_with_its_address(caplog: pytest.LogCaptureFixture) -> None:
+def test_closed_slow_reader_is_logged_with_address(caplog: pytest.LogCaptureFixture) -> None:
     budget = MemoryBudget(LIMIT, LIMIT, BrokerStatistics(0))
     peers: list[Peer] = []
     peers.append(Peer(peers, "192.0.2.1:5000"))

@@ -1,4 +1,4 @@
-"""A broker without sockets: real tables, a real store with small files, and connections that record what is sent."""
+"""A broker without sockets: real tables, a real store with small files, and connections that record their answers."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

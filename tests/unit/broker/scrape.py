@@ -1,4 +1,4 @@
-"""What Prometheus reads, by Prometheus' own parser, and a broker that has something to tell of everything."""
+"""A scrape, parsed by Prometheus' parser, and a broker with a sample for each metric."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -23,7 +23,7 @@ SERVER = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker
 
 
 def parse(text: bytes, server: dict[str, str] | None = None) -> Scrape:
-    """Read what a scrape returns; all series have the labels of the server, and none is there twice."""
+    """Parse a scrape; check that all series have the labels of the server and none occurs twice."""
     found: Scrape = defaultdict(dict)
     for family in text_string_to_metric_families(text.decode()):
         assert family.documentation
@@ -59,7 +59,7 @@ def offset_of_message(msg_id: str) -> int:
 
 
 def make_busy(broker: Broker, clock: Clock, peers: Callable[[str], Peer]) -> None:
-    """Do something of everything that is told: two messages sent, one pulled, and so on."""
+    """Cause a sample of each metric: two messages sent, one pulled, and so on."""
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
     peer, other = peers("192.0.2.9:50001"), peers("192.0.2.10:50002")
     join(peer, "G", "T")

@@ -24,7 +24,7 @@ def test_an_address_is_read_and_written_alike(text: str, host: str, port: int) -
 @pytest.mark.parametrize(
     "text", ["", "10911", "127.0.0.1", "host:", "host:-1", "host:65536", "host:1x", ":10911", "[]:1", "host:１x"]
 )
-def test_what_is_no_address_is_refused_with_the_text(text: str) -> None:
+def test_invalid_address_is_rejected_with_its_text(text: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         Address.parse(text)
 
@@ -84,6 +84,6 @@ def test_networks_hold_their_addresses() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0.5,", "broker-a", "10.0.0.5/8", "10.0.0.*", "10.0.0.5:9876"])
-def test_what_is_no_network_is_refused_with_the_text(text: str) -> None:
+def test_invalid_network_is_rejected_with_its_text(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is not ADDRESS\[,ADDRESS/PREFIX"):
         parse_networks(text)

@@ -50,7 +50,7 @@ def test_an_advertised_address_must_be_there_and_short(tmp_path: Path, advertise
         "persist_delay_offsets_interval_s",
     ],
 )
-def test_a_time_that_never_passes_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_infinite_time_is_rejected_by_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         config(tmp_path, **{name: 0})
 
@@ -70,7 +70,7 @@ def test_a_broker_with_accounts_may_listen_beyond_loopback(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("protection", [{"acl": Path("plain_acl.yml")}, {"insecure": True}])
-def test_an_admin_listener_is_reached_beyond_loopback_as_others_are(tmp_path: Path, protection: dict[str, Any]) -> None:
+def test_admin_listener_beyond_loopback_needs_protection_too(tmp_path: Path, protection: dict[str, Any]) -> None:
     admin = Address("0.0.0.0", 0)
     with pytest.raises(ConfigError, match="--insecure"):
         config(tmp_path, admin_listen=admin)

@@ -1,4 +1,4 @@
-"""The metrics of a broker: each has its name, is right, and is gone with what it is about."""
+"""The metrics of a broker: each has its name and value, and disappears with its subject."""
 
 import re
 from pathlib import Path
@@ -34,7 +34,7 @@ def suffixes(name: str) -> tuple[str, ...]:
     return tuple(name + part for part in ("_bucket", "_sum", "_count")) if kind == "histogram" else (name,)
 
 
-async def test_every_metric_is_told_with_the_labels_that_it_declares(busy: Broker) -> None:
+async def test_every_metric_has_its_declared_labels(busy: Broker) -> None:
     found = await scrape(busy)
     expected = {series: METRICS[name].labels for name in METRICS for series in suffixes(name)}
     assert found.keys() == expected.keys()
@@ -104,7 +104,7 @@ async def test_a_group_lags_from_its_subscription_on(broker: Broker, peer: Peer)
     assert of(await scrape(broker), LAG, topic="T") == []
 
 
-async def test_messages_in_flight_are_those_pulled_and_not_consumed(broker: Broker, peer: Peer, clock: Clock) -> None:
+async def test_messages_in_flight_are_pulled_but_not_consumed(broker: Broker, peer: Peer, clock: Clock) -> None:
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
     for queue_id in (0, 0, 0, 1, 1):
         peer.put("T", queue_id=queue_id)
@@ -127,7 +127,7 @@ async def test_messages_in_flight_are_those_pulled_and_not_consumed(broker: Brok
     broker.groups.commit("G", "T", 0, 1)
     pull(1, 0, 32)
     assert await told() == [[4], [3], [1], [3000]]
-    broker.groups.commit("G", "T", 0, 3)  # a tool: what was pulled before counts no more
+    broker.groups.commit("G", "T", 0, 3)  # a tool: messages pulled earlier no longer count
     assert await told() == [[2], [2], [0], [0]]
     async with trio.open_nursery() as broker.worker.nursery:
         peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
@@ -161,7 +161,7 @@ async def test_other_tasks_run_while_the_metrics_are_made(busy: Broker) -> None:
     assert turns > 10
 
 
-async def test_health_is_about_the_disk_and_readiness_about_everything(busy: Broker) -> None:
+async def test_health_checks_disk_and_readiness_everything(busy: Broker) -> None:
     metrics = BrokerMetrics(busy)
     assert metrics.not_ready() == "the broker starts"
     busy.is_serving = True
@@ -194,7 +194,7 @@ async def test_sends_are_timed(make_broker: MakeBroker, durability: Durability) 
     assert of(await scrape(broker), "triomq_send_seconds_count") == [2]
 
 
-# --- what others rely on ----------------------------------------------------------------------------------
+# --- contracts with others ----------------------------------------------------------------------------------
 
 
 def used_in(text: str) -> set[str]:

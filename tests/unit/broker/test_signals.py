@@ -6,7 +6,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq.broker.signals import Signal
 
 
-async def test_signal_set_before_or_during_wait_wakes_until_cleared(nursery: trio.Nursery) -> None:
+async def test_signal_wakes_until_cleared(nursery: trio.Nursery) -> None:
     signal = Signal()
     woken: list[int] = []
 

@@ -67,7 +67,7 @@ def test_auto_created_topic_uses_sender_queues_and_template(
 
 
 @pytest.mark.parametrize(("asked", "given"), [(100, 8), (8, 8), (0, 0), (-5, 0)])
-def test_no_more_queues_are_created_than_the_template_has(table: TopicTable, asked: int, given: int) -> None:
+def test_template_limits_number_of_queues(table: TopicTable, asked: int, given: int) -> None:
     config = table.create_by_sending("T", "TBW102", asked)
     assert config is not None
     assert config.write_queue_nums == given
@@ -86,12 +86,12 @@ def test_without_automatic_creation_there_is_no_template(path: Path) -> None:
     assert table.create_by_sending("T", "TBW102", 4) is None
 
 
-def test_saved_template_is_removed_when_auto_create_is_off(path: Path, table: TopicTable) -> None:
+def test_saved_template_is_removed_without_auto_create(path: Path, table: TopicTable) -> None:
     table.write(list(table.pieces()))
     assert opened(path, auto_create_topic=False).get("TBW102") is None
 
 
-def test_retry_topic_is_created_on_send_without_auto_create(path: Path) -> None:
+def test_send_creates_retry_topic_without_auto_create(path: Path) -> None:
     config = opened(path, auto_create_topic=False).create_by_sending("%RETRY%G", "TBW102", 4)
     assert config is not None
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
@@ -107,7 +107,7 @@ def test_an_illegal_name_creates_nothing(table: TopicTable, name: str) -> None:
 
 
 @pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "C", "B"])
-def test_a_system_topic_cannot_be_changed_by_a_client(table: TopicTable, topic: str) -> None:
+def test_clients_cannot_change_system_topics(table: TopicTable, topic: str) -> None:
     with pytest.raises(IllegalNameError, match="is conflict with system topic"):
         table.check_changeable(topic)
 
@@ -167,7 +167,7 @@ def test_rocketmqs_file_is_read(path: Path) -> None:
     assert (table.data_version.counter, table.data_version.timestamp) == (24, 17)
 
 
-def test_a_file_without_a_system_topic_is_saved_anew(path: Path, table: TopicTable) -> None:
+def test_missing_system_topic_is_saved_again(path: Path, table: TopicTable) -> None:
     """With the next topic that it deletes, RocketMQ deletes the queues of those that its file does not name."""
     assert table.is_dirty
     saved = table.to_json()
@@ -192,7 +192,7 @@ def test_topics_with_data_but_no_configuration_are_adopted(table: TopicTable) ->
     assert table.get("RMQ_SYS_TRANS_OP_HALF_TOPIC") is None
 
 
-def test_a_full_table_takes_only_what_the_broker_needs(path: Path) -> None:
+def test_full_table_accepts_only_topics_of_broker(path: Path) -> None:
     table = opened(path, max_topics=len(opened(path).configs) + 1)
     assert table.create_by_sending("T", "TBW102", 4) is not None
     for topic in ("U", "%RETRY%nobody"):

@@ -94,7 +94,7 @@ async def test_cold_pull_does_not_delay_others(broker: Broker, disk: Disk, peer:
     assert peer.pull("T", 4) is not None  # it is in memory now
 
 
-async def test_cold_pull_of_non_reading_peer_returns_no_messages(broker: Broker, disk: Disk, peer: Peer) -> None:
+async def test_cold_pull_of_slow_reader_returns_nothing(broker: Broker, disk: Disk, peer: Peer) -> None:
     async with trio.open_nursery() as broker.worker.nursery:
         assert peer.pull("T", 4) is None
         peer.unread_bytes = broker.config.unread_high_bytes + 1
@@ -115,7 +115,7 @@ async def test_non_reading_peer_triggers_no_further_lookups(broker: Broker, disk
     assert peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}).code == ResponseCode.SUCCESS
 
 
-async def test_large_cold_pull_is_read_in_thread_and_fulfilled(make_broker: MakeBroker, disk: Disk) -> None:
+async def test_large_cold_pull_is_read_in_thread(make_broker: MakeBroker, disk: Disk) -> None:
     first = make_broker()
     first.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
     for number in range(80):

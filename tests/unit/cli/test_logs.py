@@ -38,7 +38,7 @@ def test_repeated_log_records_are_throttled_and_others_pass() -> None:
     assert json.loads(JsonFormatter().format(after))["suppressed"] == 97
 
 
-def test_a_storm_of_records_is_one_line_a_minute() -> None:
+def test_storm_of_records_becomes_line_per_minute() -> None:
     clock = Clock()
     repeats = RepeatFilter(burst=3, window_s=10, clock_s=clock)
     passed = []
@@ -55,7 +55,7 @@ def test_a_storm_of_records_is_one_line_a_minute() -> None:
     assert [repeats.filter(record("x")) for _ in range(4)] == [True, True, True, False]
 
 
-def test_long_or_multiline_text_of_a_peer_is_cut() -> None:
+def test_long_or_multiline_peer_text_is_cut() -> None:
     peers = "\n2026 FAKE\x1b" * 100_000
     error = ValueError(peers)
     made = logging.LogRecord("triomq.test", logging.ERROR, "", 0, "a=%s", (peers,), (ValueError, error, None))
@@ -67,7 +67,7 @@ def test_long_or_multiline_text_of_a_peer_is_cut() -> None:
     assert len(JsonFormatter().format(made)) < 50_000
 
 
-def test_a_record_is_one_line_with_time_and_level() -> None:
+def test_record_is_one_line_with_time_and_level() -> None:
     made = record("remark=%s", "a\nFAKE line\r\x1b[2J\u2028ä")
     made.created, made.msecs = 0.0, 7.9
     assert (

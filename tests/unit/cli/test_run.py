@@ -44,7 +44,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
         (BaseExceptionGroup("g", [KeyboardInterrupt(), ValueError()]), 130, ""),
     ],
 )
-def test_an_error_becomes_one_line_and_an_exit_code(
+def test_error_becomes_one_line_and_exit_code(
     error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fail_with(error, monkeypatch)

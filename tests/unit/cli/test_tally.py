@@ -61,7 +61,7 @@ async def test_summary_reports_sent_and_failed_counts_and_latency(autojump_clock
     )
 
 
-async def test_summary_of_a_delayed_message_has_its_recall_command() -> None:
+async def test_summary_of_delayed_message_has_recall_command() -> None:
     tally = Tally()
     tally.succeeded([Message("T", b"a")], 0.5, "HANDLE")
     assert summary_line(tally.summary("T", 0)).startswith("sent 1 message, 1 byte, in ")

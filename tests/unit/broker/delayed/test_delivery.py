@@ -48,7 +48,7 @@ def test_real_place_is_written_last(broker: Broker) -> None:
     assert with_real_place(PLACE + b"\x02A\x01b", queue) == b"A\x01b\x02REAL_TOPIC\x01U\x02REAL_QID\x017"
 
 
-def test_equal_property_suffix_does_not_mask_other_queue_id(broker: Broker) -> None:
+def test_equal_suffix_does_not_mask_queue_id(broker: Broker) -> None:
     for queue_id in (1, 2):
         copy = waiting(broker, b"REAL_QID\x01%d\x02REAL_TOPIC\x01T" % queue_id)
         assert copy is not None

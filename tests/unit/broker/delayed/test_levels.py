@@ -147,7 +147,7 @@ GOOD = b"DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x010"
 
 
 @pytest.mark.parametrize("code", [tags_code("TagA"), tags_code("polygenelubricants"), 0])
-def test_unit_with_tags_hash_is_due_by_its_store_time(broker: Broker, clock: Clock, code: int) -> None:
+def test_unit_with_tags_hash_uses_store_time(broker: Broker, clock: Clock, code: int) -> None:
     put_raw(broker, GOOD, code)
     assert broker.delayed.schedule.deliver(clock.now_ms + 500) == clock.now_ms + 1000
     assert messages(broker) == []
@@ -224,7 +224,7 @@ def test_messages_deleted_by_retention_are_skipped(peer: Peer, clock: Clock) -> 
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_offsets_are_not_saved_when_flush_of_deliveries_fails(
+def test_failed_flush_saves_no_delay_offsets(
     peer: Peer, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_lost: bool
 ) -> None:
     """It may be lost, also where only a file could not be opened: it is delivered again."""

@@ -200,7 +200,7 @@ def saved(broker: Broker) -> bytes:
     return b"".join(path.read_bytes().split()) if path.exists() else b""
 
 
-async def test_offsets_are_saved_every_10_s_after_their_messages(peer: Peer, mock_clock: MockClock) -> None:
+async def test_offsets_are_saved_after_their_messages(peer: Peer, mock_clock: MockClock) -> None:
     broker = peer.broker
     async with delivering(broker):
         await wait_all_tasks_blocked()

@@ -199,7 +199,7 @@ def test_clock_set_back_neither_loses_nor_repeats_messages(make_broker: MakeBrok
     assert len(make_broker().delayed.timer) == 0
 
 
-def test_full_next_file_still_delivers_what_fits_current_one(peer: Peer, clock: Clock) -> None:
+def test_full_next_file_delivers_into_current_one(peer: Peer, clock: Clock) -> None:
     broker = peer.broker
     for number in range(10):
         put(peer, f"TIMER_DELAY_MS\x01{1000 + number}", bytes([number]) * 30_000)

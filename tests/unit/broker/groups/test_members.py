@@ -328,7 +328,7 @@ def test_producers_are_known_by_group_until_they_leave(clock: Clock) -> None:
     assert groups.get("P") is None
 
 
-def test_leaving_producer_is_looked_up_only_in_its_groups(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_producer_is_sought_in_its_groups(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """One client may name a hundred thousand."""
     groups = ProducerGroups(clock_ms=clock)
     first, second = peer("a"), peer("b")

@@ -36,7 +36,7 @@ def unlock(peer: Peer, client_id: str, *queues: MessageQueue, group: str = "G") 
     assert peer.get(RequestCode.UNLOCK_BATCH_MQ, body=body.encode()).code == ResponseCode.SUCCESS
 
 
-def test_a_queue_has_one_owner_until_it_is_unlocked(peer: Peer, another_peer: Peer) -> None:
+def test_queue_has_one_owner_until_unlocked(peer: Peer, another_peer: Peer) -> None:
     """C.2 scenario 53."""
     assert lock(peer, "a", Q0, Q1) == [Q0, Q1]
     assert lock(another_peer, "b", Q0, Q1) == []

@@ -30,7 +30,7 @@ def table(path: Path) -> SubscriptionGroupTable:
     return opened(path)
 
 
-def test_a_group_is_created_by_use_with_rocketmqs_defaults(table: SubscriptionGroupTable) -> None:
+def test_use_creates_group_with_rocketmq_defaults(table: SubscriptionGroupTable) -> None:
     """C.2 scenario 31."""
     assert table.get("G") is None
     config = table.get_or_create("G")
@@ -57,7 +57,7 @@ def test_only_system_groups_are_created_without_auto_create(path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", ["", " ", "a@b", "a/b", "G" * 256, "DEFAULT_CONSUMER"])
-def test_a_group_with_an_illegal_name_is_not_created(table: SubscriptionGroupTable, group: str) -> None:
+def test_group_with_illegal_name_is_not_created(table: SubscriptionGroupTable, group: str) -> None:
     before = table.names()
     with pytest.raises(IllegalNameError):
         table.get_or_create(group)
@@ -88,7 +88,7 @@ def test_every_change_raises_the_data_version(table: SubscriptionGroupTable) -> 
     assert table.data_version.counter == first + 2
 
 
-def test_rocketmqs_file_is_read_also_with_members_of_5x(path: Path) -> None:
+def test_file_of_rocketmq_5_is_read(path: Path) -> None:
     entry = {"groupName": "G", "retryMaxTimes": 2, "consumeMessageOrderly": False, "attributes": {}}
     path.write_bytes(
         orjson.dumps({"dataVersion": {"counter": 14, "timestamp": 3}, "subscriptionGroupTable": {"G": entry}})

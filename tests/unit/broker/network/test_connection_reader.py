@@ -64,7 +64,7 @@ async def test_only_connections_with_data_are_read(
     assert [peer.received for peer in peers] == [[], [b"a", b"b"], []]
 
 
-async def test_removed_connection_is_read_after_it_is_added_again(
+async def test_removed_connection_is_read_when_added_again(
     reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
 ) -> None:
     nursery.start_soon(reader.run, peers)

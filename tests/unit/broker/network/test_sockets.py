@@ -77,7 +77,7 @@ async def test_a_cancelled_accept_loop_closes_its_listener() -> None:
     assert sock.fileno() == -1
 
 
-def test_a_free_port_is_chosen_with_its_vip_port() -> None:
+def test_free_port_is_chosen_with_vip_port() -> None:
     sock, vip = listen_with_vip(LOOPBACK)
     assert vip is not None
     with sock, vip:

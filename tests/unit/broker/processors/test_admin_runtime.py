@@ -64,7 +64,7 @@ def test_a_broker_without_messages_has_its_figures_too(peer: Peer) -> None:
     assert told["putTps"] == "0.000 0.000 0.000"
 
 
-def test_totals_and_places_are_those_of_what_was_sent(peer: Peer, clock: Clock) -> None:
+def test_totals_and_offsets_match_the_sends(peer: Peer, clock: Clock) -> None:
     first_ms = clock.now_ms
     peer.put("T", b"12345")
     clock.now_ms += 1000
@@ -115,7 +115,7 @@ def test_yesterday_and_today_are_told_apart(peer: Peer) -> None:
     assert [told[name] for name in names] == ["5", "7", "8"]
 
 
-async def test_what_waits_for_the_disk_is_told_with_durability_sync(make_broker: MakeBroker) -> None:
+async def test_waiting_answers_are_counted_with_durability_sync(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"durability": Durability.SYNC}))
     peer.ask(
         RequestCode.SEND_MESSAGE_V2,
@@ -150,7 +150,7 @@ def test_groups_that_are_not_well_are_counted(peer: Peer, another_peer: Peer) ->
     assert told["triomqDeniedRequests"] == "0"
 
 
-def test_delay_levels_report_next_and_last_offset_once_used(peer: Peer, clock: Clock) -> None:
+def test_used_delay_levels_report_next_and_last_offset(peer: Peer, clock: Clock) -> None:
     for level, count in ((1, 3), (2, 1)):
         for _ in range(count):
             peer.put("T", i=f"DELAY\x01{level}")

@@ -96,7 +96,7 @@ def test_reported_settings_may_be_sent_back(peer: Peer, caplog: pytest.LogCaptur
 
 
 def test_changes_have_an_effect_at_once(peer: Peer, clock: Clock) -> None:
-    """One of each part that keeps settings of its own."""
+    """One of each part that keeps settings."""
     template = {"topic": "TBW102"}
     assert peer.put("T").code == ResponseCode.SUCCESS
     change(peer, "autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\ntimerMaxDelaySec=5")

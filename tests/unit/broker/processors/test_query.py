@@ -48,7 +48,7 @@ def bodies(messages: list[MessageExt]) -> list[bytes]:
     return [message.stored_body for message in messages]
 
 
-def test_key_is_found_behind_newer_keys_of_its_hash(peer: Peer) -> None:
+def test_key_is_found_behind_newer_equal_hashes(peer: Peer) -> None:
     """All of one millisecond, which no client can search in parts."""
     for number in range(70):
         put(peer, b"%d" % number, KEYS="Aa")

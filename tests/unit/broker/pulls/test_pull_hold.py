@@ -100,7 +100,7 @@ def test_each_pull_is_taken_once(steps: list[tuple[str, int, int]]) -> None:
         assert [each.on_arrival is not None for each in queues] == [each in held.values() for each in queues]
 
 
-async def test_expiring_many_pulls_of_one_queue_takes_linear_time(hold: PullHold) -> None:
+async def test_expiring_pulls_of_a_queue_is_linear(hold: PullHold) -> None:
     of = queue()
     count = 30_000
     for number in range(count):

@@ -137,7 +137,7 @@ async def test_senders_answered_together_are_flushed_together_again(
         assert disk.flushes == 2
 
 
-async def test_absent_sender_delays_flush_by_at_most_an_eighth(
+async def test_absent_sender_delays_flush_at_most_one_eighth(
     peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
 ) -> None:
     async with committing(peer.broker):
@@ -160,9 +160,7 @@ async def test_lone_sender_is_flushed_at_once(peer: Peer, disk: Disk, mock_clock
             await answered(peer)
 
 
-async def test_flush_timeout_is_reported_for_each_message_of_a_run(
-    peer: Peer, disk: Disk, mock_clock: MockClock
-) -> None:
+async def test_flush_timeout_is_reported_for_each_message(peer: Peer, disk: Disk, mock_clock: MockClock) -> None:
     """Source: store.md 5.9."""
     peer.broker.topics.create_by_sending("T", "TBW102", 4)
     fields = {name: str(value) for name, value in {**SEND, "i": "TAGS\x01A", "n": "broker-a"}.items()}

@@ -97,7 +97,7 @@ async def test_other_hours_delete_nothing(broker: Broker, peer: Peer, autojump_c
     assert log_start(broker) == 0
 
 
-async def test_old_files_are_deleted_at_delete_hour_not_at_startup(
+async def test_old_files_are_deleted_only_at_delete_hour(
     broker: Broker, peer: Peer, clock: Clock, autojump_clock: MockClock
 ) -> None:
     fill(broker, peer)

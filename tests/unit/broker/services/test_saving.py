@@ -38,7 +38,7 @@ async def saving(broker: Broker) -> AsyncGenerator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def test_new_topic_is_saved_at_once_and_later_ones_batched(
+async def test_first_new_topic_is_saved_at_once(
     broker: Broker, saves: list[tuple[float, bytes]], autojump_clock: MockClock
 ) -> None:
     async with saving(broker):
@@ -113,7 +113,7 @@ async def test_table_missing_system_topics_is_saved_at_startup(
     assert b"rmq_sys_wheel_timer" in saves[0][1]
 
 
-async def test_group_is_saved_at_once_and_offset_within_five_seconds(broker: Broker, autojump_clock: MockClock) -> None:
+async def test_group_is_saved_before_offset(broker: Broker, autojump_clock: MockClock) -> None:
     config = broker.config.store.root / "config"
     async with saving(broker):
         await trio.sleep(3)

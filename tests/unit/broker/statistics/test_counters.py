@@ -53,7 +53,7 @@ def test_each_window_has_its_own_rate(statistics: BrokerStatistics) -> None:
     assert statistics.rates().get == pytest.approx((2, 2, 2))
 
 
-def test_the_rate_of_a_group_looks_back_one_to_two_minutes(statistics: BrokerStatistics) -> None:
+def test_group_rate_covers_one_to_two_minutes(statistics: BrokerStatistics) -> None:
     assert statistics.group_rate("G", "T") == 0
     for second in range(301):
         statistics.sample(float(second))
@@ -83,9 +83,7 @@ def test_totals_are_kept_at_midnight(statistics: BrokerStatistics) -> None:
     assert statistics.day_totals == (Totals(3, 2), Totals(4, 2))
 
 
-def test_only_so_many_pairs_of_a_topic_and_a_group_are_counted(
-    statistics: BrokerStatistics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counted_topic_group_pairs_are_limited(statistics: BrokerStatistics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.broker.statistics.counters.MAX_PAIRS", 2)
     for number in (0, 1, 2, 3, 0):
         statistics.get(f"G{number}", "T", 1, 5)

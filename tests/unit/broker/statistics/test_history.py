@@ -28,7 +28,7 @@ def test_each_span_ends_after_its_time() -> None:
     assert {data.stats_minute.tps, data.stats_hour.tps, data.stats_day.tps} == {2.0}
 
 
-def test_span_between_samples_is_under_one_step_too_long() -> None:
+def test_span_exceeds_request_by_under_one_step() -> None:
     kept, counters = history(1009)
     data = kept.data(counters, "N", "T")
     assert data is not None

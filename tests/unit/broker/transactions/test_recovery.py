@@ -129,7 +129,7 @@ def test_resumed_transaction_is_found_by_all_half_messages(opened: Opened) -> No
     assert opened.undecided.find(half) == place[1]
 
 
-def test_future_half_message_is_checked_like_a_new_one(tmp_path: Path) -> None:
+def test_future_half_message_is_checked_like_new(tmp_path: Path) -> None:
     opened = Opened(tmp_path)  # its messages are of 2027, its time is that of 1970
     opened.put()
     again = opened.restart()

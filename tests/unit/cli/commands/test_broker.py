@@ -33,7 +33,7 @@ def test_the_command_line_reaches_the_settings() -> None:
     assert made.store.delay_levels.delays_ms == (10_000, 60_000)
 
 
-def test_a_registering_broker_has_no_name_server_by_default() -> None:
+def test_registering_broker_has_no_name_server_by_default() -> None:
     assert config().listeners[0].namesrv == DEFAULT_NAMESRV
     made = config("--register", "10.0.0.1:9876;[::1]:1")
     assert made.register == (Address("10.0.0.1", 9876), Address("::1", 1))

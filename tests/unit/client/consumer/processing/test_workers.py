@@ -153,6 +153,6 @@ async def test_thread_returns_unstarted_messages_then_takes_fewer(mock_clock: Mo
 
     bench = Bench(on_message, max_concurrency=1)
     bench.pull(*range(7))
-    bench.service.stopped = True  # the worker ends when there is nothing left
+    bench.service.stopped = True  # the worker ends when the queue is empty
     await bench.service.run()
     assert begun == [(0, 0), (1, 1), (2, 0), (3, 3), (4, 0), (5, 0), (6, 0)]
