@@ -46,7 +46,7 @@ class ConnectionReader:
         turns: how often it has read; between two turns other tasks run.
         lingers: whether it waits a moment for the next requests before other tasks run.
         arrived_after: time of the previous round's poll: the bytes that this round reads arrived later, except those
-            of sockets that held more than one read takes.
+            of sockets that held more than one read takes (256 KiB).
     """
 
     def __init__(self, worker: Worker) -> None:

@@ -58,9 +58,11 @@ async def test_a_message_goes_through(root: Path, mock_clock: MockClock) -> None
         assert message.born_host == f"127.0.0.1:{socket_name[1]}"
 
 
+@pytest.mark.parametrize("read_bytes", [64 * 1024, 4 * 1024])
 async def test_pipelined_frames_are_answered_in_one_write(
-    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, read_bytes: int
 ) -> None:
+    """Also if a socket holds more than one read takes, up to four times as much."""
     flushes: list[str] = []
     flush = Connection.flush
 
@@ -69,11 +71,14 @@ async def test_pipelined_frames_are_answered_in_one_write(
         flush(self)
 
     monkeypatch.setattr(Connection, "flush", counting_flush)
+    monkeypatch.setattr("triomq.broker.network.connection._READ_BYTES", read_bytes)
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         broker.worker.clock = lambda: 0.0  # one step is enough
         await wire.put("T")
         flushes.clear()
-        await wire.send(b"".join(request(SEND, send_fields(), b"%d" % n, opaque=n) for n in range(50)))
+        frames = b"".join(request(SEND, send_fields(), b"%d" % n, opaque=n) for n in range(50))
+        assert 8 * 1024 < len(frames) < 16 * 1024
+        await wire.send(frames)
         responses = [await wire.next() for _ in range(50)]
         assert [response.opaque for response in responses] == list(range(50))
         assert [int(response.ext_fields["queueOffset"]) for response in responses] == list(range(1, 51))
