@@ -13,11 +13,11 @@ What was rejected
       accepted sends take 15 ms at the median either way; the slowest in a hundred take 0.3 s instead of 0.05 s.
 
 What it is
-    The age of the reader's round is the head of our queue.  The reader polls all sockets in rounds, so the bytes of one
-    round arrived after the poll of the previous round: ``arrived_after``.  A read takes all that a socket holds, up to
-    256 KiB, so that little waits there for longer.  A connection for which a step is not enough
-    leaves the rounds for a while.  The bytes in its socket when it joins again arrived after it left, or after its
-    last wait that was its own fault.
+    The age of the reader's round is the head of our queue.  The reader polls all sockets in rounds, so the bytes of
+    one round arrived after the poll of the previous round: ``arrived_after``.  A read takes all that a socket
+    holds, up to 256 KiB, so that few bytes wait longer.  A connection for which a step is not enough leaves the
+    rounds for a while.  The bytes in its socket when it joins again arrived after it left, or after its last wait
+    that was its own fault.
 
 The invariant
     - A send is refused if it was late, that is, if more than ``max_send_wait_s`` has passed since ``arrived_after``.

@@ -102,9 +102,8 @@ class PlainRequests:
         decisions: dict[int, tuple[Decision, dict[str, Any]]] = {}  # by the last half message
         try:
             for frame in frames:
-                body_at = _HEADER_AT + int.from_bytes(
-                    frame[:_HEADER_AT]
-                )  # beyond the limit for other formats than JSON
+                # The type of the header is the first byte: formats other than JSON are beyond the limit.
+                body_at = _HEADER_AT + int.from_bytes(frame[:_HEADER_AT])
                 if body_at > len(frame) or body_at > MAX_HEADER_BYTES or isinstance(frame, memoryview):  # a long one
                     return RemotingCommand.decode(frame)
                 try:

@@ -47,7 +47,7 @@ def test_handled_once_and_in_order_passes() -> None:
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_an_acknowledged_message_that_nobody_handled_is_lost(mode: Mode) -> None:
+def test_unhandled_acknowledged_message_counts_as_lost(mode: Mode) -> None:
     found = judge(
         mode, {(0, 0): 1, (0, 1): 1, (0, 2): 1}, [attempt(0, 1), attempt(1, 2, succeeded=False)], [(0, 2)], []
     )

@@ -60,7 +60,7 @@ async def can_send(wire: Wire) -> bool:
     return (await ask(wire, USER, RequestCode.SEND_MESSAGE_V2, fields, b"x")).code == 0
 
 
-async def test_an_account_is_added_told_changed_and_deleted(path: Path) -> None:
+async def test_account_is_added_listed_changed_and_deleted(path: Path) -> None:
     async with guarded(path) as (broker, wire), connected(vip_port(broker)) as vip:
         assert not await can_send(wire)
         assert (await ask(wire, ADMIN, 50, NEW)).code == 0

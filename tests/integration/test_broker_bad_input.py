@@ -109,7 +109,7 @@ async def test_bad_frame_closes_only_its_connection(
 @pytest.mark.parametrize(
     ("data", "stranger"), [("HTTP", "HTTP client"), ("TLS", "TLS client"), ("SSH", "SSH peer"), ("HTTP/2", "HTTP/2")]
 )
-async def test_the_log_says_what_a_stranger_speaks(
+async def test_log_names_protocol_of_stranger(
     root: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, data: str, stranger: str
 ) -> None:
     async with bystander(root) as (broker, _), connected(broker_port(broker)) as wire:

@@ -85,7 +85,7 @@ async def test_pipelined_frames_are_answered_in_one_write(
         assert len(flushes) == 1
 
 
-async def test_one_peers_many_requests_let_others_come_between(root: Path, mock_clock: MockClock) -> None:
+async def test_many_requests_of_a_peer_take_turns(root: Path, mock_clock: MockClock) -> None:
     """Each of them takes a whole step here; the peer is served in order, and read again when all are served."""
     async with running(root) as broker, connected(broker_port(broker)) as busy, connected(broker_port(broker)) as other:
         make_steps_short(broker)
@@ -260,7 +260,7 @@ async def test_the_name_server_port_takes_no_messages(root: Path, mock_clock: Mo
     ("advertise", "told"),
     [(None, "127.0.0.1:{port}"), ("broker.invalid", "broker.invalid:{port}"), ("broker.invalid:7", "broker.invalid:7")],
 )
-async def test_a_route_tells_the_advertised_address(
+async def test_route_has_advertised_address(
     root: Path, mock_clock: MockClock, advertise: str | None, told: str
 ) -> None:
     listener = replace(FREE_PORTS, advertise=advertise)
@@ -275,7 +275,7 @@ async def test_a_route_tells_the_advertised_address(
             assert sent.ext_fields["msgId"].startswith(f"7F000001{broker_port(broker):08X}")
 
 
-async def test_each_listener_tells_its_own_address(root: Path, mock_clock: MockClock) -> None:
+async def test_each_listener_advertises_its_address(root: Path, mock_clock: MockClock) -> None:
     listeners = (FREE_PORTS, replace(FREE_PORTS, name="other", advertise="elsewhere.invalid:5"))
     async with running(root, listeners=listeners) as broker:
         told = set()

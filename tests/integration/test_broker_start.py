@@ -76,7 +76,7 @@ async def test_failed_table_save_at_startup_is_retried(
             await until(lambda: bool(table.load() == {"offsetTable": {"T@G": {"0": 3}}}))
 
 
-async def test_a_long_start_tells_how_far_it_is(
+async def test_long_start_reports_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await leave(tmp_path, 10)

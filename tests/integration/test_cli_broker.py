@@ -92,7 +92,7 @@ def test_the_network_stays_closed_without_insecure(tmp_path: Path) -> None:
     assert "--insecure" in line
 
 
-def test_each_listener_tells_its_own_address(tmp_path: Path) -> None:
+def test_each_listener_advertises_its_address(tmp_path: Path) -> None:
     listener = "outside,namesrv=127.0.0.1:0,broker=127.0.0.1:0,advertise=localhost"
     with running(*ON_FREE_PORTS, "--store", str(tmp_path / "s"), "--json", "--listener", listener) as broker:
         ready = json.loads(read_line(broker))

@@ -354,7 +354,7 @@ def test_lines_keep_their_order_in_each_queue(namesrv: str) -> None:
     assert len(queues) == 3
 
 
-def test_ping_tells_versions_and_addresses(broker: Broker) -> None:
+def test_ping_shows_versions_and_addresses(broker: Broker) -> None:
     (found,) = objects(ok("ping", "--json", "--namesrv", broker.namesrv))
     (told,) = found["brokers"]
     assert (found["healthy"], found["namesrv"], told["address"]) == (True, broker.namesrv, broker.broker)
@@ -454,7 +454,7 @@ def test_bad_line_reports_messages_sent_before_it(namesrv: str, topic: str) -> N
     assert (done.returncode, summary["sent"], summary["failed"]) == (2, 2, 1)
 
 
-def test_output_that_nobody_reads_is_no_traceback(namesrv: str) -> None:
+def test_closed_stdout_causes_no_traceback(namesrv: str) -> None:
     command = (*COMMAND, "topic", "list", "--all", "--namesrv", namesrv)
     done = subprocess.run(("sh", "-c", '"$@" | true', "sh", *command), capture_output=True, timeout=20, check=True)
     assert done.stderr == b""

@@ -174,7 +174,7 @@ async def test_queues_of_killed_busy_orderly_member_move_immediately(broker: Bro
         await process.wait()
 
 
-async def test_an_unknown_group_has_no_members_to_tell(broker: Broker) -> None:
+async def test_unknown_group_has_no_members_to_notify(broker: Broker) -> None:
     """C.2 scenario 37."""
     async with connected(broker_port(broker)) as tool:
         answer = await tool.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "nobody"})

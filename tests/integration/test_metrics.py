@@ -31,7 +31,7 @@ async def get(address: Address, path: str) -> tuple[int, bytes]:
     return int(head.split()[1]), body
 
 
-async def test_a_broker_tells_its_figures(root: Path) -> None:
+async def test_broker_serves_its_metrics(root: Path) -> None:
     async with running(root, metrics=ANYWHERE) as broker:
         assert broker.monitor is not None
         address = broker.monitor.address
@@ -110,7 +110,7 @@ async def test_failed_start_raises_one_error(root: Path) -> None:
                 pass
 
 
-async def test_a_name_server_tells_its_figures(root: Path) -> None:
+async def test_name_server_serves_its_metrics(root: Path) -> None:
     config = NameServerConfig(root=root, listen=ANYWHERE, metrics=ANYWHERE)
     async with open_name_server(config) as server:
         assert server.monitor is not None

@@ -156,7 +156,7 @@ async def test_members_of_a_broadcast_group_get_all(client: Client, namesrv: str
     assert sorted(one.bodies()) == sorted(other.bodies()) == sorted(bodies(sent))
 
 
-async def test_a_restarted_member_goes_on_where_it_ended(client: Client, namesrv: str) -> None:
+async def test_restarted_member_continues_where_it_ended(client: Client, namesrv: str) -> None:
     topic, group = await new_topic(namesrv, queues=1), fresh("group")
     with trio.fail_after(LIMIT_S):
         for _ in range(2):

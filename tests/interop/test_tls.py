@@ -176,7 +176,7 @@ async def test_our_client_uses_tls_to_apache(apache: str, authority: Authority) 
     await exchange(apache, ClientConfig(tls=TlsConfig(ca=authority.ca, cert=mine.cert, key=mine.key)))
 
 
-async def test_our_client_is_told_what_apache_wants(apache: str, authority: Authority, tmp_path: Path) -> None:
+async def test_client_error_names_tls_of_apache(apache: str, authority: Authority, tmp_path: Path) -> None:
     for tls, text in (
         (TlsConfig(ca=authority.ca), "give your certificate"),
         (TlsConfig(ca=Authority(tmp_path).ca), "give the CA that signed it"),

@@ -11,7 +11,7 @@ PAUSES_MS = st.integers(0, 20_000)
 
 
 @given(rate=st.floats(0.01, 10_000), requests=st.lists(st.tuples(PAUSES_MS, UNITS), min_size=1, max_size=50))
-def test_nobody_gets_more_than_the_rate(rate: float, requests: list[tuple[int, int]]) -> None:
+def test_rate_is_never_exceeded(rate: float, requests: list[tuple[int, int]]) -> None:
     bucket, now_ms, taken = Bucket(BURST_MS), 5_000_000, 0
     bucket.set_rate(rate)
     begin_ms = now_ms

@@ -65,7 +65,7 @@ def test_leaving_member_moves_only_its_queues(queues: set[MessageQueue], members
 
 @given(mine=QUEUES, held=QUEUES)
 @REPEATABLE
-def test_a_plan_carried_out_leaves_what_is_mine(mine: set[MessageQueue], held: set[MessageQueue]) -> None:
+def test_executed_plan_leaves_assigned_queues(mine: set[MessageQueue], held: set[MessageQueue]) -> None:
     added, removed = plan(frozenset(mine), frozenset(held))
     assert (held - removed) | added == mine
     assert not added & held

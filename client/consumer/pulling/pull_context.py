@@ -128,7 +128,7 @@ class Pause(NamedTuple):
 
 
 def pause_after(error: TriomqError, config: PullConfig, complaint_before: str) -> Pause:
-    """Decide how long to wait after a failed pull; ``complaint_before`` is the error of the pull before it, or ""."""
+    """Return the pause after a failed pull; ``complaint_before`` is the error of the previous pull, or ""."""
     complaint, delay_s = str(error).partition("\n")[0], config.pull_error_delay_s
     level = logging.INFO if error.is_logged_once else logging.WARNING
     if isinstance(error, SubscriptionNotExistError | SubscriptionNotLatestError):

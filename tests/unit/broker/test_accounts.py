@@ -97,7 +97,7 @@ async def test_changed_file_applies_completely_or_not(path: Path, caplog: pytest
 
 
 @pytest.mark.parametrize("is_missing", [True, False])
-async def test_without_accounts_nobody_may_do_anything(path: Path, is_missing: bool) -> None:
+async def test_missing_accounts_deny_everything(path: Path, is_missing: bool) -> None:
     accounts = loaded(path)
     write(path, None if is_missing else "")
     await accounts.look()

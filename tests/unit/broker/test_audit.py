@@ -75,7 +75,7 @@ def entry(event: str, account: str | None, request: str, resource: dict[str, str
     }  # fmt: skip
 
 
-def test_it_tells_who_did_what(peer: Peer) -> None:
+def test_line_names_account_and_request(peer: Peer) -> None:
     nobody = Credentials("a-mistyped-secret", "0123456789")
     serve(peer, request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
     serve(peer, request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))

@@ -79,7 +79,7 @@ def test_admin_listener_beyond_loopback_needs_protection_too(tmp_path: Path, pro
     assert config(tmp_path, admin_listen=admin, **protection).admin_listen
 
 
-def test_what_is_open_to_everybody_is_told(tmp_path: Path) -> None:
+def test_open_addresses_are_reported(tmp_path: Path) -> None:
     listener = Listener(broker=Address("0.0.0.0", 10911), namesrv=Address("10.0.0.5", 9876))
     admin, inside = Address("::", 10912), Address("127.0.0.1", 10912)
 

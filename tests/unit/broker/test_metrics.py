@@ -72,7 +72,7 @@ async def test_the_metrics_are_right(busy: Broker, clock: Clock) -> None:
     assert value("rocketmq_storage_message_reserve_time_milliseconds") == 80_000
 
 
-async def test_what_is_deleted_is_told_of_no_more(busy: Broker, peer: Peer) -> None:
+async def test_deleted_subjects_have_no_metrics(busy: Broker, peer: Peer) -> None:
     def told(found: Scrape, name: str, value: str) -> bool:
         return any((name, value) in labels for rows in found.values() for labels in rows)
 
@@ -203,7 +203,7 @@ def used_in(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["deploy/grafana/triomq.json", "deploy/prometheus/triomq.rules.yml"])
-async def test_boards_and_rules_use_what_is_told(busy: Broker, name: str) -> None:
+async def test_boards_and_rules_use_existing_metrics(busy: Broker, name: str) -> None:
     expressions = re.findall(r'"?expr"?: (.+)', (ROOT / name).read_text(encoding="utf-8"))
     used = {metric for expression in expressions for metric in used_in(expression)}
     assert len(expressions) > 10

@@ -104,7 +104,7 @@ def test_unknown_code_needs_an_account(peer: Peer) -> None:
         assert answer(peer, command) == (3, " request type 999 not supported")
 
 
-def test_the_name_servers_port_asks_nobody(broker: Broker) -> None:
+def test_name_server_port_needs_no_account(broker: Broker) -> None:
     command = request(None, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
     code, _ = answer(Peer(broker, port=Port.NAMESRV), command)
     assert code == ResponseCode.SUCCESS

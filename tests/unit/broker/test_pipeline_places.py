@@ -100,7 +100,7 @@ def test_name_server_changes_only_locally(broker: Broker) -> None:
         assert ask(broker, STRANGER, port, 216)[0] == ResponseCode.SUCCESS  # nothing is left to delete
 
 
-def test_reading_routes_is_for_everybody(broker: Broker) -> None:
+def test_every_peer_may_read_routes(broker: Broker) -> None:
     broker.topics.put(TopicConfig("T", 4, 4))
     for code in (105, 106, 206, 224, 304):
         assert ask(broker, STRANGER, Port.NAMESRV, code)[0] != ResponseCode.NO_PERMISSION

@@ -41,9 +41,7 @@ def test_clients_share_one_thread_and_instance(remote: BrokerThread) -> None:
     assert remote.broker.connected == 1
 
 
-def test_thread_start_failure_is_raised_and_blocks_nobody(
-    remote: BrokerThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thread_start_failure_is_raised_without_blocking(remote: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

@@ -129,5 +129,5 @@ def test_message_flags_are_those_of_the_table() -> None:
 @pytest.mark.parametrize(
     ("code", "name"), [(0, "SUCCESS"), (17, "TOPIC_NOT_EXIST"), (-1, "UNKNOWN"), (9999, "UNKNOWN")]
 )
-def test_code_has_name_even_if_nobody_knows_it(code: int, name: str) -> None:
+def test_unknown_code_has_a_name(code: int, name: str) -> None:
     assert code_name(code) == name

@@ -101,7 +101,7 @@ def test_second_class_for_one_code_is_programming_error() -> None:
     assert BrokerResponseError.by_code[17] is TopicNotExistError
 
 
-def test_subclass_without_code_of_its_own_replaces_nobody() -> None:
+def test_subclass_without_code_replaces_no_class() -> None:
     """Users may derive errors."""
     before = dict(BrokerResponseError.by_code)
     for base in (TopicNotExistError, BrokerResponseError, BrokerResponseError):

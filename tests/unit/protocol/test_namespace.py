@@ -56,7 +56,7 @@ def test_impossible_names_are_refused(name: str) -> None:
         Namespace(name)
 
 
-def test_header_fields_with_names_translated_and_no_others() -> None:
+def test_only_header_fields_with_names_are_translated() -> None:
     fields = {"topic": "t", "consumerGroup": "g", "a": "g", "b": "t", "c": "TBW102", "subscription": "topic", "i": "x"}
     wrapped = fields | {"topic": "T%t", "consumerGroup": "T%g", "a": "T%g", "b": "T%t"}
     assert TENANT.wrap_fields(fields) == wrapped

@@ -159,7 +159,7 @@ def test_deleting_an_unknown_topic_changes_nothing(store: MessageStore) -> None:
     assert store.reader.max_offset_in_queue("T", 0) == 1
 
 
-def test_queue_object_goes_on_after_topic_deleted(store: MessageStore) -> None:
+def test_queue_object_survives_deletion_of_topic(store: MessageStore) -> None:
     queue = store.queue("T", 0)
     arrived: list[int] = []
     queue.on_arrival = lambda queue: arrived.append(queue.max_offset)

@@ -171,7 +171,7 @@ def test_the_newest_files_stay_whatever_their_age(maker: StoreMaker) -> None:
     assert store.reader.max_offset_in_queue("T", 0) == maximum + 1
 
 
-def test_queue_whose_messages_all_gone_keeps_numbers(maker: StoreMaker) -> None:
+def test_empty_queue_keeps_its_numbers(maker: StoreMaker) -> None:
     store = maker()
     for number in range(100):  # exactly two files of units
         put(store, "Gone", body=body(number))
@@ -355,7 +355,7 @@ def test_log_begin_announced_once_and_after_queue_cleanup(maker: StoreMaker) -> 
     assert seen == [(0, True), (3 * LOG_FILE, False)]
 
 
-def test_a_follower_that_fails_is_told_again(maker: StoreMaker) -> None:
+def test_failed_follower_is_called_again(maker: StoreMaker) -> None:
     store = filled(maker, 100)
     answers = iter([StoreError("not now"), None])
 

@@ -137,7 +137,7 @@ def test_file_sizes_differing_from_directory_are_rejected(maker: StoreMaker) -> 
         maker(consume_queue_file_size_bytes=2000)
 
 
-def test_mark_of_running_store_tells_how_it_ended(tmp_path: Path) -> None:
+def test_running_mark_shows_unclean_end(tmp_path: Path) -> None:
     directory = StoreDirectory(tmp_path, FileSystem())
     assert directory.mark_running()
     assert not directory.mark_running()

@@ -133,7 +133,7 @@ async def test_nearby_due_times_are_delivered_together(
 
 
 @pytest.mark.parametrize("limit", ["_MAX_MESSAGES", "_MAX_CALLS"])
-async def test_backlog_lets_other_tasks_run(
+async def test_backlog_does_not_block_other_tasks(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(schedule_service, limit, 1)

@@ -81,7 +81,7 @@ def test_totals_and_offsets_match_the_sends(peer: Peer, clock: Clock) -> None:
     assert told["dispatchBehindBytes"] == "0"
 
 
-def test_version_and_times_are_told(peer: Peer, clock: Clock) -> None:
+def test_version_and_times_are_reported(peer: Peer, clock: Clock) -> None:
     boot_ms = clock.now_ms
     clock.now_ms += 1000 * (86_400 * 2 + 3600 * 3 + 60 * 4 + 5) + 999
     told = figures(peer)
@@ -102,7 +102,7 @@ def test_rates_are_three_numbers(peer: Peer) -> None:
     assert told["getTransferedTps"] == "5.000 5.000 5.000"
 
 
-def test_yesterday_and_today_are_told_apart(peer: Peer) -> None:
+def test_yesterday_and_today_are_counted_apart(peer: Peer) -> None:
     statistics = peer.broker.statistics
     statistics.note_day(364)
     statistics.put("T", 5, 1)
@@ -125,7 +125,7 @@ async def test_waiting_answers_are_counted_with_durability_sync(make_broker: Mak
     assert int(figures(peer)["dispatchBehindBytes"]) == peer.broker.store.commit_log.max_offset > 0
 
 
-def test_the_disk_is_told_as_a_ratio(peer: Peer) -> None:
+def test_disk_use_is_reported_as_ratio(peer: Peer) -> None:
     told = figures(peer)
     for name in ("commitLogDiskRatio", "consumeQueueDiskRatio"):
         assert re.fullmatch(r"[01]\.[0-9]{2}", told[name])

@@ -14,7 +14,7 @@ def history(seconds: int, per_second: int = 2) -> tuple[StatsHistory, dict[str, 
     return kept, counters
 
 
-def test_a_young_broker_tells_what_it_has_seen() -> None:
+def test_young_broker_reports_its_history() -> None:
     kept, counters = history(5)
     item = BrokerStatsItem(10, 2.0, 1.0)
     assert kept.data(counters, "N", "T") == BrokerStatsData(item, item, item)

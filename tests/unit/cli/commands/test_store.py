@@ -40,7 +40,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> list
     return [json.loads(line) for line in said(capsys, *words, "--json", code=code).splitlines()]
 
 
-def test_info_tells_sizes_and_queues(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_shows_sizes_and_queues(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = told(capsys, "info", "--store", str(root))
     assert found["commit_log_file_size_bytes"] == 65536
     assert found["consume_queue_file_size_bytes"] == 1000

@@ -132,7 +132,7 @@ async def test_newest_message_with_the_producers_id_wins(brokers: tuple[FakeBrok
     assert request.ext_fields["_UNIQUE_KEY_QUERY"] == "true"
 
 
-async def test_an_id_of_no_message_is_told(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
+async def test_id_without_message_is_an_error(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     with pytest.raises(QueryNotFoundError, match="name its topic"):
         await admin.message("no id")
     host, _, port = brokers[0].address.rpartition(":")

@@ -56,7 +56,7 @@ async def test_missing_route_is_reported_even_without_topic_list(fake_broker: Fa
             await instance.routes.topic_route("Order")
 
 
-async def test_routes_in_use_are_polled_and_changes_told(fake_broker: FakeBroker) -> None:
+async def test_used_routes_are_polled_and_changes_reported(fake_broker: FakeBroker) -> None:
     consumer = FakeConsumer("Topic", "%RETRY%group")
     async with ClientInstance(fake_broker.address, ClientConfig(poll_namesrv_interval_s=0.01)) as instance:
         instance.groups.add_consumer("group", consumer)
@@ -122,7 +122,9 @@ async def test_unreachable_broker_changes_no_polled_route(fake_broker: FakeBroke
     assert len(fake_broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) == 1
 
 
-async def test_failed_polls_are_logged_and_go_on(fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_polling_continues_after_logged_failure(
+    fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     config = ClientConfig(poll_namesrv_interval_s=0.01)
     async with ClientInstance(fake_broker.address, config) as instance:

@@ -73,7 +73,7 @@ async def test_offsets_are_reset_by_the_brokers_wish(fake_broker: FakeBroker, re
     assert registered.calls == [("reset", "Topic", {QUEUE: 5})]
 
 
-async def test_the_offsets_in_memory_are_told(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
+async def test_offsets_in_memory_are_reported(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
     header = GetConsumerStatusRequestHeader("Topic", "group")
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     answer = await asked(fake_broker, RemotingCommand(code, 9, ext_fields=header.encode()))

@@ -120,7 +120,7 @@ async def test_responses_match_their_requests_in_any_order(pair: Pair, nursery: 
     assert list(bodies) == [command.body for command in reversed(requests)]
 
 
-async def test_an_answer_that_nobody_waits_for_is_dropped(pair: Pair, nursery: trio.Nursery) -> None:
+async def test_answer_without_waiter_is_dropped(pair: Pair, nursery: trio.Nursery) -> None:
     answers: list[RemotingCommand] = []
     nursery.start_soon(collect, answers, pair.request)
     request = await pair.peer.next_command()

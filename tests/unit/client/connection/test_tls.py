@@ -70,7 +70,7 @@ async def test_server_is_trusted_by_signature_and_name(
 
 
 @pytest.mark.parametrize("answer", [b"", b"\0\0\0\x10plain", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-async def test_a_peer_without_tls_is_told(answer: bytes, nursery: trio.Nursery) -> None:
+async def test_peer_without_tls_gets_clear_error(answer: bytes, nursery: trio.Nursery) -> None:
     async def serve(stream: trio.SocketStream) -> None:
         await stream.receive_some()
         if answer:

@@ -54,7 +54,7 @@ class Notes(ConsumeHook):
         (ConsumeStatus.RECONSUME_LATER, True, ConsumeReturnType.FAILED),
     ],
 )
-async def test_hooks_are_told_how_the_handler_ended(result: object, orderly: bool, expected: ConsumeReturnType) -> None:
+async def test_hooks_receive_outcome_of_handler(result: object, orderly: bool, expected: ConsumeReturnType) -> None:
     notes = Notes()
     plain = with_hooks(Handler(lambda _message: result, False, False), [notes], "G", 900, orderly=orderly)
     assert plain.function(make_message(4)) is result
@@ -195,7 +195,7 @@ class Callable:
     async def method(self, _message: MessageExt) -> None: ...
 
 
-def test_coroutine_functions_are_told_from_plain_ones() -> None:
+def test_coroutine_functions_are_recognised() -> None:
     assert Handler.of(on_message, None).is_async
     assert Handler.of(partial(on_message), None).is_async
     assert Handler.of(Callable(), None).is_async

@@ -140,9 +140,7 @@ async def test_bounds_include_queues_that_are_read_only(
     assert len(cluster_with_messages.requests) == 3
 
 
-async def test_bounds_tell_which_broker_did_not_answer(
-    cluster_with_messages: FakeCluster, instance: ClientInstance
-) -> None:
+async def test_bounds_name_the_unreachable_broker(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
     async with PullConsumer("G", instance=instance) as consumer:
         cluster_with_messages.down = True
         bounds = await consumer.bounds("T")
@@ -163,7 +161,7 @@ both_kinds = pytest.mark.parametrize("kind", [PullConsumer, LitePullConsumer])
 
 
 @both_kinds
-async def test_a_change_of_the_queues_is_told(
+async def test_change_of_queues_is_reported(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, kind: type[QueueQueries]
 ) -> None:
     two = cluster.add_topic("T", 2)

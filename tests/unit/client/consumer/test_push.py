@@ -178,7 +178,7 @@ async def test_blocked_handler_pauses_pulling_at_a_thousand_messages(
         assert len(gate.begun) == 3_000
 
 
-async def test_blocked_message_lets_only_two_thousand_others_pass(
+async def test_blocked_message_holds_after_two_thousand_others(
     autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
 ) -> None:
     """C.2 scenario 46."""

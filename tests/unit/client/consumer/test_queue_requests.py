@@ -113,7 +113,7 @@ async def test_broker_unreachable_for_bounds_is_looked_up_again(cluster: FakeClu
 
 
 @pytest.mark.parametrize("status", list(PullStatus))
-async def test_each_pull_status_is_told(cluster: FakeCluster, requests: QueueRequests, status: PullStatus) -> None:
+async def test_each_pull_status_is_answered(cluster: FakeCluster, requests: QueueRequests, status: PullStatus) -> None:
     cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: pull_answer(
         command, status.value, 9, min_offset=3, max_offset=20
     )

@@ -232,7 +232,7 @@ async def test_waiter_ends_when_another_task_leaves(
     assert len(told) == 1
 
 
-async def test_who_waits_goes_on_where_another_task_seeks(
+async def test_waiting_poll_follows_seek_of_another_task(
     cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
 ) -> None:
     fill(cluster, topic, 100)

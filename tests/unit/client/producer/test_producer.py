@@ -50,7 +50,7 @@ async def producer(fake_broker: FakeBroker) -> AsyncGenerator[Producer, None]:
         yield made
 
 
-async def test_a_send_tells_where_the_message_was_stored(fake_broker: FakeBroker, producer: Producer) -> None:
+async def test_send_result_has_place_of_message(fake_broker: FakeBroker, producer: Producer) -> None:
     result = await producer.send(
         Message("Topic", b"body", tags="TagA", keys=["k1", "k2"], properties={"a": "ü"}, flag=7)
     )
@@ -268,7 +268,7 @@ async def test_a_oneway_send_does_not_wait(fake_broker: FakeBroker, producer: Pr
     assert zlib.decompress(request.body) == b"x" * 100_000
 
 
-async def test_a_failed_batch_tells_how_much_is_stored(fake_broker: FakeBroker) -> None:
+async def test_failed_batch_reports_stored_messages(fake_broker: FakeBroker) -> None:
     count = 0
 
     def fail_third(command: RemotingCommand) -> RemotingCommand:

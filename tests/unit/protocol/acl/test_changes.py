@@ -66,7 +66,7 @@ def test_what_could_not_read_again_not_written(fields: dict[str, str], reason: s
     assert "short1" not in str(caught.value)
 
 
-def test_changes_of_what_is_not_there_are_errors() -> None:
+def test_changes_of_missing_entries_are_errors() -> None:
     with pytest.raises(ConfigError, match="there is no account nobody"):
         delete_account(FILE, "nobody")
     with pytest.raises(ConfigError, match="address pattern"):
@@ -75,7 +75,7 @@ def test_changes_of_what_is_not_there_are_errors() -> None:
         set_white_addresses("[]", [])
 
 
-def test_no_secret_is_told() -> None:
+def test_no_secret_is_shown() -> None:
     assert public_accounts([FILE]) == {
         "globalWhiteAddrs": ["10.0.0.*"],
         "plainAccessConfigs": [

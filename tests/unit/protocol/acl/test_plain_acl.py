@@ -74,7 +74,7 @@ def test_a_tab_that_snakeyaml_refuses_is_named(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "# nobody\n", "---\n", "accounts:\n", "accounts: []\nglobalWhiteRemoteAddresses:"]
 )
-def test_an_empty_file_lets_nobody_in(text: str) -> None:
+def test_empty_file_admits_no_one(text: str) -> None:
     rules = read_rules(text)
     assert not rules.accounts
     assert not rules.white
@@ -117,7 +117,7 @@ def account(more: str = "", key: str = "somebody", secret: str = "secret-42") ->
         (account() + "\n- {accessKey: somebody, secretKey: secret-43}", "line 5: accessKey somebody is given twice"),
     ],
 )
-def test_mistake_told_with_line_and_without_secrets(text: str, reason: str) -> None:
+def test_mistake_is_reported_by_line_without_secrets(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_rules(text)
     assert str(caught.value).startswith(reason)

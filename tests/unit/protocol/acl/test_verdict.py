@@ -154,7 +154,7 @@ def test_request_without_resource_is_denied(code: int, fields: dict[str, str], b
 
 
 @pytest.mark.parametrize("code", [34, 41, 46])
-def test_body_that_cannot_be_read_lets_nobody_pass(code: int) -> None:
+def test_unreadable_body_is_denied(code: int) -> None:
     with pytest.raises(ProtocolError):
         check(STRICT, CATALOGUE[code], request(code, {}, b"{", "the-admin"), FAR)
 

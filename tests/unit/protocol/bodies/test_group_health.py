@@ -31,7 +31,7 @@ def test_ids_that_stand_more_than_once_are_duplicates() -> None:
     assert duplicates([]) == ()
 
 
-def test_differences_of_any_number_are_told_briefly() -> None:
+def test_many_differences_are_reported_briefly() -> None:
     topics = [f"T{number:04}" for number in range(1000)]
     members = [
         (f"m{name}", [SubscriptionData(topic=topic, sub_string=f"{name} {'x' * 5000}") for topic in topics])
@@ -43,7 +43,7 @@ def test_differences_of_any_number_are_told_briefly() -> None:
     assert len(str(found[0])) < 200_000
 
 
-def test_a_difference_tells_who_wants_what() -> None:
+def test_difference_names_members_and_subscriptions() -> None:
     members = [("m1", tags("A || B")), ("m3", tags("A")), ("m2", tags("A || B")), ("m4", [])]
     (difference,) = subscription_differences(members)
     assert difference.topic == "T"

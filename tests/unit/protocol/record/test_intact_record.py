@@ -164,7 +164,7 @@ def test_a_walk_over_any_bytes_ends(content: bytes, at: int, check_crc: bool) ->
 
 
 @given(files(hosts=st.just(bytes(8)), least_body=1), st.integers(0, 1000), st.integers(0, 6))
-def test_walk_begins_and_stops_where_it_is_told(file: bytes, stop: int, skipped: int) -> None:
+def test_walk_keeps_to_its_bounds(file: bytes, stop: int, skipped: int) -> None:
     records = checked(file, check_crc=True)
     begin = sum(each.size for each in records[:skipped])
     wanted = [each for each in records[skipped:] if each.physical_offset - START < stop]

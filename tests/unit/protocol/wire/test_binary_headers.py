@@ -56,7 +56,7 @@ def test_binary_of_two_equal_names_last_one_wins() -> None:
 
 
 @pytest.mark.parametrize("language", [14, 77, 255])
-def test_binary_language_that_nobody_knows_is_accepted(language: int) -> None:
+def test_unknown_binary_language_is_accepted(language: int) -> None:
     assert decode(binary(language=language), ROCKETMQ).language == UNKNOWN_LANGUAGE
 
 

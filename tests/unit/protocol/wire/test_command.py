@@ -235,7 +235,7 @@ def test_commands_made_without_fields_do_not_share_them() -> None:
         (RemotingCommand(17, 5, 1, remark="no route"), "<response code=17 opaque=5 ext={} remark='no route'"),
     ],
 )
-def test_repr_tells_kind_code_and_remark(command: RemotingCommand, start: str) -> None:
+def test_repr_has_kind_code_and_remark(command: RemotingCommand, start: str) -> None:
     assert repr(command).startswith(start)
     assert repr(command).endswith("body=0 bytes>")
 

@@ -80,7 +80,7 @@ def test_account_is_read_as_apaches_tools_have_it(text: str, account: Credential
         ("accessKey: hush\nsecretKey:", "no secretKey;"),
     ],
 )
-def test_what_missing_told_without_what_there(text: str, missing: str) -> None:
+def test_missing_part_is_named_without_secrets(text: str, missing: str) -> None:
     with pytest.raises(ConfigError, match=missing) as caught:
         parse_credentials(text)
     assert "hush" not in str(caught.value)

@@ -132,7 +132,7 @@ def test_a_range_is_read_exactly(queue: FakeQueue) -> None:
     assert queue.open_readers == 0
 
 
-def test_a_reader_that_is_closed_early_lets_go(queue: FakeQueue) -> None:
+def test_reader_closed_early_is_closed(queue: FakeQueue) -> None:
     """Scenario 12."""
     found = cast("Any", batches())
     next(found)

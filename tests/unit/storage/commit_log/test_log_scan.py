@@ -115,7 +115,7 @@ def test_a_log_without_files_has_nothing_to_walk(store: MessageStore) -> None:
     assert (scan.end, scan.records, scan.store_timestamp) == (0, 0, 0)
 
 
-def test_a_long_walk_is_told_every_three_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_walk_reports_progress_every_three_seconds(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "triomq.storage.commit_log.log_scan")
     now = [100.0]
     progress = ProgressLog(lambda: now[0])
@@ -187,7 +187,7 @@ def test_an_empty_log_has_nothing(maker: StoreMaker) -> None:
     assert walked(root) == ([], [])
 
 
-def test_progress_is_told(maker: StoreMaker) -> None:
+def test_progress_is_reported(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=64 * 1024**2)
     for number in range(9):
         put(store, body=bytes(4 * 1024**2 - number))

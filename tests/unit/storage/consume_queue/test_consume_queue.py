@@ -138,7 +138,7 @@ def test_lost_messages_keep_their_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 1023, 1025, 2047, 2049, 3500])
-def test_many_lost_messages_what_they_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_many_lost_messages_share_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("triomq.storage.consume_queue.consume_queue._LOST_AT_ONCE", 1024)
     files = MappedFileQueue(
         FileSystem(), tmp_path / "q", 100_000, reserve_step_bytes=4096, scratch=tmp_path / "scratch"

@@ -58,7 +58,7 @@ def test_holes_are_no_data(tmp_path: Path) -> None:
     assert list(FILES.data_ranges(file, 900_000, 1024 * 1024)) == []
 
 
-def test_reading_leaves_hole_behind_what_is_read_hole(tmp_path: Path) -> None:
+def test_reading_fills_no_holes(tmp_path: Path) -> None:
     """Else the next start would have to search it for units."""
     file = FILES.create_file(tmp_path / "scratch", 1024 * 1024, tmp_path / "0")
     FILES.reserve(file, 0, 1024 * 1024)
@@ -128,7 +128,7 @@ def test_used_space_is_rounded_up_as_in_rocketmq() -> None:
     assert DiskSpace(used_bytes=901, available_bytes=99).used_percent == 91
 
 
-def test_file_system_that_tells_no_size_never_full() -> None:
+def test_file_system_of_unknown_size_is_never_full() -> None:
     """A ramfs, or a tmpfs with ``size=0``."""
     assert DiskSpace(used_bytes=0, available_bytes=0).used_percent == 0
 
@@ -219,7 +219,7 @@ def test_small_files_are_written_and_read(tmp_path: Path) -> None:
     assert FILES.read_head(tmp_path / "small", 2) == b"ab"
 
 
-def test_kernel_told_whether_pages_read_in_order(tmp_path: Path) -> None:
+def test_kernel_gets_read_order_advice(tmp_path: Path) -> None:
     map_ = FILES.map_file(FILES.create_file(tmp_path / "0", 5000, tmp_path / "1"), 5000)
     assert mapped_without_read_ahead(tmp_path) == set()
     FILES.expect_order(map_, in_order=False)

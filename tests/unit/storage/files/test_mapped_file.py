@@ -34,7 +34,7 @@ def test_new_file_takes_no_disk_space_before_reserved(tmp_path: Path) -> None:
     assert disk_bytes(file) >= 64 * 1024
 
 
-def test_reserving_what_is_reserved_asks_nobody(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_reserved_range_is_not_reserved_again(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     file.reserve(10, 4096)
     calls = len(faulty.calls)

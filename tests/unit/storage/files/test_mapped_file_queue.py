@@ -39,7 +39,7 @@ def test_a_position_is_found_in_its_file(tmp_path: Path) -> None:
     assert files.file_at(-1) is None
 
 
-def test_loaded_files_have_what_was_written(tmp_path: Path) -> None:
+def test_loaded_files_keep_their_units(tmp_path: Path) -> None:
     written = sequence(tmp_path)
     written.create_next(0).map[:3] = b"abc"
     written.create_next(0)
@@ -100,7 +100,7 @@ def test_good_directory_gives_starts_of_its_files(tmp_path: Path) -> None:
     assert check_directory(tmp_path / "none", [], 100) == ([], [], [])
 
 
-def test_empty_files_at_end_told_apart_and_deleted(tmp_path: Path) -> None:
+def test_empty_files_at_end_are_deleted(tmp_path: Path) -> None:
     files = sequence(tmp_path)
     files.create_next(0)
     for start in (100, 200):

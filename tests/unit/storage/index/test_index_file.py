@@ -181,7 +181,7 @@ def test_no_unit_is_written_where_disk_refuses_space(tmp_path: Path, faulty: Fau
     assert find(file, 1) == [0]
 
 
-def test_file_that_cannot_opened_told_with_path(tmp_path: Path, faulty: FaultyFileSystem) -> None:
+def test_unreadable_file_error_has_its_path(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     path = make(tmp_path).path
     file = open_index_file(faulty, SMALL, path, SMALL.file_size)
     faulty.code = errno.EMFILE

@@ -112,7 +112,7 @@ def test_no_more_records_are_read_than_asked_for(store: MessageStore) -> None:
     assert KeyReader(store.commit_log).read(batch.end, places[4].physical_offset, 9).end == places[4].physical_offset
 
 
-def test_place_without_record_costs_itself_and_is_told(maker: StoreMaker) -> None:
+def test_place_without_record_is_skipped_and_reported(maker: StoreMaker) -> None:
     store = maker()
     places = [put(store, "T", body=bytes(20_000), properties=b"KEYS\x01k") for _ in range(5)]
     overwrite(store.config.root / "commitlog" / f"{0:020d}", places[1].physical_offset + 4, b"ruin")

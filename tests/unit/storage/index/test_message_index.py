@@ -154,7 +154,7 @@ def test_sync_durability_indexes_no_unflushed_messages(maker: StoreMaker) -> Non
     assert matches(store, "T", "a").offsets == [0]
 
 
-def test_closing_and_opening_goes_on_where_index_ends(maker: StoreMaker) -> None:
+def test_reopened_index_continues_at_its_end(maker: StoreMaker) -> None:
     whole = filled(maker)
     index_all(whole)
     wanted = contents(whole.config.root)
@@ -459,7 +459,7 @@ def test_close_syncs_all_files_that_were_made_again(maker: StoreMaker, faulty: F
     assert synced.issuperset(names(store.config.root)[1:])
 
 
-def test_full_file_that_cannot_opened_flushed_later(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_unopenable_full_file_is_flushed_later(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = filled(maker, file_system=faulty)
     index_all(store)
     log_plan = store.flush_plan()
@@ -498,7 +498,7 @@ def test_files_that_none_of_index_left_alone(maker: StoreMaker) -> None:
     assert strange.read_bytes() == b"mine"
 
 
-def test_damage_that_search_meets_told_and_made_good(maker: StoreMaker, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_met_by_search_is_reported_and_mended(maker: StoreMaker, caplog: pytest.LogCaptureFixture) -> None:
     store = filled(maker)
     index_all(store)
     wanted = contents(store.config.root)
@@ -606,7 +606,7 @@ def test_impossible_sizes_are_refused(maker: StoreMaker, slots: int, units: int)
         maker(index_slots=slots, index_units=units)
 
 
-def test_message_with_very_many_keys_holds_nobody_up(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_with_many_keys_delays_no_other(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step indexes a few hundred of them, and they are looked for once."""
     store = maker(index_units=10_000)
     put_keys(store, *[f"{number:x}" for number in range(5000)])

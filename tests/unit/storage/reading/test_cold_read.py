@@ -92,7 +92,7 @@ def test_known_distant_windows_suffice_for_a_read(maker: StoreMaker, monkeypatch
     assert cold.find(queue, 0, count, None) == []
 
 
-def test_record_in_unknown_window_checked_among_known_ones(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_in_unknown_window_is_checked(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     store, queue, count = in_windows(maker, monkeypatch)
     memory = Memory()
     cold = reads(store, memory)
@@ -313,7 +313,7 @@ def test_the_kernel_knows_what_is_in_memory(tmp_path: Path) -> None:
     files.read_ahead(file, 0, 4096)
 
 
-def test_what_cannot_asked_for_counts_as_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_page_counts_as_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.files.file_system._mincore", lambda *_: -1)
     assert FileSystem().is_resident(mmap.mmap(-1, 4096), 0, 4096)
 

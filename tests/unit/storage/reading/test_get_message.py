@@ -31,7 +31,7 @@ def overwrite(queue: ConsumeQueue, queue_offset: int, unit: tuple[int, int, int]
     UNIT.pack_into(file.map, queue_offset * 20 - file.start, *unit)
 
 
-def test_every_offset_outside_says_where_to_go_on(store: MessageStore) -> None:
+def test_offset_outside_queue_gets_next_offset(store: MessageStore) -> None:
     queue = store.queue("T", 0)
     assert outcome(store.reader.get_message(queue, 5, 32)) == (GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
     for _ in range(3):

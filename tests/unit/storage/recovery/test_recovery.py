@@ -304,7 +304,7 @@ def test_a_log_of_zeros_is_an_empty_log(maker: StoreMaker) -> None:
     assert put(again).physical_offset == 0
 
 
-def test_progress_is_told_while_long_log_is_read(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_logged_during_long_read(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 50_000)
     store = filled(maker)
     told: list[tuple[int, int]] = []

@@ -398,7 +398,7 @@ def test_index_units_of_lost_messages_are_no_problem(maker: StoreMaker) -> None:
     assert checked(root).problems == []
 
 
-def test_damaged_table_is_told_before_log_is_read(root: Path) -> None:
+def test_damaged_table_is_reported_before_recovery(root: Path) -> None:
     (root / "config").mkdir(exist_ok=True)
     (root / "config" / "topics.json").write_text("{")
     read: list[int] = []

@@ -163,7 +163,7 @@ def test_members_before_disconnect_count_until_back_or_timeout() -> None:
     assert not membership.missing("T", "one", ["a"], 101)  # and it is believed from then on
 
 
-def test_nobody_is_waited_for_once_all_are_back() -> None:
+def test_return_of_all_members_ends_the_wait() -> None:
     membership = known()
     membership.broker_lost("one")
     assert membership.missing("T", "one", ["a"], 100) == {"b"}
@@ -178,7 +178,7 @@ def test_the_other_brokers_of_a_topic_are_believed() -> None:
     assert membership.missing("T", "one", [], 100) == {"b"}
 
 
-def test_who_comes_new_waits_for_nobody() -> None:
+def test_new_member_does_not_wait() -> None:
     membership = Membership()
     membership.broker_lost("one")
     assert not membership.missing("T", "one", ["a"], 0)

@@ -102,7 +102,7 @@ async def test_first_of_many_messages_in_a_millisecond(cluster: FakeCluster, req
     assert await find(requests, ms(3), queue) == {queue: 51}
 
 
-async def test_a_stored_zero_is_told_from_none(cluster: FakeCluster, requests: QueueRequests) -> None:
+async def test_stored_zero_differs_from_none(cluster: FakeCluster, requests: QueueRequests) -> None:
     first, second = cluster.add_topic("T", 2)
     cluster.zero_if_none = True
     cluster.send(first, b"a", b"b")

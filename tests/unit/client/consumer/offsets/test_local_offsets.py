@@ -196,6 +196,6 @@ async def test_unwritable_offset_file_is_logged_once(
     assert saved(folder) == {ONE: 2}
 
 
-async def test_brokers_are_told_nothing(store: OffsetStore, autojump_clock: MockClock) -> None:
+async def test_local_offsets_are_not_sent_to_brokers(store: OffsetStore, autojump_clock: MockClock) -> None:
     store.update(ONE, QueueOffset(4), increase_only=True)
     assert (store.for_pull(ONE), store.is_exact(ONE)) == (None, True)

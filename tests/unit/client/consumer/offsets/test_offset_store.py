@@ -134,14 +134,14 @@ async def test_late_write_after_set_aside_is_the_members(
     assert cluster.committed["G", queue] == 9
 
 
-async def test_progress_that_the_broker_lost_is_told_again(
+async def test_progress_lost_by_broker_is_committed_again(
     autojump_clock: MockClock,
     cluster: FakeCluster,
     requests: QueueRequests,
     queues: tuple[MessageQueue, ...],
     nursery: trio.Nursery,
 ) -> None:
-    """A broker that says QUERY_NOT_FOUND lost it; the last thing known here is not that nothing is stored."""
+    """A broker that answers QUERY_NOT_FOUND has lost the offset, although the client committed it."""
     store, queue = RemoteOffsetStore(requests), queues[0]
     store.update(queue, QueueOffset(5), increase_only=True)
     store.for_pull(queue)

@@ -220,7 +220,7 @@ def test_no_process_survives_a_killed_parent(tmp_path: Path) -> None:
         assert ended
 
 
-def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+def test_script_without_main_guard_gets_advice(tmp_path: Path) -> None:
     with start(tmp_path, "pass", "trio.run(main)\n") as script:
         _, stderr = script.communicate(timeout=30)
     assert script.returncode == 1

@@ -112,7 +112,7 @@ async def test_pull_failure_and_recovery_are_each_logged_once(
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
-async def test_a_broker_that_forgot_the_subscription_is_told(
+async def test_subscription_is_sent_to_broker_that_forgot_it(
     autojump_clock: MockClock, bench: Bench, code: int
 ) -> None:
     bench.cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply(code)
@@ -184,7 +184,7 @@ async def test_giving_up_before_the_loop_runs_is_possible(autojump_clock: MockCl
     assert not bench.pulls
 
 
-async def test_statistics_tell_lag_and_pulls(autojump_clock: MockClock, bench: Bench) -> None:
+async def test_statistics_have_lag_and_pulls(autojump_clock: MockClock, bench: Bench) -> None:
     bench.cluster.send(bench.queue, *[b"x"] * 10)
     async with bench.pulling() as loop:
         await wait_all_tasks_blocked()
