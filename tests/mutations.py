@@ -1,7 +1,7 @@
 """``python -m tests.mutations``: changes one line of the product at a time, and checks that a test fails.
 
     python -m tests.mutations --pick 60 --seed 37    choose mutations, spread over the rooms by size
-    python -m tests.mutations --run                  try those of mutations.json; exit code 1 if one newly survives
+    python -m tests.mutations --run [FOLDER...]      try those of mutations.json; exit code 1 if one newly survives
 
 ``mutations.json`` holds each mutation as its file, the line before and after, and whether it survived when it was
 chosen.  A line that moved is found by its text.  If a line was rewritten, edit its entry so that it changes the same
@@ -139,8 +139,8 @@ def failures(copy: Path, suite: list[str]) -> list[str]:
     return re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE) or suite if done.returncode else []
 
 
-def run() -> int:
-    """Try the mutations of the list; return the exit code."""
+def run(folders: tuple[str, ...]) -> int:
+    """Try the mutations of the list that are in ``folders``; return the exit code."""
     entries = json.loads(LIST.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="triomq-mutations-") as folder:
         copy = Path(folder, "copy")
@@ -148,6 +148,8 @@ def run() -> int:
         shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
         worse = 0
         for number, entry in enumerate(entries, 1):
+            if not entry["file"].startswith(folders):
+                continue
             survived = survives(copy, entry["file"], entry["line"], entry["mutated"])
             is_worse = survived and not entry.get("survived", survived)
             worse += is_worse
@@ -164,11 +166,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--pick", type=int, metavar="COUNT", help="choose mutations and write the list")
     parser.add_argument("--seed", type=int, default=37)
-    parser.add_argument("--run", action="store_true", help="try the mutations of the list")
+    parser.add_argument("--run", nargs="*", metavar="FOLDER", help="try the mutations of the list (default: all)")
     options = parser.parse_args()
     if options.pick:
         LIST.write_text(json.dumps(pick(options.pick, options.seed), indent=1) + "\n", encoding="utf-8")
-    return run() if options.run else 0
+    return 0 if options.run is None else run(tuple(options.run) or ("",))
 
 
 if __name__ == "__main__":
