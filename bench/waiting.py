@@ -19,9 +19,9 @@ from bench.report import latencies_ms, print_table, text_of, write_json
 from triomq.client import Admin, Message, MessageQueue, Producer
 from triomq.protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import TriomqError
+from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.record.record import decode_records
 from triomq.protocol.requests.messages import PullMessageRequestHeader
-from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import Frame, FrameSplitter
 

@@ -15,6 +15,7 @@ from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import QueryCorrectionOffsetBody
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
+from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.names import validate_group
 from triomq.protocol.requests.offsets import (
     CloneGroupOffsetRequestHeader,
@@ -26,7 +27,6 @@ from triomq.protocol.requests.offsets import (
     TimestampResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PAUSE, Work

@@ -15,6 +15,7 @@ from triomq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueu
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ProtocolError, RefusedError
 from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record.record import decode_record
 from triomq.protocol.requests.messages import (
     QueryMessageRequestHeader,
@@ -22,7 +23,6 @@ from triomq.protocol.requests.messages import (
     ViewMessageRequestHeader,
 )
 from triomq.protocol.requests.offsets import QueryConsumeQueueRequestHeader
-from triomq.protocol.units import PhysicalOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.index.index_file import NO_OFFSET
 from triomq.storage.index.message_index import MAX_MATCHES

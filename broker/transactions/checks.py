@@ -28,6 +28,7 @@ from triomq.broker.work import Worker
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.event_log import EventLog
+from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.names import CHECK_MAX_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import offset_message_id
@@ -35,7 +36,6 @@ from triomq.protocol.record.properties import PropertyName, get_property
 from triomq.protocol.record.record import encode_record
 from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader
 from triomq.protocol.transactions import checks_of, properties_of_copy
-from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.transactions.checks")

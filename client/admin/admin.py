@@ -46,12 +46,11 @@ from triomq.protocol.errors import (
     ConsumerNotOnlineError,
     NoRouteError,
 )
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import validate_group, validate_topic
 from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader
 from triomq.protocol.requests.offsets import ResetOffsetRequestHeader
 from triomq.protocol.requests.topics import TopicRequestHeader
-from triomq.protocol.units import QueueOffset
 
 _BEGIN: Final = 0
 _END: Final = -1  # means the end of the queue in request 222

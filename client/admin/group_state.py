@@ -50,11 +50,10 @@ from triomq.protocol.errors import (
 )
 from triomq.protocol.filters.filter_types import TAG
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
 from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader
 from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader
-from triomq.protocol.units import QueueOffset, Timestamp
 
 #: Limit for the answer of a member; brokers give up after 10 s.
 _ANSWER_S: Final = 5.0

@@ -39,13 +39,12 @@ from triomq.protocol.errors import (
     QueryNotFoundError,
     TriomqError,
 )
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.record.record import decode_record, decode_records
 from triomq.protocol.requests.messages import QueryMessageRequestHeader, ViewMessageRequestHeader
 from triomq.protocol.typed import checked
-from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.headers import Header
 

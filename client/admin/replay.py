@@ -30,11 +30,10 @@ from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import REMOTE_ERRORS, ClientError, ConfigError, NoRouteError
 from triomq.protocol.filters.filter_types import EVERYTHING, MessageFilter, parse_filter
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
 from triomq.protocol.names import RETRY_PREFIX, retry_topic
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName, encode_properties
-from triomq.protocol.units import QueueOffset, Timestamp
 
 _BATCH: Final = 32
 _BATCH_BYTES: Final = 1024**2

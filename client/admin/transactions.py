@@ -14,13 +14,12 @@ from triomq.client.nursery import in_parallel
 from triomq.client.producer.transaction import TransactionState
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientError, NoRouteError
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, PhysicalOffset, QueueOffset
 from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.requests.messages import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
 from triomq.protocol.transactions import Replay, checks_of, settled_offsets
-from triomq.protocol.units import PhysicalOffset, QueueOffset
 
 _BATCH: Final = 32
 

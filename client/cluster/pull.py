@@ -10,12 +10,11 @@ from typing import Final, NamedTuple
 
 from triomq.protocol.codes import PullSysFlag, ResponseCode
 from triomq.protocol.filters.filter_types import TAG, MessageFilter, filter_type
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.requests.messages import PullMessageRequestHeader
-from triomq.protocol.units import QueueOffset
 
 _COMMIT: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)

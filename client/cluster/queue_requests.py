@@ -34,7 +34,7 @@ from triomq.protocol.errors import (
 )
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.filters.filter_types import TAG
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
 from triomq.protocol.record.record import decode_records
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader
@@ -48,7 +48,6 @@ from triomq.protocol.requests.offsets import (
     UpdateConsumerOffsetRequestHeader,
 )
 from triomq.protocol.requests.topics import TopicRequestHeader
-from triomq.protocol.units import QueueOffset, Timestamp
 from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.client.cluster.queue_requests")

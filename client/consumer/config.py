@@ -13,9 +13,8 @@ from typing import Final, Literal, Self, TypeAlias, TypeVar
 
 from triomq.protocol.bodies.client import ConsumeFromWhere
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
 from triomq.protocol.typed import check_fields
-from triomq.protocol.units import QueueOffset, Timestamp
 
 #: Delay level of a message sent back whose handler gave none: the broker decides by the number of failures.
 BROKER_DECIDES: Final = 0

@@ -30,11 +30,10 @@ from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError
 from triomq.protocol.filters.filter_types import FilterExpression, filter_of
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import validate_group, validate_topic
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.typed import checked
-from triomq.protocol.units import QueueOffset
 
 ToCommit: TypeAlias = Mapping[MessageQueue, int] | Iterable[MessageQueue] | None
 """Offsets to commit, or queues whose polled messages are committed; ``None``: all queues held."""

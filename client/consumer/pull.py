@@ -28,11 +28,10 @@ from triomq.protocol.bodies.statistics import TopicOffset
 from triomq.protocol.errors import REMOTE_ERRORS, ClientClosedError, ClientError, ConfigError, TriomqError
 from triomq.protocol.filters.filter_types import FilterExpression, filter_of
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
 from triomq.protocol.names import validate_group, validate_topic
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.typed import checked
-from triomq.protocol.units import QueueOffset, Timestamp
 
 #: Every broker of RocketMQ has this group for its tools.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"

@@ -23,9 +23,8 @@ from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.errors import REMOTE_ERRORS, ClientClosedError, ConfigError, TriomqError
 from triomq.protocol.filters.filter_types import EVERYTHING, FilterExpression, filter_of
 from triomq.protocol.filters.tags import SUBSCRIBE_ALL
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import validate_group
-from triomq.protocol.units import QueueOffset
 
 #: After this many answers as long as asked, ask for more again; each time that fails, the number doubles.
 _FULL_ANSWERS_TO_GROW: Final = 32

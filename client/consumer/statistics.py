@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from triomq.protocol.bodies.client import ConsumeStatus
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 
 SAMPLE_INTERVAL_S: Final = 10.0
 _SAMPLES: Final = 7  # one minute

@@ -23,12 +23,12 @@ from triomq.client.producer.producer import Producer
 from triomq.client.producer.send_result import STATUS_BY_CODE, SendResult, SendStatus
 from triomq.protocol.codes import MessageSysFlag, RequestCode
 from triomq.protocol.errors import REMOTE_ERRORS, ClientError, MessageIllegalError, WrongTypeError
+from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_group
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 from triomq.protocol.typed import check_callable, checked
-from triomq.protocol.units import PhysicalOffset, QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.producer.transaction")
 

@@ -6,7 +6,7 @@ Source: ConsumeQueue.java; store.md 3.1 and 3.5.
 from struct import Struct
 from typing import Final, NamedTuple
 
-from triomq.protocol.units import PhysicalOffset
+from triomq.protocol.message_queue import PhysicalOffset
 
 UNIT: Final = Struct(">qiq")
 """Physical offset, size of the record, tags code; ``UNIT.iter_unpack`` reads many at once."""

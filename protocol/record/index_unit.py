@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from triomq.protocol.java import java_hash
-from triomq.protocol.units import PhysicalOffset
+from triomq.protocol.message_queue import PhysicalOffset
 
 HEADER: Final = Struct(">qqqqii")
 """The fields of ``IndexHeader``."""

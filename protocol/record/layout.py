@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import IPV4_HOST_LENGTH, IPV6_HOST_LENGTH
-from triomq.protocol.units import PhysicalOffset, QueueOffset
+from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 
 MESSAGE_MAGIC: Final = -626843481  # 0xDAA320A7
 BLANK_MAGIC: Final = -875286124  # 0xCBD43194

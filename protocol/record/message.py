@@ -13,12 +13,12 @@ from typing import Any, Final
 from triomq.protocol.errors import ClientError, MessageIllegalError, MessageTypeError
 from triomq.protocol.host import format_host
 from triomq.protocol.java import BLANKS
+from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES, decompress
 from triomq.protocol.record.layout import Head
 from triomq.protocol.record.message_id import offset_message_id
 from triomq.protocol.record.properties import PropertyName, decode_properties, get_property
 from triomq.protocol.typed import check_fields
-from triomq.protocol.units import PhysicalOffset, QueueOffset
 
 _COMPRESSED: Final = 1
 #: A decompressed body above this is not kept: 64 messages of an answer could become gigabytes.

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self
 
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import IPV4_HOST_LENGTH, IPV6_HOST_LENGTH, decode_host
-from triomq.protocol.units import PhysicalOffset
+from triomq.protocol.message_queue import PhysicalOffset
 
 _OFFSET: Final = Struct(">q")
 _ID_LENGTHS: Final = frozenset((2 * (IPV4_HOST_LENGTH + 8), 2 * (IPV6_HOST_LENGTH + 8)))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.java import tags_code
+from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.record.layout import (
     BLANK_HEAD,
     BLANK_MAGIC,
@@ -33,7 +34,6 @@ from triomq.protocol.record.layout import (
 )
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName, get_property
-from triomq.protocol.units import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
     from mmap import mmap

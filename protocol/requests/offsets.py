@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.wire.headers import Header, Int32, Resource, Wire
 
 

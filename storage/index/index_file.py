@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import IndexDamagedError
+from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record.index_unit import HEADER, SLOT_SIZE, UNIT, UNIT_SIZE, IndexHeader, IndexUnit
-from triomq.protocol.units import PhysicalOffset
 from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.reading.cold_read import PAUSE, ColdRange, Work

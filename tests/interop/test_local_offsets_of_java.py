@@ -7,8 +7,7 @@ import pytest
 
 from tests.interop.kit_driver import java_classpath, run
 from triomq.client.consumer.offsets.local_offsets import OffsetsFile
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 

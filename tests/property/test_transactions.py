@@ -19,12 +19,12 @@ from tests.unit.broker.recording import Clock, Peer
 from triomq.broker.config import BrokerConfig
 from triomq.broker.server import Broker
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.record.record import decode_record, decode_records
 from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
-from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.storage.append import Entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.message_store import MessageStore

@@ -13,8 +13,7 @@ from triomq.client.consumer.config import StartPolicy, StartPosition
 from triomq.client.consumer.offsets.offset_store import OffsetStore, for_each
 from triomq.protocol.errors import RequestCodeNotSupportedError
 from triomq.protocol.filters.filter_types import EVERYTHING
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset, Timestamp
+from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 

@@ -20,8 +20,7 @@ from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.connection.pool import log_retry
 from triomq.protocol.errors import REMOTE_ERRORS, TriomqError
 from triomq.protocol.event_log import EventLog
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 

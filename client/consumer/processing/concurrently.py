@@ -16,8 +16,8 @@ from triomq.client.consumer.handlers import Handler, is_success
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.processing.worker_pool import Slot, Work, WorkerPool
 from triomq.protocol.bodies.client import ConsumeResult
+from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.units import QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 

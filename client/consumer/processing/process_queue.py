@@ -18,9 +18,8 @@ from typing import Final
 
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.protocol.bodies.client import ProcessQueueInfo
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.units import QueueOffset
 
 _offset_of: Final = attrgetter("queue_offset")
 _size_of: Final = attrgetter("store_size")

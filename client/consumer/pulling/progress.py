@@ -11,9 +11,8 @@ import trio
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.bodies.client import ConsumeResult
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.units import QueueOffset
 
 _STORE_LIMIT_S: Final = 1.0
 

@@ -34,8 +34,7 @@ from triomq.protocol.errors import (
     TopicNotExistError,
     TriomqError,
 )
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
 

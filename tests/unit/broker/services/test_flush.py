@@ -17,10 +17,10 @@ from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
 from triomq.broker.services.flush import flush_commit_log
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.record.record import decode_record
 from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
-from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 from triomq.storage.files.file_system import translated

@@ -16,9 +16,9 @@ from triomq.cli.errors import UsageError
 from triomq.client import MessageQueue
 from triomq.client.consumer.pull import PullResult, PullStatus
 from triomq.protocol.errors import ConnectError, UnsupportedCompressionError
+from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record
-from triomq.protocol.units import QueueOffset
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,8 @@ from triomq.protocol.bodies.group_health import StallCause
 from triomq.protocol.bodies.route import BrokerData, ClusterInfo, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from triomq.protocol.bodies.statistics import Connection, ConsumerConnection, ConsumeStats, OffsetWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.requests.offsets import OffsetResponseHeader
-from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 
 QUEUE, OTHER = (MessageQueue("Topic", "broker-a", queue_id) for queue_id in range(2))

@@ -26,9 +26,8 @@ from triomq.client.consumer.push import PushConsumer
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.units import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 
 QUEUE = MessageQueue("T", BROKER, 0)

@@ -27,8 +27,7 @@ from triomq.protocol.bodies.client import (
 )
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerSystemError
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 
 

@@ -20,8 +20,7 @@ from triomq.protocol.errors import (
     ProtocolError,
     SubscriptionNotLatestError,
 )
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 
 QUEUE = MessageQueue("T", BROKER, 0)
 ZERO = QueueOffset(0)

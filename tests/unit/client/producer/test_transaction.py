@@ -6,8 +6,8 @@ from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.fake_broker import FakeBroker
 from triomq.client import ClientConfig, MessageExt, TransactionProducer, TransactionState
 from triomq.protocol.codes import RequestCode
+from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader
-from triomq.protocol.units import PhysicalOffset, QueueOffset
 
 
 def check(message: MessageExt) -> TransactionState:

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record import layouts
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT, UNIT_SIZE, ConsumeQueueUnit
-from triomq.protocol.units import PhysicalOffset
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.java import java_hash
+from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record import layouts
 from triomq.protocol.record.index_unit import (
     HEADER,
@@ -17,7 +18,6 @@ from triomq.protocol.record.index_unit import (
     key_hashes,
     topic_share,
 )
-from triomq.protocol.units import PhysicalOffset
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)

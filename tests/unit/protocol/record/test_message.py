@@ -11,10 +11,10 @@ import pytest
 
 from triomq.protocol.errors import MessageIllegalError, ProtocolError
 from triomq.protocol.host import encode_host
+from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES, Message, MessageExt
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record, encode_record
-from triomq.protocol.units import QueueOffset
 
 PARTS: dict[str, Any] = {
     "queue_id": 1,

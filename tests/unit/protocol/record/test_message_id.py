@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import encode_host
+from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record.message_id import UniqueIdGenerator, offset_message_id, parse_offset_message_id
-from triomq.protocol.units import PhysicalOffset
 
 ADDRESS = st.ip_addresses(v=4).map(str) | st.binary(min_size=16, max_size=16).map(IPv6Address).map(str)
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.protocol.header_table import GOOD, check_kinds, check_names, check_required, full, header_classes, rows
 from triomq.protocol.codes import RequestCode
+from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.requests import groups, messages, offsets, topics
 from triomq.protocol.requests.messages import (
     EndTransactionRequestHeader,
@@ -20,7 +21,6 @@ from triomq.protocol.requests.messages import (
 )
 from triomq.protocol.requests.offsets import OffsetResponseHeader, TimestampResponseHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader
-from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.protocol.wire.headers import Header
 
 #: Wire names in the order of the class; ``?`` may be absent.  Source: wire.md 5, 6.

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from triomq.client.consumer.pull import PullStatus, RawPull
 from triomq.protocol.errors import DataLossError
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.spark.reading.loss import check_begin, judge, report_loss
 
 QUEUE = MessageQueue("T", "broker-a", 3)

@@ -18,8 +18,7 @@ from triomq.protocol.errors import (
     TopicNotExistError,
     TriomqError,
 )
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading import partition_reader as reading
 from triomq.spark.reading.partition_reader import read_ranges

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.unit.storage.making import FaultyFileSystem, overwrite
 from triomq.protocol.errors import IndexDamagedError, StoreError, StoreFullError
+from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record import layouts
 from triomq.protocol.record.index_unit import HEADER, IndexHeader
-from triomq.protocol.units import PhysicalOffset
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.index.index_file import NO_UNITS, IndexFile, IndexLayout, open_index_file
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
 from triomq.protocol.errors import StoreError
+from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, REPEATED_CODE, UNIT, ConsumeQueueUnit
-from triomq.protocol.units import PhysicalOffset
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.unit_search import correct_min_offset, newest_unit, oldest_unit, parts_with_units
 from triomq.storage.files.file_system import FileSystem, OpenFile

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from tests.unit.storage.making import StoreMaker
+from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.record.record import RecordCheck, RecordKind
-from triomq.protocol.units import PhysicalOffset, QueueOffset
 from triomq.storage.message_store import MessageStore
 from triomq.storage.recovery.redispatch import Redispatcher
 

@@ -9,8 +9,7 @@ from triomq.client.consumer.config import StartPolicy
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 
 RETRY = "%RETRY%G"
 

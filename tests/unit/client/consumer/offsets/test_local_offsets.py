@@ -12,8 +12,7 @@ from triomq.client.consumer.offsets.local_offsets import OffsetsFile, open_offse
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 
 ONE, TWO = (MessageQueue("T", "broker-a", number) for number in range(2))
 #: What Java wrote: fastjson with object keys.

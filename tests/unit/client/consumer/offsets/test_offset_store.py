@@ -10,8 +10,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 
 

@@ -9,8 +9,7 @@ from tests.unit.client.consumer.fake_cluster import pull_answer
 from triomq.client.consumer.pulling.pull_context import FlowLimits
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import BrokerResponseError
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.units import QueueOffset
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 
 
