@@ -45,7 +45,7 @@ from triomq.protocol.event_log import EventLog
 from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, Frame, build_frame
-from triomq.protocol.wire.header_format import INT32_MAX
+from triomq.protocol.wire.header_formats import INT32_MAX
 
 LOGGER: Final = logging.getLogger("triomq.broker.limits.overload")
 

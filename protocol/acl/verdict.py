@@ -18,8 +18,8 @@ from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
 from triomq.protocol.requests.catalogue import Request, Right
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.header_formats import FieldsWithNulls
 from triomq.protocol.wire.headers import Resource
-from triomq.protocol.wire.json_header import FieldsWithNulls
 from triomq.protocol.wire.signing import ACCESS_KEY, NOT_SIGNED, SIGNATURE, in_signing_order
 
 _NULL: Final = "null"

@@ -10,9 +10,7 @@ from typing import Any, Final, Self
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, ResponseCode, SerializeType
 from triomq.protocol.errors import FrameTooLargeError, ProtocolError
 from triomq.protocol.wire.frame import MAX_HEADER_BYTES, Frame, FrameMemory, build_frame, frame_prefix
-from triomq.protocol.wire.header_format import INT32_MAX, INT32_MIN
-from triomq.protocol.wire.header_formats import DECODERS, ENCODERS
-from triomq.protocol.wire.json_header import read_fields
+from triomq.protocol.wire.header_formats import DECODERS, ENCODERS, INT32_MAX, INT32_MIN, read_fields
 
 _HEADER_WORD: Final = struct.Struct(">I")
 _HEADER_WORD_BYTES: Final = 4

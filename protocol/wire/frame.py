@@ -186,32 +186,26 @@ def build_frame(serialize_type: int, header: bytes, body: bytes | memoryview = b
     Send a large body separately, after :func:`frame_prefix`.
 
     Raises:
-        FrameTooLargeError: the header is above :data:`MAX_HEADER_BYTES`, or the frame above :data:`MAX_FRAME_BYTES`.
+        FrameTooLargeError: as for :func:`frame_prefix`.
     """
-    header_length = len(header)
-    length = _MIN_LENGTH + header_length + len(body)
-    if header_length > MAX_HEADER_BYTES or length > _MAX_LENGTH:
-        raise _too_large(header_length, length)
-    return b"".join((PREFIX.pack(length, serialize_type << 24 | header_length), header, body))
+    prefix = frame_prefix(serialize_type, header, len(body))
+    return b"".join((prefix, body)) if body else prefix
 
 
 def frame_prefix(serialize_type: int, header: bytes, body_length: int) -> bytes:
     """Return the part of a frame before a body of ``body_length`` bytes.
 
     Raises:
-        FrameTooLargeError: as for :func:`build_frame`.
+        FrameTooLargeError: the header is above :data:`MAX_HEADER_BYTES`, or the frame above :data:`MAX_FRAME_BYTES`.
     """
     header_length = len(header)
     length = _MIN_LENGTH + header_length + body_length
     if header_length > MAX_HEADER_BYTES or length > _MAX_LENGTH:
-        raise _too_large(header_length, length)
+        raise FrameTooLargeError(
+            f"frame of {length} bytes with a header of {header_length}: the limits are {_MAX_LENGTH} "
+            f"and {MAX_HEADER_BYTES}"
+        )
     return PREFIX.pack(length, serialize_type << 24 | header_length) + header
-
-
-def _too_large(header_length: int, length: int) -> FrameTooLargeError:
-    return FrameTooLargeError(
-        f"frame of {length} bytes with a header of {header_length}: the limits are {_MAX_LENGTH} and {MAX_HEADER_BYTES}"
-    )
 
 
 #: A frame that lacks more than this is received in place.

@@ -11,7 +11,7 @@ from tests.unit.protocol.memory import memory_below
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.header_format import UNKNOWN_LANGUAGE
+from triomq.protocol.wire.header_formats import UNKNOWN_LANGUAGE
 
 ROCKETMQ, MSGPACK = SerializeType.ROCKETMQ, SerializeType.MSGPACK
 MEBIBYTE = 1024**2
