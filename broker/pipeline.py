@@ -36,7 +36,7 @@ from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, ConnectionContext, Port
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.work import Answer
-from triomq.protocol.acl.verdict import authenticate, check, passes_as_send
+from triomq.protocol.acl.accounts import authenticate, check, passes_as_send
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import RefusedError, TriomqError
 from triomq.protocol.event_log import EventLog

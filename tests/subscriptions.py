@@ -1,7 +1,7 @@
 """Subscriptions as clients send them."""
 
 from triomq.protocol.bodies.client import SubscriptionData
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.filter_types import TagFilter
 from triomq.protocol.java import tags_code
 
 

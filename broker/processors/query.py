@@ -14,7 +14,7 @@ from triomq.broker.services.flush import GroupCommit
 from triomq.protocol.bodies.statistics import ConsumeQueueData, QueryConsumeQueueResponseBody
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ProtocolError, RefusedError
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.filter_types import TagFilter
 from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record.record import decode_record
 from triomq.protocol.requests.messages import (

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from triomq.protocol.errors import IllegalNameError, SubscriptionParseError
-from triomq.protocol.filters.filter_types import Sql
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.filter_types import Sql, TagFilter
 from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.message import NOT_SELECTABLE, is_selectable
 

@@ -13,8 +13,7 @@ from triomq.cli.session import client_command, open_brokers
 from triomq.client import ClientInstance
 from triomq.client.config import load_credentials
 from triomq.protocol.acl.accounts import PUB, SUB, Account
-from triomq.protocol.acl.changes import set_account
-from triomq.protocol.acl.plain_acl import read_rules
+from triomq.protocol.acl.plain_acl import read_rules, set_account
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientError, ProtocolError, RequestCodeNotSupportedError
 from triomq.protocol.names import retry_topic

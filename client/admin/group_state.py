@@ -48,8 +48,7 @@ from triomq.protocol.errors import (
     SubscriptionParseError,
     TopicNotExistError,
 )
-from triomq.protocol.filters.filter_types import TAG
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
+from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, TAG, TagFilter
 from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
 from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, GetConsumerRunningInfoRequestHeader

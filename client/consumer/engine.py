@@ -37,8 +37,7 @@ from triomq.protocol.bodies.client import (
     MessageModel,
 )
 from triomq.protocol.errors import ClientClosedError
-from triomq.protocol.filters.filter_types import FilterExpression
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL
+from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, FilterExpression
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_topic
 from triomq.protocol.record.message import MessageExt

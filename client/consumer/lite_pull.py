@@ -28,8 +28,7 @@ from triomq.client.nursery import open_service_nursery
 from triomq.client.producer.tracing import open_tracer, trace_topic
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import ClientError, ConfigError
-from triomq.protocol.filters.filter_types import FilterExpression, filter_of
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL
+from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, FilterExpression, filter_of
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import validate_group, validate_topic
 from triomq.protocol.record.message import MessageExt

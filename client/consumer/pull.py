@@ -26,8 +26,7 @@ from triomq.client.consumer.subscription import select
 from triomq.client.nursery import OpenOnce
 from triomq.protocol.bodies.statistics import TopicOffset
 from triomq.protocol.errors import REMOTE_ERRORS, ClientClosedError, ClientError, ConfigError, TriomqError
-from triomq.protocol.filters.filter_types import FilterExpression, filter_of
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL
+from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, FilterExpression, filter_of
 from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
 from triomq.protocol.names import validate_group, validate_topic
 from triomq.protocol.record.message import MessageExt

@@ -21,8 +21,7 @@ from triomq.client.cluster.pull import PullRequest, PullStatus, RawPull
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.errors import REMOTE_ERRORS, ClientClosedError, ConfigError, TriomqError
-from triomq.protocol.filters.filter_types import EVERYTHING, FilterExpression, filter_of
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL
+from triomq.protocol.filters.filter_types import EVERYTHING, SUBSCRIBE_ALL, FilterExpression, filter_of
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import validate_group
 

@@ -9,8 +9,14 @@ from typing import Final
 from triomq.client.consumer.config import ClockMs
 from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.errors import ConfigError
-from triomq.protocol.filters.filter_types import FilterExpression, MessageFilter, filter_of, filter_type
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL, TagFilter
+from triomq.protocol.filters.filter_types import (
+    SUBSCRIBE_ALL,
+    FilterExpression,
+    MessageFilter,
+    TagFilter,
+    filter_of,
+    filter_type,
+)
 from triomq.protocol.names import retry_topic, validate_topic
 from triomq.protocol.record.message import MessageExt
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from triomq.protocol.bodies.fastjson import dumps, queue_to_json
 from triomq.protocol.bodies.json_body import JsonBody, Wire
-from triomq.protocol.filters.filter_types import TAG
-from triomq.protocol.filters.tags import SUBSCRIBE_ALL
+from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, TAG
 from triomq.protocol.message_queue import MessageQueue
 
 

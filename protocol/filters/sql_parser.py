@@ -18,14 +18,15 @@ from triomq.protocol.filters.sql_nodes import (
     Constant,
     Equality,
     Logic,
+    Long,
     Membership,
     Negation,
     Node,
     Not,
     Order,
     Property,
+    compare,
 )
-from triomq.protocol.filters.sql_values import Long, compare
 
 END: Final = "the end"
 _KEYWORDS: Final = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"))

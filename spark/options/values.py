@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from triomq.client.config import check_source, parse_namesrv
 from triomq.protocol.errors import SubscriptionParseError, TriomqError
-from triomq.protocol.filters.filter_types import Sql
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.filter_types import Sql, TagFilter
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import validate_group, validate_topic
 

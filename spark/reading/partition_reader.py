@@ -15,8 +15,7 @@ from triomq.client.consumer.pull import RawPull
 from triomq.client.consumer.range_reader import ReadLimits
 from triomq.client.sync import PullConsumer, RangeReader
 from triomq.protocol.errors import RequestTimeoutError, TopicNotExistError, TriomqError
-from triomq.protocol.filters.filter_types import EVERYTHING, FilterExpression, filter_of
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.filter_types import EVERYTHING, FilterExpression, TagFilter, filter_of
 from triomq.spark.connections import borrow_client
 from triomq.spark.options.options import Options
 from triomq.spark.reading.columns import Decoder

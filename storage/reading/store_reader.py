@@ -12,8 +12,7 @@ from itertools import chain
 from typing import Final
 
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.filters.filter_types import MessageFilter
-from triomq.protocol.filters.sql_filter import SqlFilter
+from triomq.protocol.filters.filter_types import MessageFilter, SqlFilter
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE, ConsumeQueueUnit
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record, iter_properties

@@ -23,15 +23,12 @@ from triomq.client.cluster.queue_requests import offset_entries
 from triomq.client.cluster.route import publish_queues, read_route
 from triomq.client.producer.send_result import SendStatus, read_send_result
 from triomq.protocol.acl.addresses import parse_pattern
-from triomq.protocol.acl.changes import set_account
-from triomq.protocol.acl.plain_acl import read_rules
+from triomq.protocol.acl.plain_acl import read_rules, set_account
 from triomq.protocol.bodies import client, group_health, route, statistics
 from triomq.protocol.bodies.fastjson import loads
 from triomq.protocol.bodies.json_body import JsonBody
 from triomq.protocol.errors import TriomqError
-from triomq.protocol.filters.filter_types import parse_filter
-from triomq.protocol.filters.sql_filter import SqlFilter
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.filter_types import SqlFilter, TagFilter, parse_filter
 from triomq.protocol.host import decode_host, encode_host
 from triomq.protocol.java import read_properties
 from triomq.protocol.message_queue import MessageQueue

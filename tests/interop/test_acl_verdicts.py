@@ -18,9 +18,8 @@ import pytest
 
 from tests.interop.kit_driver import ApacheBrokers
 from tests.processes import start_triomq
-from triomq.protocol.acl.accounts import PUB, SUB, AclRules
+from triomq.protocol.acl.accounts import PUB, SUB, AclRules, Needs, authenticate, check_rights
 from triomq.protocol.acl.plain_acl import read_rules
-from triomq.protocol.acl.verdict import Needs, authenticate, check_rights
 from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.codes import CommandFlag, RequestCode, SerializeType
 from triomq.protocol.errors import ProtocolError, RefusedError

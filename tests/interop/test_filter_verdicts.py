@@ -11,7 +11,7 @@ import pytest
 
 from tests.interop.kit_driver import apache_classpath
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.sql_filter import SqlFilter
+from triomq.protocol.filters.filter_types import SqlFilter
 from triomq.protocol.record.properties import encode_properties
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]

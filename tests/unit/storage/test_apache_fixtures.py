@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.storage.making import SMALL, FaultyFileSystem, StoreMaker, matches, put
 from triomq.protocol.errors import StoreLayoutError
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.filter_types import TagFilter
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT_SIZE
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import RecordKind, decode_record, decode_records, encode_record

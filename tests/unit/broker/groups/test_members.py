@@ -10,7 +10,7 @@ from triomq.broker.groups.members import ConsumerGroup, ConsumerGroups, Producer
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumerData, MessageModel
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.filter_types import TagFilter
 
 Told = list[tuple[str, str]]
 GROUP: Final = "G"

@@ -22,7 +22,7 @@ from triomq.protocol.bodies.client import (
 )
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.filter_types import TagFilter
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.header_formats import FORMATS_FIELD

@@ -4,15 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.protocol.acl.changes import (
+from triomq.protocol.acl.plain_acl import (
     changes_of,
     delete_account,
     public_accounts,
+    read_document,
+    read_rules,
     set_account,
     set_white_addresses,
     split,
 )
-from triomq.protocol.acl.plain_acl import read_document, read_rules
 from triomq.protocol.errors import ConfigError
 
 FILE = """# to be lost

@@ -3,9 +3,7 @@
 import pytest
 
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.filter_types import filter_type, parse_filter
-from triomq.protocol.filters.sql_filter import SqlFilter
-from triomq.protocol.filters.tags import TagFilter
+from triomq.protocol.filters.filter_types import SqlFilter, TagFilter, filter_type, parse_filter
 
 
 @pytest.mark.parametrize("expression_type", [None, "", "TAG"])

@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.filter_types import Sql, Tags, filter_of
-from triomq.protocol.filters.sql_filter import SqlFilter
+from triomq.protocol.filters.filter_types import Sql, SqlFilter, Tags, filter_of
 from triomq.protocol.record.properties import encode_properties
 
 MESSAGE = encode_properties(

@@ -3,7 +3,7 @@
 import pytest
 
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.tags import MAX_CHARACTERS, MAX_TAGS, TagFilter
+from triomq.protocol.filters.filter_types import MAX_CHARACTERS, MAX_TAGS, TagFilter
 from triomq.protocol.record.message import is_selectable
 
 

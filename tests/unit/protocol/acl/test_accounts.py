@@ -8,9 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from triomq.protocol.acl.accounts import Account, AclRules
+from triomq.protocol.acl.accounts import Account, AclRules, check, fields_to_sign, is_signed, passes_as_send
 from triomq.protocol.acl.plain_acl import read_rules
-from triomq.protocol.acl.verdict import check, fields_to_sign, is_signed, passes_as_send
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ProtocolError, RefusedError
 from triomq.protocol.requests.catalogue import CATALOGUE
