@@ -28,8 +28,8 @@ from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext
 from triomq.broker.pipeline import Access
-from triomq.broker.pulls.pull_answers import PullAnswers
-from triomq.broker.pulls.pull_hold import PullHold
+from triomq.broker.processors.pull import PullAnswers
+from triomq.broker.processors.pull_hold import PullHold
 from triomq.broker.services.clock_watch import ClockWatch
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.signals import Signal

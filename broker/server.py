@@ -34,18 +34,14 @@ from triomq.broker.parts import (
 from triomq.broker.pipeline import Access, Pipeline, methods_of
 from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import AdminProcessors, SettingsProcessor
-from triomq.broker.processors.admin_runtime import RuntimeProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
 from triomq.broker.processors.namesrv import NameServerProcessors
-from triomq.broker.processors.offset import OffsetProcessors
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull import PullProcessor
 from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.relay import RelayProcessors
-from triomq.broker.processors.reply import ReplyProcessors
 from triomq.broker.processors.send import SendProcessor
-from triomq.broker.processors.send_back import SendBackProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.services.clock_watch import ClockWatch, elapsed_ms, steady_ms
 from triomq.broker.services.flush import flush_commit_log, flush_consume_queues
@@ -158,26 +154,30 @@ class Broker:
     ) -> Iterator[object]:
         """Yield one object for each family of requests."""
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
-        refusals, client_requests, commit = self.context.refusals, self.context.client_requests, self.group_commit
+        refusals, client_requests = self.context.refusals, self.context.client_requests
         schedule, stalls = self.delayed.schedule, self.housekeeping.stalls
         yield sends
-        yield ReplyProcessors(sends, groups.producers, client_requests, refusals, clock_ms)
-        yield SendBackProcessor(sends)
         yield WaitingProcessors(sends)
         yield PullProcessor(store, topics, groups, self.worker, self.pulls)
-        yield OffsetProcessors(store, topics, groups)
-        yield QueryProcessors(store, groups, config.max_frame_bytes, commit)
+        yield QueryProcessors(store, topics, groups, sends)
         yield ClientProcessors(config, topics, groups)
         yield NameServerProcessors(self.routes, key_values, NameServerSettings(json_table(store, "kvConfig").path))
         yield AdminProcessors(
             store, topics, groups, statistics, self.pulls, self.registration, schedule.offsets, self.retention
         )
         yield SettingsProcessor(Settings(config, statistics.start_ms), topics, clock_ms)
-        yield RuntimeProcessor(
-            store, statistics, groups, self.connections, stalls, schedule.offsets, self.housekeeping.clock_watch
+        yield StatisticsProcessors(
+            config,
+            store,
+            topics,
+            groups,
+            statistics,
+            self.connections,
+            stalls,
+            schedule.offsets,
+            self.housekeeping.clock_watch,
         )
-        yield StatisticsProcessors(config, store, topics, groups, statistics, stalls, clock_ms)
-        yield RelayProcessors(store, topics, groups, client_requests, refusals, config.broker_name)
+        yield RelayProcessors(sends, groups, client_requests, refusals, clock_ms)
         if accounts is not None:
             yield AclProcessors(config, accounts, refusals, self.worker)
 

@@ -12,7 +12,7 @@ from triomq.broker.config import MAX_QUEUES
 from triomq.broker.delayed.levels import DelayOffsetTable
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.pulls.pull_answers import PullAnswers
+from triomq.broker.processors.pull import PullAnswers
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.settings import FixedSettingError, Settings

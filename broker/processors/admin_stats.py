@@ -1,23 +1,27 @@
-"""Statistics of topics, groups and clients for tools: 202, 208, 300, 303, 315, 317, 203, 204, 328.
+"""Statistics for tools: of topics, groups and clients (202 to 204, 208, 300, 303, 315, 317, 328), of the broker (28).
 
-Source: behaviour.md A.15; wire.md 7, 9.6, 9.10; AdminBrokerProcessor.java.
+Source: behaviour.md A.15; wire.md 7, 9.6, 9.8, 9.10; AdminBrokerProcessor.java.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Final
 
+import triomq
 from triomq.broker.config import BrokerConfig
+from triomq.broker.delayed.levels import DelayOffsetTable
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import Member
 from triomq.broker.network.connection import Connection
+from triomq.broker.services.clock_watch import ClockWatch
 from triomq.broker.services.stalls import StallWatch
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumeType, MessageModel
 from triomq.protocol.bodies.fastjson import written_key
-from triomq.protocol.bodies.route import GroupList
+from triomq.protocol.bodies.route import GroupList, KVTable
 from triomq.protocol.bodies.statistics import Connection as ConnectionInfo
 from triomq.protocol.bodies.statistics import (
     ConsumerConnection,
@@ -26,9 +30,10 @@ from triomq.protocol.bodies.statistics import (
     QueueTimeSpan,
     TopicOffset,
 )
-from triomq.protocol.codes import LanguageCode, ResponseCode
+from triomq.protocol.codes import VERSION, LanguageCode, ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, ProducerGroupRequestHeader
 from triomq.protocol.requests.offsets import (
     GetBrokerConsumeStatsRequestHeader,
@@ -37,21 +42,30 @@ from triomq.protocol.requests.offsets import (
 )
 from triomq.protocol.requests.topics import TopicRequestHeader, ViewBrokerStatsDataRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.config import Durability
+from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PAUSE, Work
+
+_VERSION_NAME: Final = "V4_9_7"  # of VERSION, which our frames contain
+#: Queues of RocketMQ's thread pools.  Here a request is served in the step that reads it, so none ever waits.
+_THREAD_POOLS: Final = ("send", "pull", "query", "endTransaction")
+_MS_PER_DAY: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatisticsProcessors:
-    """Answers with the state of queues, the progress of groups in them, and the members of groups."""
+    """Answers with the state of the broker and its queues, the progress of groups, and their members."""
 
     config: BrokerConfig
     store: MessageStore
     topics: TopicTable
     groups: Groups
     statistics: BrokerStatistics
+    connections: Collection[Connection]
     stalls: StallWatch
-    clock_ms: Callable[[], int]
+    delay_offsets: DelayOffsetTable
+    clock_watch: ClockWatch
 
     def get_topic_stats_info(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with first and next offset of every write queue, and the store time of its newest message."""
@@ -92,18 +106,31 @@ class StatisticsProcessors:
 
         Each queue is written at once: the garbage collector would look at objects for all of them for 50 ms.
         """
-        found = {topic: config for topic in topics if (config := self.topics.get(topic))}
-        wanted = {topic: config for topic, config in found.items() if self._is_subscribed(group, topic)}
+        live = self.groups.consumers.get(group)
+        wanted = {
+            topic: config
+            for topic in topics
+            if (config := self.topics.get(topic))
+            and (live is None or not live.subscriptions or topic in live.subscriptions)  # it may have unsubscribed
+        }
         tps = sum((self.statistics.group_rate(group, topic) for topic in wanted), start=0.0)
         text = bytearray(b'{"consumeTps":%b,"offsetTable":{' % fastjson.dumps(tps))
         queues = diff = 0
         for topic, config in wanted.items():
             for queue_id in range(config.read_queue_nums):
                 queue = MessageQueue(topic, self.config.broker_name, queue_id)
-                each = yield from self._offset_wrapper(group, queue)
+                consumer_offset = self.groups.offsets.query(group, topic, queue_id) or 0
+                each = OffsetWrapper(
+                    broker_offset=self.store.reader.max_offset_in_queue(topic, queue_id),
+                    consumer_offset=consumer_offset,
+                    last_timestamp=(yield from self._store_time(topic, queue_id, consumer_offset - 1)),
+                    lock_owner=self.groups.locks.owner(group, queue),
+                    progress_timestamp=self.groups.offsets.changed_ms(group, topic, queue_id),
+                    stalled_timestamp=self.stalls.since_ms(group, queue),
+                )
                 text += b"%b%b:%b" % (b"," if queues else b"", written_key(queue), each.encode())
                 queues += 1
-                diff += each.broker_offset - each.consumer_offset
+                diff += each.broker_offset - consumer_offset
                 yield PAUSE
         text += b"}}"
         return text, queues, diff
@@ -123,23 +150,6 @@ class StatisticsProcessors:
             yield PAUSE
         text += b'],"totalDiff":%d}' % total_diff
         return command.reply(body=memoryview(text))
-
-    def _offset_wrapper(self, group: str, queue: MessageQueue) -> Work[OffsetWrapper]:
-        topic, _, queue_id = queue
-        consumer_offset = self.groups.offsets.query(group, topic, queue_id) or 0
-        return OffsetWrapper(
-            broker_offset=self.store.reader.max_offset_in_queue(topic, queue_id),
-            consumer_offset=consumer_offset,
-            last_timestamp=(yield from self._store_time(topic, queue_id, consumer_offset - 1)),
-            lock_owner=self.groups.locks.owner(group, queue),
-            progress_timestamp=self.groups.offsets.changed_ms(group, topic, queue_id),
-            stalled_timestamp=self.stalls.since_ms(group, queue),
-        )
-
-    def _is_subscribed(self, group: str, topic: str) -> bool:
-        """Whether a group's offsets in a topic still matter: a live group may have unsubscribed."""
-        live = self.groups.consumers.get(group)
-        return live is None or not live.subscriptions or topic in live.subscriptions
 
     def query_topic_consume_by_who(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the groups that subscribe to a topic now or have offsets in it."""
@@ -165,18 +175,19 @@ class StatisticsProcessors:
     def _time_span(self, group: str, topic: str, queue_id: int) -> Work[QueueTimeSpan]:
         reader = self.store.reader
         first, end = reader.min_offset_in_queue(topic, queue_id), reader.max_offset_in_queue(topic, queue_id)
+        now_ms = self.clock_watch.clock_ms()
         # RocketMQ uses -1 for a missing offset, and reports a delay since 1970.
         offset = max(self.groups.offsets.query(group, topic, queue_id) or 0, first)
         earliest = yield from reader.earliest_store_time(topic, queue_id)
         newest = yield from reader.store_time(topic, queue_id, end - 1)
         consumed = (yield from reader.store_time(topic, queue_id, offset - 1)) if offset > first else earliest
-        following = (yield from reader.store_time(topic, queue_id, offset)) if offset < end else self.clock_ms()
+        following = (yield from reader.store_time(topic, queue_id, offset)) if offset < end else now_ms
         return QueueTimeSpan(
             MessageQueue(topic, self.config.broker_name, queue_id),
             min_time_stamp=earliest,
             max_time_stamp=newest,
             consume_time_stamp=consumed,
-            delay_time=max(self.clock_ms() - following, 0) if offset < end else 0,
+            delay_time=max(now_ms - following, 0),
             min_time_stamp_str=_time_text(earliest),
             max_time_stamp_str=_time_text(newest),
             consume_time_stamp_str=_time_text(consumed),
@@ -215,7 +226,7 @@ class StatisticsProcessors:
 
     def get_all_producer_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the members of all producer groups."""
-        producers, now_ms = self.groups.producers, self.clock_ms()
+        producers, now_ms = self.groups.producers, self.clock_watch.clock_ms()
         groups = {
             group: [
                 {
@@ -230,6 +241,92 @@ class StatisticsProcessors:
             for group, members in producers.all().items()
         }
         return command.reply(body=fastjson.dumps({"data": groups}))
+
+    # --- the broker -------------------------------------------------------------------------------------
+
+    def get_broker_runtime_info(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+        """Answer with version, times, rates, totals, and the state of the store, all as text.
+
+        Source: AdminBrokerProcessor.java, prepareRuntimeInfo; ScheduleMessageService.java, buildRunningStats.
+        """
+        store, end_of = self.store, self.store.reader.max_offset_in_queue
+        yield from store.cold_reads.load_records((store.commit_log.min_offset,))
+        delays = {
+            f"scheduleMessageOffset_{level}": f"{offset},{end_of(SCHEDULE_TOPIC, level - 1)}"
+            for level, offset in self.delay_offsets.items()
+        }
+        found = self._process() | self._traffic() | self._store_state() | delays | self._members()
+        return command.reply(body=KVTable({name: str(value) for name, value in found.items()}).encode())
+
+    def _process(self) -> dict[str, object]:
+        start_ms, watch = self.statistics.start_ms, self.clock_watch
+        days, rest_ms = divmod(max(watch.clock_ms() - start_ms, 0), _MS_PER_DAY)
+        minutes, seconds = divmod(rest_ms // 1000, 60)
+        queues = ("QueueSize", "QueueCapacity", "QueueHeadWaitTimeMills")
+        return {
+            "brokerVersion": VERSION,
+            "brokerVersionDesc": _VERSION_NAME,
+            "triomqVersion": triomq.__version__,
+            "bootTimestamp": start_ms,
+            "runtime": f"[ {days} days, {minutes // 60} hours, {minutes % 60} minutes, {seconds} seconds ]",
+            "triomqClockJumpMs": watch.jump_ms,
+            "triomqClockJumpAgeMs": watch.jump_age_ms,
+            "startAcceptSendRequestTimeStamp": 0,  # it accepts requests at once
+            **{f"{pool}ThreadPool{queue}": 0 for pool in _THREAD_POOLS for queue in queues},
+        }
+
+    def _members(self) -> dict[str, object]:
+        """Return counts of clients and of trouble with them, which Apache's brokers do not report."""
+        self.groups.consumers.check()
+        groups = list(self.groups.consumers)
+        events = {f"triomq{name.title().replace('_', '')}": count for name, count in self.statistics.events().items()}
+        return {
+            "triomqConnections": len(self.connections),
+            "triomqConsumerGroups": len(groups),
+            "triomqProducerGroups": len(self.groups.producers.all()),
+            "triomqDuplicateClientIds": sum(len(group.duplicate_ids) for group in groups),
+            "triomqDifferentSubscriptions": sum(len(group.differences) for group in groups),
+            "triomqStalledQueues": self.stalls.count(),
+            **events,
+        }
+
+    def _traffic(self) -> dict[str, object]:
+        statistics = self.statistics
+        put, get = (" ".join(f"{rate:.3f}" for rate in rates) for rates in zip(*statistics.rates(), strict=True))
+        puts, gets = statistics.put_messages, statistics.get_messages
+        (puts_yesterday, gets_yesterday), (puts_today, gets_today) = statistics.day_totals
+        return {
+            "putTps": put,
+            "getTransferedTps": get,
+            "getTotalTps": get,  # counts messages, too: reads that found none do not count
+            "putMessageTimesTotal": puts,
+            "putMessageSizeTotal": statistics.put_bytes,
+            "putMessageAverageSize": f"{statistics.put_bytes / max(puts, 1):.1f}",
+            "msgPutTotalYesterdayMorning": puts_yesterday,
+            "msgPutTotalTodayMorning": puts_today,
+            "msgPutTotalTodayNow": puts,
+            "msgGetTotalYesterdayMorning": gets_yesterday,
+            "msgGetTotalTodayMorning": gets_today,
+            "msgGetTotalTodayNow": gets,
+        }
+
+    def _store_state(self) -> dict[str, object]:
+        store, moment = self.store, self.store.statistics()
+        with translated("look at", store.config.root):
+            disk_ratio = f"{FileSystem().space(store.config.root).used_percent / 100:.2f}"
+        hidden_bytes = 0  # stored, but not visible to consumers before the disk has confirmed it
+        if store.config.durability is Durability.SYNC:
+            hidden_bytes = moment.max_offset - moment.flushed_offset
+        return {
+            "commitLogMinOffset": moment.min_offset,
+            "commitLogMaxOffset": moment.max_offset,
+            "commitLogDiskRatio": disk_ratio,
+            "consumeQueueDiskRatio": disk_ratio,  # one directory, so one disk
+            "earliestMessageTimeStamp": store.commit_log.store_time(moment.min_offset),
+            "dispatchBehindBytes": hidden_bytes,
+            "pageCacheLockTimeMills": 0,  # one thread appends without a lock
+            "triomqRefusal": moment.refusal,
+        }
 
 
 def _time_text(time_ms: int) -> str:

@@ -1,32 +1,217 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): the hot path of consumers.
 
+``PullProcessor`` checks a pull.  ``PullAnswers`` reads its messages and answers it: at once, when messages arrive, or
+at the deadline.
+
 Source: behaviour.md A.9, A.10; PullMessageProcessor.java.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Final
 
+import trio
+
 from triomq.broker.groups.groups import Groups
+from triomq.broker.limits.memory import MemoryBudget
+from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.connection import Connection
-from triomq.broker.pulls.pull_answers import PullAnswers
-from triomq.broker.pulls.pull_hold import Pull
+from triomq.broker.processors.pull_hold import Pull, PullHold
+from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.work import Worker
 from triomq.protocol.bodies.client import MessageModel
-from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode
+from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode, SerializeType
 from triomq.protocol.errors import RefusedError, SubscriptionParseError
 from triomq.protocol.filters.filter_types import MessageFilter
 from triomq.protocol.requests.messages import PullMessageRequestHeader
-from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.command import RemotingCommand, json_template
+from triomq.protocol.wire.frame import frame_prefix
+from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import ColdRange, Work
+from triomq.storage.reading.cold_read import PAUSE, ColdRange, Work
+from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus
 from triomq.storage.reading.store_reader import scan_for
 
+LOGGER: Final = logging.getLogger("triomq.broker.processors.pull")
+
+_SUSPEND: Final = int(PullSysFlag.SUSPEND)
+_EMPTY_QUEUE: Final = (GetMessageStatus.NO_MESSAGE_IN_QUEUE, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
+_CODES: Final = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
 _READ: Final = int(Permission.READ)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _COMMIT_OFFSET: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
+
+
+def _fields(max_offset: str, min_offset: str, next_begin_offset: str) -> dict[str, str]:
+    return {
+        "maxOffset": max_offset,
+        "minOffset": min_offset,
+        "nextBeginOffset": next_begin_offset,
+        "suggestWhichBrokerId": "0",
+    }
+
+
+FOUND_IN_JSON: Final = json_template(_fields("%d", "%d", "%d"), remark="FOUND")
+"""Header of an answer with messages: maximum, minimum and next offset, and the opaque."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PullAnswers:
+    """Answers pulls that have passed the checks."""
+
+    store: MessageStore
+    statistics: BrokerStatistics
+    hold: PullHold
+    refusals: Refusals
+    max_hold_s: float
+    budget: MemoryBudget
+
+    def answer(self, pull: Pull) -> None:
+        """Answer a pull whose messages are in memory, or hold it until some arrive."""
+        header = pull.header
+        found = self._read(pull)
+        code = _code(found, pull.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & _SUSPEND and not self.hold.is_full():
+            hold_s = min(max(header.suspend_timeout_millis, 0) / 1000, self.max_hold_s)
+            pull.deadline = trio.current_time() + hold_s
+            self.hold.hold(pull)
+            return
+        self._send(pull, found, code)
+
+    def serve_arrivals(self) -> None:
+        """Answer the held pulls whose messages arrived in this step."""
+        if self.hold.arrived:
+            self._serve_ready()
+
+    def _serve_ready(self) -> None:
+        for pull in self.hold.take_ready():
+            self._serve_held(pull, is_expired=False)
+
+    async def run(self, worker: Worker) -> None:
+        """Answer held pulls at their deadline, and ready pulls that are too many for one step, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._serve_ready_by_turns, worker)
+            while True:
+                await self.hold.wait_sweep()
+                await worker.run(self._serve_expired())
+
+    async def _serve_ready_by_turns(self, worker: Worker) -> None:
+        while True:
+            await self.hold.wait_ready()
+            await worker.run(self._serve_all_ready())
+
+    def _serve_all_ready(self) -> Work[None]:
+        while self.hold.has_ready:
+            self._serve_ready()
+            yield PAUSE
+
+    def _serve_expired(self) -> Work[None]:
+        while self.hold.is_due(now := trio.current_time()):
+            for pull in self.hold.take_expired(now):
+                self._serve_held(pull, is_expired=True)
+            yield PAUSE
+
+    def _serve_held(self, pull: Pull, *, is_expired: bool) -> None:
+        """Answer a held pull, or keep it if its filter rejects the new messages.
+
+        A failure ends this pull only: the step that serves it belongs to another connection.
+        """
+        try:
+            self._answer_held(pull, is_expired=is_expired)
+        except Exception as exc:  # boundary, as in Connection
+            peer = pull.connection.peer
+            LOGGER.exception("held pull failed peer=%s", peer)
+            remark = f"{type(exc).__name__}: {remark_of(exc)}"
+            pull.connection.send(self.refusals.response(peer, pull.command, ResponseCode.SYSTEM_ERROR, remark))
+
+    def _answer_held(self, pull: Pull, *, is_expired: bool) -> None:
+        pull.began = perf_counter()
+        if self.put_off(pull):
+            return
+        found = self._read(pull)
+        if not is_expired:
+            if found.status is GetMessageStatus.NO_MATCHED_MESSAGE and found.next_begin_offset >= found.max_offset:
+                self.hold.hold_again(pull, found.next_begin_offset)
+                return
+            if found.status is GetMessageStatus.OFFSET_OVERFLOW_ONE:
+                self.hold.hold_again(pull, pull.queue_offset)
+                return
+        code = _code(found, pull.queue_offset)
+        if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.header.queue_offset:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY  # none of the messages it passed matched
+        self._send(pull, found, code)
+
+    def put_off(self, pull: Pull) -> bool:
+        """Ask a peer to pull again that does not read its answers, or is above a quota; return whether it was asked.
+
+        Held pulls were accepted below these limits, and one peer may have any number of them.
+        """
+        connection = pull.connection
+        may_read = connection.usage is None or connection.usage.may_read()
+        if may_read and self.budget.is_read_by(connection):
+            return False
+        self._send_nothing(pull, GetMessageStatus.NO_MATCHED_MESSAGE, pull.queue_offset)
+        return True
+
+    def move_to_first(self, pull: Pull) -> None:
+        """Ask a member to pull the first message of a queue instead."""
+        self._send_nothing(pull, GetMessageStatus.OFFSET_OVERFLOW_BADLY, pull.queue.min_offset)
+
+    def _send_nothing(self, pull: Pull, status: GetMessageStatus, next_offset: int) -> None:
+        low, high = pull.queue.min_offset, pull.queue.max_offset
+        self._send(pull, GetMessageResult(status, next_offset, low, high, [], 0, 0), _CODES[status])
+
+    def end_waiting(self, queue: ConsumeQueue) -> None:
+        """Answer the held pulls of a queue as at their deadline: consumers commit their offsets with the next pull."""
+        for pull in self.hold.forget_queue(queue):
+            self._serve_held(pull, is_expired=True)
+
+    def forget_queue(self, queue: ConsumeQueue, remark: str) -> None:
+        """Answer TOPIC_NOT_EXIST to the held pulls of a deleted queue."""
+        for pull in self.hold.forget_queue(queue):
+            pull.connection.send(pull.command.reply(ResponseCode.TOPIC_NOT_EXIST, remark=remark))
+
+    def _read(self, pull: Pull) -> GetMessageResult:
+        header = pull.header
+        return self.store.reader.get_matching(
+            pull.queue, pull.queue_offset, max(header.max_msg_nums, 1), pull.message_filter, header.max_transfer_bytes
+        )
+
+    def _send(self, pull: Pull, found: GetMessageResult, code: ResponseCode) -> None:
+        connection, command, header = pull.connection, pull.command, pull.header
+        self.statistics.pull(header.consumer_group, header.topic, header.queue_id, found.next_begin_offset)
+        if code == ResponseCode.SUCCESS:
+            pull_ms = (perf_counter() - pull.began) * 1000
+            self.statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes, pull_ms)
+            if command.serialize_type == SerializeType.JSON:
+                numbers = (found.max_offset, found.min_offset, found.next_begin_offset, command.opaque)
+                prefix = frame_prefix(SerializeType.JSON, FOUND_IN_JSON % numbers, found.size_bytes)
+                connection.send_chunks(prefix, found.buffers, found.size_bytes)
+                return
+        response = RemotingCommand(
+            code,
+            command.opaque,
+            1,
+            _fields(str(found.max_offset), str(found.min_offset), str(found.next_begin_offset)),
+            remark=found.status.name,
+            serialize_type=command.serialize_type,
+        )
+        if code == ResponseCode.SUCCESS:
+            connection.send_chunks(response.encode_prefix(found.size_bytes), found.buffers, found.size_bytes)
+        else:
+            connection.send(response)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,3 +317,9 @@ class PullProcessor:
                 ResponseCode.FILTER_DATA_NOT_EXIST,
             )
         return subscription.message_filter
+
+
+def _code(found: GetMessageResult, queue_offset: int) -> ResponseCode:
+    if found.status in _EMPTY_QUEUE:
+        return ResponseCode.PULL_OFFSET_MOVED if queue_offset != 0 else ResponseCode.PULL_NOT_FOUND
+    return _CODES[found.status]

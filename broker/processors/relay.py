@@ -1,29 +1,41 @@
-"""Requests of tools that the broker relays to consumers.
+"""Requests that the broker relays to clients.
 
-These are: reset offsets (222), offsets (223), running info (307), direct consumption (309).
+Those of tools go to consumers: reset offsets (222), offsets (223), running info (307), direct consumption (309).
 
-Source: behaviour.md A.15 and C.4 (22), wire.md 6, 7; AdminBrokerProcessor.java, Broker2Client.java.
+SEND_REPLY_MESSAGE (324, 325), the answer to a message of RocketMQ's request-reply, is pushed to the requester (326).
+The reply is stored, too, as Apache's brokers do by default; a requester that is offline does not get it.
+
+Source: behaviour.md A.8, A.15 and C.4 (22), wire.md 5.15, 6, 7; AdminBrokerProcessor.java, Broker2Client.java,
+ReplyMessageProcessor.java.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.client_requests import ClientRequests, NoAnswer
 from triomq.broker.network.connection import Connection
-from triomq.broker.topics import TopicTable
+from triomq.broker.processors.send import SendHeader, SendProcessor, Stored, response_fields
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
-from triomq.protocol.errors import ProtocolError, RefusedError
+from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError, StoreError
+from triomq.protocol.host import format_host
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message_id import parse_offset_message_id
+from triomq.protocol.record.properties import append_property, get_property
 from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader
-from triomq.protocol.requests.messages import ConsumeMessageDirectlyRequestHeader
+from triomq.protocol.requests.messages import (
+    ConsumeMessageDirectlyRequestHeader,
+    PushReplyMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.relay")
@@ -32,18 +44,18 @@ _TIMEOUT_S: Final = 10.0
 _STATUS_TIMEOUT_S: Final = 5.0
 _MAX_STATUS_BYTES: Final = 128 * 1024  # of a member's offsets: some 2,000 queues, 20 ms
 _END_OF_QUEUE: Final = -1
+_NOT_STORED: Final = Stored("0", 0, 0, None, wants_flush=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RelayProcessors:
-    """Sends requests of tools to consumers."""
+    """Sends requests of tools to consumers, and replies to requesters."""
 
-    store: MessageStore
-    topics: TopicTable
+    sends: SendProcessor
     groups: Groups
     client_requests: ClientRequests
     refusals: Refusals
-    broker_name: str
+    clock_ms: Callable[[], int]
 
     def invoke_broker_to_reset_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Tell all members of a group from where to continue in a topic; answer with these offsets.
@@ -67,10 +79,10 @@ class RelayProcessors:
         return command.reply(body=body.encode())
 
     def _reset_targets(self, header: ResetOffsetRequestHeader) -> Work[dict[MessageQueue, int]]:
-        config = self.topics.get(header.topic)
+        config = self.sends.topics.get(header.topic)
         if config is None:
             raise RefusedError(f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}")
-        reader, targets = self.store.reader, {}
+        reader, targets = self.sends.store.reader, {}
         for queue_id in range(config.write_queue_nums):
             current = self.groups.offsets.query(header.group, header.topic, queue_id)
             if current is None:
@@ -80,7 +92,7 @@ class RelayProcessors:
             else:
                 target = yield from reader.offset_by_time(header.topic, queue_id, header.timestamp)
             target = max(target, 0)
-            queue = MessageQueue(header.topic, self.broker_name, queue_id)
+            queue = MessageQueue(header.topic, self.sends.config.broker_name, queue_id)
             targets[queue] = target if header.is_force else min(target, current)
         return targets
 
@@ -121,12 +133,13 @@ class RelayProcessors:
         record = None
         if header.msg_id:
             place = parse_offset_message_id(header.msg_id)[2]
-            (record,) = yield from self.store.reader.look_up((place,))
-            if record is not None and not self.store.reader.is_durable(place):  # consumers get flushed messages only
+            reader = self.sends.store.reader
+            (record,) = yield from reader.look_up((place,))
+            if record is not None and not reader.is_durable(place):  # consumers get flushed messages only
                 raise RefusedError(f"the message {header.msg_id} is not on the disk yet: try again")
         if record is None:
             raise RefusedError(f"no message with id {header.msg_id}")
-        fields = {**command.ext_fields, "brokerName": self.broker_name}
+        fields = {**command.ext_fields, "brokerName": self.sends.config.broker_name}
         self._forward(connection, command, header.consumer_group, header.client_id or "", fields, record)
 
     def _forward(
@@ -164,6 +177,75 @@ class RelayProcessors:
         if member is None:
             raise RefusedError(f"The Consumer <{group}> <{client_id}> not online")
         return member
+
+    # --- replies ----------------------------------------------------------------------------------------
+
+    def send_reply_message(self, connection: Connection, command: RemotingCommand) -> None:
+        """Push a reply and store it; code 324 with the long names."""
+        self._push(connection, command, SendMessageRequestHeader.decode(command.ext_fields))
+
+    def send_reply_message_v2(self, connection: Connection, command: RemotingCommand) -> None:
+        """Push a reply and store it; code 325 with the one-letter names."""
+        self._push(connection, command, SendMessageRequestHeaderV2.decode(command.ext_fields))
+
+    def _push(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> None:
+        if header.batch:
+            raise MessageIllegalError("a reply cannot be a batch")
+        try:
+            stored = self.sends.store_message(connection, command, header)
+        except StoreError as exc:  # the requester can get it nevertheless
+            LOGGER.warning("reply not stored topic=%s error=%s", header.topic, exc)
+            stored = _NOT_STORED
+        client_id = (get_property((header.properties or "").encode(), b"REPLY_TO_CLIENT") or b"").decode()
+        if not client_id:
+            raise RefusedError("reply message properties[REPLY_TO_CLIENT] is null")
+        requester = self.groups.producers.connection_of(client_id)
+        if requester is None:
+            raise RefusedError(f"push reply message fail, channel of <{client_id}> not found.")
+        now_ms = self.clock_ms()
+        properties = append_property((header.properties or "").encode(), b"PUSH_REPLY_TIME", b"%d" % now_ms)
+        pushed = PushReplyMessageRequestHeader(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            born_host=connection.peer,
+            store_host=format_host(connection.store_host),
+            store_timestamp=now_ms,
+            properties=properties.decode(),
+            reconsume_times=header.reconsume_times or 0,
+            unit_mode=bool(header.unit_mode),
+        )
+        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        done = partial(self._pushed, connection, command, stored, client_id)
+        self.client_requests.ask(requester, code, pushed.encode(), command.body, _TIMEOUT_S, done)
+        command.strip()
+
+    def _pushed(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        stored: Stored,
+        client_id: str,
+        answer: RemotingCommand | NoAnswer,
+    ) -> None:
+        """Answer the replier once the requester has answered, or will not."""
+        response: RemotingCommand | None
+        if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
+            place = stored.msg_id, str(stored.queue_id), str(stored.queue_offset)
+            fields = response_fields(self.sends.config.region, *place)
+            response = command.reply(ext_fields=fields)
+            response = self.sends.answer(connection, command, response, wants_flush=stored.wants_flush)
+        else:
+            reason = answer.value if isinstance(answer, NoAnswer) else f"{answer.remark} ({answer.code})"
+            remark = f"push reply message to {client_id} fail: {reason}"
+            response = self.refusals.response(connection.peer, command, ResponseCode.SYSTEM_ERROR, remark)
+        if response is not None and not command.is_oneway:
+            connection.send(response)
 
 
 def _offsets(answer: RemotingCommand) -> dict[MessageQueue, int] | None:

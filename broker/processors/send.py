@@ -4,7 +4,6 @@ Source: behaviour.md A.3, A.7; SendMessageProcessor.java.
 """
 
 from dataclasses import dataclass
-from random import Random
 from time import perf_counter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -18,7 +17,7 @@ from triomq.broker.services.flush import GroupCommit
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
-from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicFilterType
 from triomq.protocol.codes import HIDDEN_BIT, TRANSACTION_MASK, VERSION_MAX_RECONSUME, MessageSysFlag, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, RefusedError
 from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, dead_letter_topic
@@ -99,7 +98,6 @@ class SendProcessor:
     group_commit: GroupCommit | None
 
     def __post_init__(self) -> None:
-        self._region = self.config.region
         self._cluster_name = self.config.cluster_name.encode()
 
     def send_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
@@ -117,12 +115,21 @@ class SendProcessor:
         stored = self.store_message(connection, command, header)
         if self.group_commit is None:
             self.statistics.sends.observe(perf_counter() - began)
-        fields = response_fields(self._region, stored.msg_id, str(stored.queue_id), str(stored.queue_offset))
+        fields = response_fields(self.config.region, stored.msg_id, str(stored.queue_id), str(stored.queue_offset))
         if stored.recall_handle is not None:
             fields["recallHandle"] = stored.recall_handle
-        return answer_stored(
-            self.group_commit, connection, command, command.reply(ext_fields=fields), wants_flush=stored.wants_flush
-        )
+        return self.answer(connection, command, command.reply(ext_fields=fields), wants_flush=stored.wants_flush)
+
+    def answer(
+        self, connection: Connection, command: RemotingCommand, response: RemotingCommand, *, wants_flush: bool = True
+    ) -> RemotingCommand | None:
+        """Return the response to a request that stored messages; ``None`` if it is sent after the flush."""
+        if self.group_commit is not None:
+            if wants_flush and not command.is_oneway:
+                self.group_commit.defer(connection, response.encode())
+                return None
+            self.group_commit.wake()
+        return response
 
     def store_message(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> Stored:
         """Check a message or a batch, and store it.
@@ -133,8 +140,20 @@ class SendProcessor:
         topic = header.topic
         if topic in FORBIDDEN_TOPICS:
             raise RefusedError(f"the topic[{topic}] is forbidden for clients", ResponseCode.NO_PERMISSION)
-        config = self.topics.get(topic) or self._create_topic(header)
-        queue = self.store.queue(topic, _choose_queue(config, header.queue_id, self.topics.random))
+        config = self.topics.get(topic) or self.topics.create_by_sending(
+            topic, header.default_topic, header.default_topic_queue_nums
+        )
+        if config is None:
+            raise RefusedError(f"topic[{topic}] not exist, apply first please!", ResponseCode.TOPIC_NOT_EXIST)
+        # The topic's write permission is not checked, as in RocketMQ: clients avoid such queues because of the route.
+        queue_id = header.queue_id
+        if queue_id < 0:
+            if config.write_queue_nums <= 0:
+                raise RefusedError(f"topic[{topic}] has no queue to write to", ResponseCode.NO_PERMISSION)
+            queue_id = self.topics.random.randrange(config.write_queue_nums)
+        elif queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+            raise RefusedError(f"request queueId[{queue_id}] is illegal")
+        queue = self.store.queue(topic, queue_id)
         if config.topic_filter_type is TopicFilterType.MULTI_TAG:
             header.sys_flag |= MessageSysFlag.MULTI_TAGS
         if header.batch:
@@ -144,12 +163,6 @@ class SendProcessor:
         handle = self._recall_handle(topic, message)
         msg_id = offset_message_id(connection.store_host, physical_offset)
         return Stored(msg_id, queue.queue_id, queue_offset, handle, message.wants_flush)
-
-    def _create_topic(self, header: SendHeader) -> TopicConfig:
-        config = self.topics.create_by_sending(header.topic, header.default_topic, header.default_topic_queue_nums)
-        if config is None:
-            raise RefusedError(f"topic[{header.topic}] not exist, apply first please!", ResponseCode.TOPIC_NOT_EXIST)
-        return config
 
     def prepare(
         self, connection: Connection, header: SendHeader, queue: ConsumeQueue, body: bytes, version: int
@@ -167,11 +180,12 @@ class SendProcessor:
         delay = AT_ONCE
         if b"DELAY\x01" in properties or b"TRAN_MSG\x01" in properties or b"TIMER_DEL" in properties:
             delay = self._delay(properties, header)
-        if header.topic.startswith(RETRY_PREFIX) and self._is_exhausted(header, version):
-            group = header.topic.removeprefix(RETRY_PREFIX)
-            queue = self.store.queue(ensure_dead_letter_topic(self.topics, group), 0)
-            properties = set_property(properties, _DELAY, b"0")
-            delay = AT_ONCE
+        if header.topic.startswith(RETRY_PREFIX):
+            group = self.group_of_retries(header.topic.removeprefix(RETRY_PREFIX))
+            if (header.reconsume_times or 0) >= retry_limit(group, header.max_reconsume_times, version):
+                queue = self.dead_letter_queue(group.group_name)
+                properties = set_property(properties, _DELAY, b"0")
+                delay = AT_ONCE
         properties = append_property(properties, _CLUSTER, self._cluster_name)
         if delay is not AT_ONCE:
             if wait is not None:
@@ -261,11 +275,6 @@ class SendProcessor:
         self.timer.check(due_ms, now_ms)
         return Delay(due_ms=due_ms) if due_ms > now_ms else AT_ONCE
 
-    def _is_exhausted(self, header: SendHeader, version: int) -> bool:
-        """Whether a message for a retry topic has been tried as often as its group allows."""
-        group = self.group_of_retries(header.topic.removeprefix(RETRY_PREFIX))
-        return (header.reconsume_times or 0) >= retry_limit(group, header.max_reconsume_times, version)
-
     def group_of_retries(self, name: str) -> SubscriptionGroupConfig:
         """Return the settings of a group whose messages are retried.
 
@@ -277,19 +286,13 @@ class SendProcessor:
             raise RefusedError(f"subscription group not exist, {name}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return group
 
+    def dead_letter_queue(self, group: str) -> ConsumeQueue:
+        """Return the queue of a group's dead letters, whose topic is created if it does not exist.
 
-def _choose_queue(config: TopicConfig, queue_id: int, random: Random) -> int:
-    """Check the queue that the sender names, or choose one.
-
-    The topic's write permission is not checked, as in RocketMQ: clients avoid such queues because of the route.
-    """
-    if queue_id < 0:
-        if config.write_queue_nums <= 0:
-            raise RefusedError(f"topic[{config.topic_name}] has no queue to write to", ResponseCode.NO_PERMISSION)
-        return random.randrange(config.write_queue_nums)
-    if queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums:
-        raise RefusedError(f"request queueId[{queue_id}] is illegal")
-    return queue_id
+        Raises:
+            IllegalNameError: the group's name is too long to be part of a topic's.
+        """
+        return self.store.queue(self.topics.ensure(dead_letter_topic(group), 1).topic_name, 0)
 
 
 def _entry(
@@ -331,32 +334,6 @@ def response_fields(region: str, msg_id: str, queue_id: str, queue_offset: str) 
     }
 
 
-def answer_stored(
-    group_commit: GroupCommit | None,
-    connection: Connection,
-    command: RemotingCommand,
-    response: RemotingCommand,
-    *,
-    wants_flush: bool = True,
-) -> RemotingCommand | None:
-    """Return the response to a request that stored messages; ``None`` if it is sent after the flush."""
-    if group_commit is not None:
-        if wants_flush and not command.is_oneway:
-            group_commit.defer(connection, response.encode())
-            return None
-        group_commit.wake()
-    return response
-
-
 def retry_limit(group: SubscriptionGroupConfig, requested: int | None, version: int) -> int:
     """Return the number of retries of a message: as the client requests, if its version may, or the group's."""
     return requested if requested is not None and version >= VERSION_MAX_RECONSUME else group.retry_max_times
-
-
-def ensure_dead_letter_topic(topics: TopicTable, group: str) -> str:
-    """Return the group's dead-letter topic, created with one queue if it does not exist.
-
-    Raises:
-        IllegalNameError: the group's name is too long to be part of a topic's.
-    """
-    return topics.ensure(dead_letter_topic(group), 1).topic_name

@@ -1,24 +1,37 @@
-"""Messages that wait: END_TRANSACTION (37), RESUME_CHECK_HALF_MESSAGE (323) and RECALL_MESSAGE (370).
+"""Stored messages that are stored again or taken back.
 
-Source: behaviour.md A.6, wire.md 5.11; EndTransactionProcessor.java; RocketMQ 5.5.0 RecallMessageProcessor.java.
+Half messages: END_TRANSACTION (37), RESUME_CHECK_HALF_MESSAGE (323).  Delayed ones: RECALL_MESSAGE (370).  Those that a
+consumer could not process are retried later, or become dead letters: CONSUMER_SEND_MSG_BACK (36).
+
+Source: behaviour.md A.6, A.7, store.md 8.5, wire.md 5.11; AbstractSendMessageProcessor.java,
+EndTransactionProcessor.java; RocketMQ 5.5.0 RecallMessageProcessor.java.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.delayed.delivery import real_queue
+from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.send import Delay, SendProcessor, answer_stored
+from triomq.broker.processors.send import Delay, SendProcessor, retry_limit
 from triomq.broker.transactions.undecided import Decision
-from triomq.protocol.codes import MessageSysFlag, ResponseCode
-from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
+from triomq.protocol.codes import MessageSysFlag, Permission, ResponseCode
+from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError, StoreError
 from triomq.protocol.java import tags_code
-from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC
+from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, retry_topic
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import RECALL_TAG, RecallHandle, delete_key, parse_offset_message_id
-from triomq.protocol.record.properties import PropertyName, encode_properties, get_property
-from triomq.protocol.record.record import decode_record
+from triomq.protocol.record.properties import (
+    PropertyName,
+    append_property,
+    encode_properties,
+    get_property,
+    set_property,
+)
+from triomq.protocol.record.record import decode_record, tags_code_of
 from triomq.protocol.requests.messages import (
+    ConsumerSendMsgBackRequestHeader,
     EndTransactionRequestHeader,
     RecallMessageRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
@@ -34,11 +47,15 @@ _ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 _NAMES: Final = {_COMMIT: "committed", _ROLLBACK: "rolled back"}
 _GROUP: Final = PropertyName.PRODUCER_GROUP.encode()
 _RECALL_BODY: Final = b"0"
+_FIRST_LEVEL: Final = 3  # 10 s
+_UNIT_SUB: Final = 2  # topic sysFlag of retry topics in unit mode
+_RETRY_TOPIC: Final = b"RETRY_TOPIC"
+_ORIGIN_ID: Final = b"ORIGIN_MESSAGE_ID"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitingProcessors:
-    """Ends and resumes transactions, and recalls delayed messages."""
+    """Ends and resumes transactions, recalls delayed messages, and takes messages back from consumers."""
 
     sends: SendProcessor
 
@@ -54,7 +71,7 @@ class WaitingProcessors:
             return command.reply()
         if decision not in _NAMES:
             raise RefusedError(f"commitOrRollback {decision} is neither commit (8) nor rollback (12) nor unknown (0)")
-        half = yield from self._half(header.commit_log_offset)
+        half = yield from self._message(header.commit_log_offset)
         if half is None or half.topic != HALF_TOPIC:
             raise RefusedError("Find prepared transaction message failed")
         if (get_property(half.encoded_properties, _GROUP) or b"").decode("utf-8", "replace") != header.producer_group:
@@ -63,19 +80,15 @@ class WaitingProcessors:
             raise RefusedError("The transaction state table offset wrong")
         live = self.sends.undecided.find(half)
         if live is not None:
-            queue = self._real_queue(half) if decision == _COMMIT else None
+            queue = real_queue(self.sends.store, half.encoded_properties) if decision == _COMMIT else None
+            if queue is not None and self.sends.topics.get(queue.topic) is None:
+                raise RefusedError(f"topic[{queue.topic}] of the transaction was deleted", ResponseCode.TOPIC_NOT_EXIST)
             self.sends.undecided.decide(Decision(half, live, decision, queue))
         elif (earlier := self.sends.undecided.decision(half)) != decision:
             raise RefusedError(f"the transaction is settled: it was {_NAMES.get(earlier or 0, 'decided or given up')}")
-        return answer_stored(self.sends.group_commit, connection, command, command.reply())
+        return self.sends.answer(connection, command, command.reply())
 
-    def _real_queue(self, half: MessageExt) -> ConsumeQueue:
-        queue = real_queue(self.sends.store, half.encoded_properties)
-        if self.sends.topics.get(queue.topic) is None:
-            raise RefusedError(f"topic[{queue.topic}] of the transaction was deleted", ResponseCode.TOPIC_NOT_EXIST)
-        return queue
-
-    def _half(self, physical_offset: int) -> Work[MessageExt | None]:
+    def _message(self, physical_offset: int) -> Work[MessageExt | None]:
         (record,) = yield from self.sends.store.reader.look_up((physical_offset,))
         return None if record is None else decode_record(record)
 
@@ -84,14 +97,14 @@ class WaitingProcessors:
     ) -> Work[RemotingCommand | None]:
         """Check an undecided transaction now, or one that was given up again, with its checks counted from 0."""
         header = ResumeCheckHalfMessageRequestHeader.decode(command.ext_fields)
-        half = yield from self._half(parse_offset_message_id(header.msg_id)[2])
+        half = yield from self._message(parse_offset_message_id(header.msg_id)[2])
         live = None if half is None else self.sends.undecided.find(half)
         if half is None or (half.topic != CHECK_MAX_TOPIC and live is None):
             raise RefusedError(f"no undecided transaction has the half message {header.msg_id}")
         if live is not None and live != half.queue_offset:
             half = self.sends.undecided.read(live) or half
         self.sends.undecided.copy(half, 0, 0)
-        return answer_stored(self.sends.group_commit, connection, command, command.reply())
+        return self.sends.answer(connection, command, command.reply())
 
     def recall_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Take a message back; whether it was sent, or taken back before, makes no difference."""
@@ -114,9 +127,7 @@ class WaitingProcessors:
             store_host=connection.store_host,
         )
         self.sends.put(message, Delay(due_ms=handle.deliver_ms))
-        return answer_stored(
-            self.sends.group_commit, connection, command, command.reply(ext_fields={"msgId": handle.message_id})
-        )
+        return self.sends.answer(connection, command, command.reply(ext_fields={"msgId": handle.message_id}))
 
     def _check(self, header: RecallMessageRequestHeader) -> RecallHandle:
         if self.sends.topics.get(header.topic) is None:
@@ -137,3 +148,71 @@ class WaitingProcessors:
         except MessageIllegalError as exc:
             raise RefusedError(f"recall failed, timestamp invalid: {exc}", ResponseCode.ILLEGAL_OPERATION) from None
         return handle
+
+    # --- messages that a consumer could not process -----------------------------------------------------
+
+    def consumer_send_msg_back(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
+        """Store a message again: for the group's retry topic after a delay, or in its dead-letter topic.
+
+        With durability sync the answer waits for the disk, unlike in RocketMQ: the consumer drops the message then.
+        """
+        header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
+        sends = self.sends
+        group = sends.group_of_retries(header.group)
+        if group.retry_queue_nums <= 0:  # the group wants no retries
+            return command.reply()
+        message = yield from self._message(header.offset)
+        if message is None:
+            raise RefusedError(f"look message by offset failed, {header.offset}")
+        queue = self._retry_queue(header, group)
+        level = header.delay_level or _FIRST_LEVEL + message.reconsume_times
+        if level < 0 or message.reconsume_times >= retry_limit(group, header.max_reconsume_times, command.version):
+            queue, level = sends.dead_letter_queue(header.group), 0
+        self._store_copy(header.group, message, queue, level)
+        return sends.answer(connection, command, command.reply())
+
+    def _retry_queue(self, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroupConfig) -> ConsumeQueue:
+        """Return a queue of the group's retry topic, which is created if necessary."""
+        sys_flag = _UNIT_SUB if header.unit_mode else 0
+        topics = self.sends.topics
+        topic = topics.ensure(retry_topic(header.group), group.retry_queue_nums, sys_flag)
+        if not topic.perm & Permission.WRITE:
+            raise RefusedError(f"the topic[{topic.topic_name}] is not writable", ResponseCode.NO_PERMISSION)
+        # RocketMQ uses the group's number only, but consumers read only queues that the topic has.
+        queues = min(group.retry_queue_nums, max(topic.write_queue_nums, 1))
+        return self.sends.store.queue(topic.topic_name, topics.random.randrange(queues))
+
+    def _store_copy(self, group: str, message: MessageExt, queue: ConsumeQueue, level: int) -> None:
+        """Store the message in its new place, after the delay of ``level``; level 0: at once.
+
+        Raises:
+            RefusedError: the store refuses it; the code is SYSTEM_ERROR for every reason.
+        """
+        properties = message.encoded_properties
+        first_topic = get_property(properties, _RETRY_TOPIC)
+        if first_topic is None:
+            first_topic = message.topic.encode()
+            properties = append_property(properties, _RETRY_TOPIC, first_topic)
+        if get_property(properties, _ORIGIN_ID) is None:
+            properties = append_property(properties, _ORIGIN_ID, message.offset_message_id.encode())
+        properties = set_property(properties, b"WAIT", b"false")
+        properties = set_property(properties, b"DELAY", b"%d" % level)
+        copy = entry(
+            queue,
+            message.stored_body,
+            properties,
+            tags_code=tags_code_of(properties),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp=message.born_timestamp,
+            born_host=message.encoded_born_host,
+            store_host=message.encoded_store_host,
+            reconsume_times=message.reconsume_times + 1,
+        )
+        try:
+            self.sends.put(copy, Delay(level))
+        except (MessageIllegalError, StoreError) as exc:
+            raise RefusedError(remark_of(exc)) from exc
+        counted_for = first_topic.decode("utf-8", "replace")
+        if self.sends.topics.get(counted_for) is not None:  # the message may contain any name, each time another
+            self.sends.statistics.send_back(group, counted_for)

@@ -19,8 +19,7 @@ import trio
 
 from triomq.broker.network.connection import Connection
 from triomq.broker.signals import Signal
-from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.broker.statistics.timing import Flushes
+from triomq.broker.statistics.counters import BrokerStatistics, Flushes
 from triomq.broker.work import Worker
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreError

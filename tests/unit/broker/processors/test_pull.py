@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.pulls.pull_answers import FOUND_IN_JSON
+from triomq.broker.processors.pull import FOUND_IN_JSON
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.processors.send import ensure_dead_letter_topic, retry_limit
+from triomq.broker.processors.send import retry_limit
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from triomq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.java import tags_code
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.message import MessageExt
@@ -446,19 +445,3 @@ async def test_sync_send_waits_unless_opted_out(
 )
 def test_client_chooses_retry_limit_since_3_4_9(asked: int | None, version: int, limit: int) -> None:
     assert retry_limit(SubscriptionGroupConfig(group_name="G", retry_max_times=9), asked, version) == limit
-
-
-def test_dead_letter_topic_is_created_once(peer: Peer) -> None:
-    topics = peer.broker.topics
-    assert ensure_dead_letter_topic(topics, "G") == "%DLQ%G"
-    made = topics.get("%DLQ%G")
-    assert made is not None
-    assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (1, 1, 6)
-    ensure_dead_letter_topic(topics, "G")
-    assert topics.get("%DLQ%G") is made
-
-
-def test_too_long_group_has_no_dead_letter_topic(peer: Peer) -> None:
-    with pytest.raises(IllegalNameError):
-        ensure_dead_letter_topic(peer.broker.topics, "g" * 125)
-    assert peer.broker.topics.get("%DLQ%" + "g" * 125) is None

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triomq.broker.limits.memory import MemoryBudget
 from triomq.broker.network.connection import Connection
-from triomq.broker.pulls.pull_hold import Pull, PullHold
+from triomq.broker.processors.pull_hold import Pull, PullHold
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.filters.filter_types import EVERYTHING
 from triomq.protocol.requests.messages import PullMessageRequestHeader
