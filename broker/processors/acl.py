@@ -9,7 +9,7 @@ Source: wire.md 7; AdminBrokerProcessor.java.
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,15 +22,14 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.connection import Connection
 from triomq.broker.work import Worker
-from triomq.protocol.acl import changes
+from triomq.protocol.acl import plain_acl
 from triomq.protocol.acl.plain_acl import ACCESS_KEY
-from triomq.protocol.codes import CommandFlag, ResponseCode
+from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError
 from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.acl")
 
-_ONEWAY: Final = int(CommandFlag.ONEWAY)
 _MAX_WAITING: Final = 100
 
 
@@ -42,22 +41,22 @@ class AclProcessors:
         self._accounts = accounts
         self._refusals = refusals
         self._worker = worker
-        self._waiting: deque[Callable[[], Awaitable[None]]] = deque()  # the first one is being served
+        self._waiting: deque[tuple[Connection, RemotingCommand, Callable[[], bytes], int]] = deque()  # first: is served
 
     def update_and_create_acl_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Add or change an account."""
         failure = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
         try:
-            wanted = changes.changes_of(command.ext_fields)
+            wanted = plain_acl.changes_of(command.ext_fields)
         except ConfigError as exc:
             raise RefusedError(str(exc), failure) from None
         find = partial(self._accounts.file_of, str(wanted[ACCESS_KEY]))
-        self._change(connection, command, find, partial(changes.set_account, changes=wanted), failure)
+        self._change(connection, command, find, partial(plain_acl.set_account, changes=wanted), failure)
 
     def delete_acl_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Remove an account."""
         key = command.ext_fields.get(ACCESS_KEY, "")
-        find, change = partial(self._accounts.file_of, key), partial(changes.delete_account, key=key)
+        find, change = partial(self._accounts.file_of, key), partial(plain_acl.delete_account, key=key)
         self._change(connection, command, find, change, ResponseCode.DELETE_ACL_CONFIG_FAILED)
 
     def update_global_white_addrs_config(self, connection: Connection, command: RemotingCommand) -> None:
@@ -66,7 +65,7 @@ class AclProcessors:
         addresses = command.ext_fields.get("globalWhiteAddrs")
         if addresses is None:
             raise RefusedError("globalWhiteAddrs is missing", failure)
-        change = partial(changes.set_white_addresses, addresses=changes.split(addresses))
+        change = partial(plain_acl.set_white_addresses, addresses=plain_acl.split(addresses))
         find = partial(self._accounts.file_named, command.ext_fields.get("aclFileFullPath", ""))
         self._change(connection, command, find, change, failure)
 
@@ -86,7 +85,7 @@ class AclProcessors:
         """Answer with all accounts as the files have them, without secrets."""
 
         def read() -> bytes:
-            return orjson.dumps(changes.public_accounts(self._accounts.read_texts()))
+            return orjson.dumps(plain_acl.public_accounts(self._accounts.read_texts()))
 
         self._start(connection, command, read, ResponseCode.SYSTEM_ERROR)
 
@@ -118,25 +117,21 @@ class AclProcessors:
         """
         if len(self._waiting) >= _MAX_WAITING:
             raise RefusedError("too many requests about accounts wait: try again later", ResponseCode.SYSTEM_BUSY)
-        self._waiting.append(partial(self._answer, connection, command, work, failure))
+        self._waiting.append((connection, command, work, failure))
         if len(self._waiting) == 1:
             self._worker.nursery.start_soon(self._run)
 
     async def _run(self) -> None:
         while self._waiting:
-            await self._waiting[0]()
+            connection, command, work, failure = self._waiting[0]
+            try:
+                response = command.reply(body=await trio.to_thread.run_sync(work))
+                await self._accounts.look()
+            except ConfigError as exc:
+                response = self._refusals.response(connection.peer, command, failure, str(exc))
+            except Exception as exc:  # noqa: BLE001  # boundary, as in Connection
+                response = self._refusals.response_to(connection.peer, command, exc)
             self._waiting.popleft()
-
-    async def _answer(
-        self, connection: Connection, command: RemotingCommand, work: Callable[[], bytes], failure: int
-    ) -> None:
-        try:
-            response = command.reply(body=await trio.to_thread.run_sync(work))
-            await self._accounts.look()
-        except ConfigError as exc:
-            response = self._refusals.response(connection.peer, command, failure, str(exc))
-        except Exception as exc:  # noqa: BLE001  # boundary, as in Connection
-            response = self._refusals.response_to(connection.peer, command, exc)
-        if not command.flag & _ONEWAY:
-            connection.send(response)
-        self._worker.end_step()
+            if not command.is_oneway:
+                connection.send(response)
+            self._worker.end_step()
