@@ -3,166 +3,92 @@
 For callers that block: ``triomq.client.sync``; for asyncio: ``triomq.client.asyncio``.
 """
 
-from triomq.client.admin.admin import Admin, OffsetChange, OffsetReset
-from triomq.client.admin.dead_letters import DeadLetter, DeadLetterCount, Redrive
-from triomq.client.admin.diagnosis import Diagnosis, Finding, FindingKind
-from triomq.client.admin.group_state import GroupLag, GroupState, QueueState
-from triomq.client.admin.replay import ReplayPlan, ReplayQueue
-from triomq.client.admin.topic_config import TopicChange, TopicSettings
-from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig, OpenTelemetry, TlsConfig, load_credentials
-from triomq.client.consumer.assignment.strategies import (
-    AllocateStrategy,
-    allocate_averagely,
-    allocate_by_circle,
-    allocate_by_config,
-    allocate_by_machine_room,
-    allocate_consistent_hash,
-    allocate_nearby,
-)
-from triomq.client.consumer.config import (
-    ConsumeContext,
-    ConsumerConfig,
-    ConsumeStatus,
-    LitePullConfig,
-    OrderlyContext,
-    StartPosition,
-)
-from triomq.client.consumer.hooks import ConsumeHook, ConsumeReturnType, FilterHook, HookContext
-from triomq.client.consumer.lite_pull import LitePullConsumer
-from triomq.client.consumer.pull import PullConsumer
-from triomq.client.consumer.push import PushConsumer
-from triomq.client.producer.config import ProducerConfig
-from triomq.client.producer.producer import Producer, QueueSelector, select_by_hash, select_by_random
-from triomq.client.producer.reply import Responder
-from triomq.client.producer.send_result import SendResult, SendStatus
-from triomq.client.producer.transaction import Transaction, TransactionProducer, TransactionState
-from triomq.protocol.bodies.client import MessageModel
-from triomq.protocol.errors import (
-    BrokerResponseError,
-    BrokerSystemError,
-    ClientClosedError,
-    ClientError,
-    ConfigError,
-    ConnectError,
-    ConnectionLostError,
-    ConsumerNotOnlineError,
-    FrameTooLargeError,
-    IllegalNameError,
-    MessageIllegalError,
-    MessageRefusedError,
-    MessageTypeError,
-    NameServerError,
-    NoPermissionError,
-    NoRouteError,
-    ProtocolError,
-    QueryNotFoundError,
-    RequestCodeNotSupportedError,
-    RequestTimeoutError,
-    ServiceNotAvailableError,
-    SubscriptionGroupNotExistError,
-    SubscriptionNotExistError,
-    SubscriptionNotLatestError,
-    SubscriptionParseError,
-    SystemBusyError,
-    TopicNotExistError,
-    TriomqError,
-    UnsupportedCompressionError,
-    WrongTypeError,
-)
-from triomq.protocol.filters.filter_types import Sql, Tags
-from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import Message, MessageExt
-from triomq.protocol.wire.signing import Credentials
-
-__all__ = [
-    "Admin",
-    "AllocateStrategy",
-    "BrokerResponseError",
-    "BrokerSystemError",
-    "ClientClosedError",
-    "ClientConfig",
-    "ClientError",
-    "ClientInstance",
-    "ConfigError",
-    "ConnectError",
-    "ConnectionLostError",
-    "ConsumeContext",
-    "ConsumeHook",
-    "ConsumeReturnType",
-    "ConsumeStatus",
-    "ConsumerConfig",
-    "ConsumerNotOnlineError",
-    "Credentials",
-    "DeadLetter",
-    "DeadLetterCount",
-    "Diagnosis",
-    "FilterHook",
-    "Finding",
-    "FindingKind",
-    "FrameTooLargeError",
-    "GroupLag",
-    "GroupState",
-    "HookContext",
-    "IllegalNameError",
-    "LitePullConfig",
-    "LitePullConsumer",
-    "Message",
-    "MessageExt",
-    "MessageIllegalError",
-    "MessageModel",
-    "MessageQueue",
-    "MessageRefusedError",
-    "MessageTypeError",
-    "NameServerError",
-    "NoPermissionError",
-    "NoRouteError",
-    "OffsetChange",
-    "OffsetReset",
-    "OpenTelemetry",
-    "OrderlyContext",
-    "Producer",
-    "ProducerConfig",
-    "ProtocolError",
-    "PullConsumer",
-    "PushConsumer",
-    "QueryNotFoundError",
-    "QueueSelector",
-    "QueueState",
-    "Redrive",
-    "ReplayPlan",
-    "ReplayQueue",
-    "RequestCodeNotSupportedError",
-    "RequestTimeoutError",
-    "Responder",
-    "SendResult",
-    "SendStatus",
-    "ServiceNotAvailableError",
-    "Sql",
-    "StartPosition",
-    "SubscriptionGroupNotExistError",
-    "SubscriptionNotExistError",
-    "SubscriptionNotLatestError",
-    "SubscriptionParseError",
-    "SystemBusyError",
-    "Tags",
-    "TlsConfig",
-    "TopicChange",
-    "TopicNotExistError",
-    "TopicSettings",
-    "Transaction",
-    "TransactionProducer",
-    "TransactionState",
-    "TriomqError",
-    "UnsupportedCompressionError",
-    "WrongTypeError",
-    "allocate_averagely",
-    "allocate_by_circle",
-    "allocate_by_config",
-    "allocate_by_machine_room",
-    "allocate_consistent_hash",
-    "allocate_nearby",
-    "load_credentials",
-    "select_by_hash",
-    "select_by_random",
-]
+from triomq.client.admin.admin import Admin as Admin
+from triomq.client.admin.admin import OffsetChange as OffsetChange
+from triomq.client.admin.admin import OffsetReset as OffsetReset
+from triomq.client.admin.dead_letters import DeadLetter as DeadLetter
+from triomq.client.admin.dead_letters import DeadLetterCount as DeadLetterCount
+from triomq.client.admin.dead_letters import Redrive as Redrive
+from triomq.client.admin.diagnosis import Diagnosis as Diagnosis
+from triomq.client.admin.diagnosis import Finding as Finding
+from triomq.client.admin.diagnosis import FindingKind as FindingKind
+from triomq.client.admin.group_state import GroupLag as GroupLag
+from triomq.client.admin.group_state import GroupState as GroupState
+from triomq.client.admin.group_state import QueueState as QueueState
+from triomq.client.admin.replay import ReplayPlan as ReplayPlan
+from triomq.client.admin.replay import ReplayQueue as ReplayQueue
+from triomq.client.admin.topic_config import TopicChange as TopicChange
+from triomq.client.admin.topic_config import TopicSettings as TopicSettings
+from triomq.client.cluster.instance import ClientInstance as ClientInstance
+from triomq.client.config import ClientConfig as ClientConfig
+from triomq.client.config import OpenTelemetry as OpenTelemetry
+from triomq.client.config import TlsConfig as TlsConfig
+from triomq.client.config import load_credentials as load_credentials
+from triomq.client.consumer.assignment.strategies import AllocateStrategy as AllocateStrategy
+from triomq.client.consumer.assignment.strategies import allocate_averagely as allocate_averagely
+from triomq.client.consumer.assignment.strategies import allocate_by_circle as allocate_by_circle
+from triomq.client.consumer.assignment.strategies import allocate_by_config as allocate_by_config
+from triomq.client.consumer.assignment.strategies import allocate_by_machine_room as allocate_by_machine_room
+from triomq.client.consumer.assignment.strategies import allocate_consistent_hash as allocate_consistent_hash
+from triomq.client.consumer.assignment.strategies import allocate_nearby as allocate_nearby
+from triomq.client.consumer.config import ConsumeContext as ConsumeContext
+from triomq.client.consumer.config import ConsumerConfig as ConsumerConfig
+from triomq.client.consumer.config import ConsumeStatus as ConsumeStatus
+from triomq.client.consumer.config import LitePullConfig as LitePullConfig
+from triomq.client.consumer.config import OrderlyContext as OrderlyContext
+from triomq.client.consumer.config import StartPosition as StartPosition
+from triomq.client.consumer.hooks import ConsumeHook as ConsumeHook
+from triomq.client.consumer.hooks import ConsumeReturnType as ConsumeReturnType
+from triomq.client.consumer.hooks import FilterHook as FilterHook
+from triomq.client.consumer.hooks import HookContext as HookContext
+from triomq.client.consumer.lite_pull import LitePullConsumer as LitePullConsumer
+from triomq.client.consumer.pull import PullConsumer as PullConsumer
+from triomq.client.consumer.push import PushConsumer as PushConsumer
+from triomq.client.producer.config import ProducerConfig as ProducerConfig
+from triomq.client.producer.producer import Producer as Producer
+from triomq.client.producer.producer import QueueSelector as QueueSelector
+from triomq.client.producer.producer import select_by_hash as select_by_hash
+from triomq.client.producer.producer import select_by_random as select_by_random
+from triomq.client.producer.reply import Responder as Responder
+from triomq.client.producer.send_result import SendResult as SendResult
+from triomq.client.producer.send_result import SendStatus as SendStatus
+from triomq.client.producer.transaction import Transaction as Transaction
+from triomq.client.producer.transaction import TransactionProducer as TransactionProducer
+from triomq.client.producer.transaction import TransactionState as TransactionState
+from triomq.protocol.bodies.client import MessageModel as MessageModel
+from triomq.protocol.errors import BrokerResponseError as BrokerResponseError
+from triomq.protocol.errors import BrokerSystemError as BrokerSystemError
+from triomq.protocol.errors import ClientClosedError as ClientClosedError
+from triomq.protocol.errors import ClientError as ClientError
+from triomq.protocol.errors import ConfigError as ConfigError
+from triomq.protocol.errors import ConnectError as ConnectError
+from triomq.protocol.errors import ConnectionLostError as ConnectionLostError
+from triomq.protocol.errors import ConsumerNotOnlineError as ConsumerNotOnlineError
+from triomq.protocol.errors import FrameTooLargeError as FrameTooLargeError
+from triomq.protocol.errors import IllegalNameError as IllegalNameError
+from triomq.protocol.errors import MessageIllegalError as MessageIllegalError
+from triomq.protocol.errors import MessageRefusedError as MessageRefusedError
+from triomq.protocol.errors import MessageTypeError as MessageTypeError
+from triomq.protocol.errors import NameServerError as NameServerError
+from triomq.protocol.errors import NoPermissionError as NoPermissionError
+from triomq.protocol.errors import NoRouteError as NoRouteError
+from triomq.protocol.errors import ProtocolError as ProtocolError
+from triomq.protocol.errors import QueryNotFoundError as QueryNotFoundError
+from triomq.protocol.errors import RequestCodeNotSupportedError as RequestCodeNotSupportedError
+from triomq.protocol.errors import RequestTimeoutError as RequestTimeoutError
+from triomq.protocol.errors import ServiceNotAvailableError as ServiceNotAvailableError
+from triomq.protocol.errors import SubscriptionGroupNotExistError as SubscriptionGroupNotExistError
+from triomq.protocol.errors import SubscriptionNotExistError as SubscriptionNotExistError
+from triomq.protocol.errors import SubscriptionNotLatestError as SubscriptionNotLatestError
+from triomq.protocol.errors import SubscriptionParseError as SubscriptionParseError
+from triomq.protocol.errors import SystemBusyError as SystemBusyError
+from triomq.protocol.errors import TopicNotExistError as TopicNotExistError
+from triomq.protocol.errors import TriomqError as TriomqError
+from triomq.protocol.errors import UnsupportedCompressionError as UnsupportedCompressionError
+from triomq.protocol.errors import WrongTypeError as WrongTypeError
+from triomq.protocol.filters.filter_types import Sql as Sql
+from triomq.protocol.filters.filter_types import Tags as Tags
+from triomq.protocol.message_queue import MessageQueue as MessageQueue
+from triomq.protocol.record.message import Message as Message
+from triomq.protocol.record.message import MessageExt as MessageExt
+from triomq.protocol.wire.signing import Credentials as Credentials

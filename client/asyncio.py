@@ -26,21 +26,17 @@ from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from time import perf_counter
 from types import TracebackType
-from typing import Any, ClassVar, Concatenate, Final, Self
+from typing import Any, ClassVar, Final, Self, cast
 
 import trio
 
-from triomq.client.admin.admin import Admin as TrioAdmin
+from triomq.client import facades
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
-from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullConsumer
 from triomq.client.consumer.lite_pull import check_wait
 from triomq.client.consumer.processing.worker_pool import BLOCKED_S
-from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
-from triomq.client.consumer.pull import QueueQueries as TrioQueueQueries
-from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
+from triomq.client.facades import Awaiting
 from triomq.client.nursery import is_async, stop_signals
-from triomq.client.portal import A, Call, Facade, HeldContext, P, T, acquire_portal, arguments_of, plain, release_portal
-from triomq.client.producer.producer import Producer as TrioProducer
+from triomq.client.portal import Call, HeldContext, T, acquire_portal, release_portal
 from triomq.client.producer.transaction import Execute, Transaction, TransactionBlock
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
 from triomq.protocol.errors import ClientError
@@ -67,10 +63,20 @@ async def _result_of(call: Call[T]) -> T:
     return future.result()
 
 
-class _Awaiting(Facade[A]):
+class _Awaiting(Awaiting):
     """Holds a trio client open in the background thread."""
 
     _library = "asyncio"
+
+    @staticmethod
+    def _wrap(method: Callable[..., Awaitable[Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """Make a coroutine function that runs the one of trio in the background thread."""
+
+        @wraps(method)
+        async def call(self: Awaiting, /, *args: Any, **kwargs: Any) -> Any:
+            return await _result_of(self._open_portal().submit(method, self._target, *args, **kwargs))
+
+        return call
 
     async def __aenter__(self) -> Self:
         await self._open()
@@ -97,18 +103,6 @@ class _Awaiting(Facade[A]):
             await asyncio.to_thread(release_portal, portal)  # noqa: ASYNC102  # likewise
             raise
         self._held, self._portal = held, portal
-
-
-def _awaiting(
-    method: Callable[Concatenate[A, P], Awaitable[T]],
-) -> Callable[Concatenate[_Awaiting[A], P], Coroutine[Any, Any, T]]:
-    """Make a coroutine function that runs the one of trio in the background thread."""
-
-    @wraps(method)
-    async def call(self: _Awaiting[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await _result_of(self._open_portal().submit(method, self._target, *args, **kwargs))
-
-    return call
 
 
 class _Watched:
@@ -193,33 +187,19 @@ class _Home:
         return handle
 
 
-class ClientInstance(_Awaiting[TrioClientInstance]):
+class ClientInstance(_Awaiting, facades.ClientInstanceFacade):
     """Connections for several clients: ``async with ClientInstance(...) as shared``, then ``instance=shared``."""
-
-    @arguments_of(TrioClientInstance)
-    def __init__(self) -> None: ...
 
     async def __aenter__(self) -> TrioClientInstance:  # type: ignore[override]  # what the others take
         await self._open()
-        return self._target
+        return cast(TrioClientInstance, self._target)
 
 
-class Producer(_Awaiting[TrioProducer]):
+class Producer(_Awaiting, facades.ProducerFacade):
     """See :class:`triomq.client.producer.producer.Producer`."""
 
-    @arguments_of(TrioProducer)
-    def __init__(self) -> None: ...
 
-    send = _awaiting(TrioProducer.send)
-    send_batch = _awaiting(TrioProducer.send_batch)
-    send_encoded_batch = _awaiting(TrioProducer.send_encoded_batch)
-    send_oneway = _awaiting(TrioProducer.send_oneway)
-    request = _awaiting(TrioProducer.request)
-    recall = _awaiting(TrioProducer.recall)
-    publish_queues = _awaiting(TrioProducer.publish_queues)
-
-
-class _Homed(_Awaiting[A]):
+class _Homed(_Awaiting):
     """Runs the user's coroutine functions in the loop in which it was entered."""
 
     _functions: ClassVar[tuple[str, ...]]
@@ -238,42 +218,25 @@ class _Homed(_Awaiting[A]):
         return held
 
 
-class TransactionProducer(_Homed[TrioTransactionProducer]):
+class TransactionProducer(_Homed, facades.TransactionProducerFacade):
     """See :class:`triomq.client.producer.transaction.TransactionProducer`; coroutines run in the caller's loop."""
 
     _functions: ClassVar[tuple[str, ...]] = ("check",)
 
-    @arguments_of(TrioTransactionProducer)
-    def __init__(self) -> None: ...
-
-    begin = _awaiting(TrioTransactionProducer.begin)
-    decide = _awaiting(TrioTransactionProducer.decide)
-
     async def send(self, message: Message, execute: Execute) -> Transaction:
         """Store a message, run the local transaction, and send its result to the broker."""
-        method, portal = TrioTransactionProducer.send, self._open_portal()
-        return await _result_of(portal.submit(method, self._target, message, self._homed(execute)))
+        target = cast(TrioTransactionProducer, self._target)
+        return await _result_of(self._open_portal().submit(target.send, message, self._homed(execute)))
 
     def transaction(self, message: Message) -> TransactionBlock:
         """Store a message, and commit it when the block ends, or roll it back if the block raises."""
         return TransactionBlock(partial(self.begin, message), self.decide)
 
 
-class PushConsumer(_Homed[TrioPushConsumer]):
+class PushConsumer(_Homed, facades.PushConsumerFacade):
     """See :class:`triomq.client.consumer.push.PushConsumer`; coroutine handlers run in the caller's loop."""
 
     _functions: ClassVar[tuple[str, ...]] = ("on_message", "on_messages")
-
-    @arguments_of(TrioPushConsumer)
-    def __init__(self) -> None: ...
-
-    wait_assigned = _awaiting(TrioPushConsumer.wait_assigned)
-    subscribe = _awaiting(TrioPushConsumer.subscribe)
-    unsubscribe = _awaiting(TrioPushConsumer.unsubscribe)
-    suspend = plain(TrioPushConsumer.suspend)
-    resume = plain(TrioPushConsumer.resume)
-    resize = plain(TrioPushConsumer.resize)
-    statistics = plain(TrioPushConsumer.statistics)
 
     async def run(self) -> None:
         """Enter the consumer, and leave it in order at SIGINT or SIGTERM; see the trio class."""
@@ -292,37 +255,12 @@ class PushConsumer(_Homed[TrioPushConsumer]):
         await _result_of(portal.submit(held.wait))
 
 
-class _QueueQueries(_Awaiting[A]):
-    """See :class:`triomq.client.consumer.pull.QueueQueries`."""
-
-    queues = _awaiting(TrioQueueQueries.queues)
-    bounds = _awaiting(TrioQueueQueries.bounds)
-    wait_queues_changed = _awaiting(TrioQueueQueries.wait_queues_changed)
-    min_offset = _awaiting(TrioQueueQueries.min_offset)
-    max_offset = _awaiting(TrioQueueQueries.max_offset)
-    search_offset = _awaiting(TrioQueueQueries.search_offset)
-    offset_for_timestamp = _awaiting(TrioQueueQueries.offset_for_timestamp)
-    earliest_store_time = _awaiting(TrioQueueQueries.earliest_store_time)
-
-
-class PullConsumer(_QueueQueries[TrioPullConsumer]):
+class PullConsumer(_Awaiting, facades.PullConsumerFacade):
     """See :class:`triomq.client.consumer.pull.PullConsumer`."""
 
-    @arguments_of(TrioPullConsumer)
-    def __init__(self) -> None: ...
 
-    pull = _awaiting(TrioPullConsumer.pull)
-    committed = _awaiting(TrioPullConsumer.committed)
-    commit = _awaiting(TrioPullConsumer.commit)
-    commit_oneway = _awaiting(TrioPullConsumer.commit_oneway)
-    send_back = _awaiting(TrioPullConsumer.send_back)
-
-
-class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
+class LitePullConsumer(_Awaiting, facades.LitePullConsumerFacade):
     """See :class:`triomq.client.consumer.lite_pull.LitePullConsumer`."""
-
-    @arguments_of(TrioLitePullConsumer)
-    def __init__(self) -> None: ...
 
     async def poll(self, wait_s: float = 5.0) -> list[MessageExt]:
         """Return the messages of one pull; none if none arrived in time.  See the trio class.
@@ -341,59 +279,6 @@ class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
                         messages = self.poll_nowait()
         return messages
 
-    subscribe = _awaiting(TrioLitePullConsumer.subscribe)
-    unsubscribe = _awaiting(TrioLitePullConsumer.unsubscribe)
-    assign = _awaiting(TrioLitePullConsumer.assign)
-    wait_assigned = _awaiting(TrioLitePullConsumer.wait_assigned)
-    assignment = plain(TrioLitePullConsumer.assignment)
-    wait_assignment_changed = _awaiting(TrioLitePullConsumer.wait_assignment_changed)
-    poll_nowait = plain(TrioLitePullConsumer.poll_nowait)
-    wait_messages = _awaiting(TrioLitePullConsumer.wait_messages)
-    pause = plain(TrioLitePullConsumer.pause)
-    resume = plain(TrioLitePullConsumer.resume)
-    position = plain(TrioLitePullConsumer.position)
-    seek = _awaiting(TrioLitePullConsumer.seek)
-    seek_to_begin = _awaiting(TrioLitePullConsumer.seek_to_begin)
-    seek_to_end = _awaiting(TrioLitePullConsumer.seek_to_end)
-    seek_to_timestamp = _awaiting(TrioLitePullConsumer.seek_to_timestamp)
-    commit = _awaiting(TrioLitePullConsumer.commit)
-    commit_nowait = plain(TrioLitePullConsumer.commit_nowait)
-    committed = _awaiting(TrioLitePullConsumer.committed)
-    statistics = plain(TrioLitePullConsumer.statistics)
 
-
-class Admin(_Awaiting[TrioAdmin]):
+class Admin(_Awaiting, facades.AdminFacade):
     """See :class:`triomq.client.admin.admin.Admin`."""
-
-    @arguments_of(TrioAdmin)
-    def __init__(self) -> None: ...
-
-    topics = _awaiting(TrioAdmin.topics)
-    topic_route = _awaiting(TrioAdmin.topic_route)
-    create_topic = _awaiting(TrioAdmin.create_topic)
-    delete_topic = _awaiting(TrioAdmin.delete_topic)
-    topic_config = _awaiting(TrioAdmin.topic_config)
-    update_topic = _awaiting(TrioAdmin.update_topic)
-    topic_stats = _awaiting(TrioAdmin.topic_stats)
-    find_messages = _awaiting(TrioAdmin.find_messages)
-    message = _awaiting(TrioAdmin.message)
-    min_offset = _awaiting(TrioAdmin.min_offset)
-    max_offset = _awaiting(TrioAdmin.max_offset)
-    cluster = _awaiting(TrioAdmin.cluster)
-    diagnose = _awaiting(TrioAdmin.diagnose)
-    groups = _awaiting(TrioAdmin.groups)
-    group_configs = _awaiting(TrioAdmin.group_configs)
-    create_group = _awaiting(TrioAdmin.create_group)
-    delete_group = _awaiting(TrioAdmin.delete_group)
-    group_lag = _awaiting(TrioAdmin.group_lag)
-    group_members = _awaiting(TrioAdmin.group_members)
-    group_member_ids = _awaiting(TrioAdmin.group_member_ids)
-    group_state = _awaiting(TrioAdmin.group_state)
-    reset_offsets = _awaiting(TrioAdmin.reset_offsets)
-    dead_letter_counts = _awaiting(TrioAdmin.dead_letter_counts)
-    dead_letters = _awaiting(TrioAdmin.dead_letters)
-    redrive = _awaiting(TrioAdmin.redrive)
-    plan_replay = _awaiting(TrioAdmin.plan_replay)
-    replay = _awaiting(TrioAdmin.replay)
-    transactions = _awaiting(TrioAdmin.transactions)
-    decide_transaction = _awaiting(TrioAdmin.decide_transaction)

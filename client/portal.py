@@ -1,7 +1,6 @@
-"""trio in a background thread, for callers outside trio, and facades whose methods call clients there.
+"""trio in a background thread, for callers outside trio.
 
-One thread serves all such clients of the process.  Logic is written once, in the trio classes; ``sync.py`` and
-``asyncio.py`` have one line for each method.
+One thread serves all such clients of the process.
 
 Rules: a context is entered and left in the same task; Ctrl-C in a caller cancels the call it waits for; a forked
 child never waits for the parent's thread.
@@ -13,12 +12,11 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial, wraps
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import trio
 
-from triomq.client.nursery import wrong_block
 from triomq.protocol.errors import ClientClosedError, ClientError
 
 P = ParamSpec("P")
@@ -71,14 +69,12 @@ class HeldContext(Generic[T]):
         """End :meth:`host`, and raise the error that ended it, if any."""
         self._leave.set()
         try:
-            await self._gone.wait()
+            await self.wait()
         except trio.Cancelled:
             self._scope.cancel()
             with trio.move_on_after(_FINAL_GRACE_S, shield=True):
                 await self._gone.wait()
             raise
-        if self._error is not None:
-            raise self._error
 
     def check(self) -> None:
         """Check that the context is still entered.
@@ -177,29 +173,18 @@ class Portal:
         return await held.enter(self._nursery)
 
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run an asynchronous function in the thread and wait for its result.
+        """Run an asynchronous function in the thread and wait for its result; Ctrl-C cancels it.
 
         Raises:
-            ClientClosedError: this is a fork of the process that opened it, or the thread has ended.
+            ClientClosedError: as :meth:`submit`.
         """
-        self._check_process()
-        scope = trio.CancelScope()
-
-        async def run() -> T:
-            try:
-                with scope:
-                    return await function(*args, **kwargs)
-            except trio.Cancelled:  # the thread ends: the last client was closed meanwhile
-                raise ClientClosedError("the client was closed") from None  # noqa: ASYNC104
-            raise ClientClosedError("interrupted")  # the caller has given up
-
+        if trio.lowlevel.in_trio_task():
+            raise RuntimeError("this blocks the tasks of trio: call it in a thread")
+        call = self.submit(function, *args, **kwargs)
         try:
-            return trio.from_thread.run(run, trio_token=self._token)
-        except trio.RunFinishedError:
-            raise ClientClosedError("the client was closed") from None
+            return call.future.result()
         except KeyboardInterrupt:
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(scope.cancel)
+            call.cancel()
             raise
 
     def submit(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> "Call[T]":
@@ -209,10 +194,16 @@ class Portal:
             ClientClosedError: this is a fork of the process that opened it, or the thread has ended.
         """
         self._check_process()
-        call = Call[T](self._token)
-        run = partial(call.run, partial(function, *args, **kwargs))
+        call, context = Call[T](self._token), contextvars.copy_context()
+
+        def start() -> None:
+            try:
+                trio.lowlevel.spawn_system_task(call.run, partial(function, *args, **kwargs), context=context)
+            except RuntimeError as exc:  # the thread is about to end
+                call.future.set_exception(ClientClosedError(f"the client was closed: {exc}"))
+
         try:
-            self._token.run_sync_soon(partial(trio.lowlevel.spawn_system_task, run, context=contextvars.copy_context()))
+            self._token.run_sync_soon(start)
         except trio.RunFinishedError:
             raise ClientClosedError("the client was closed") from None
         return call
@@ -274,77 +265,3 @@ def _renew_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_lock)
-
-
-A = TypeVar("A", bound=AbstractAsyncContextManager[object], covariant=True)
-
-
-class Facade(Generic[A]):
-    """Holds a trio client open in the portal's thread."""
-
-    _target: A
-    _held: HeldContext[object] | None = None
-    _portal: Portal | None = None
-    _library = ""
-
-    def _make(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Make the trio client."""
-        self._target = make(*args, **kwargs)
-
-    def __enter__(self) -> Any:
-        raise ClientError(wrong_block(self, self._library))
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...  # else Python's error comes first
-
-    async def __aenter__(self) -> Any:
-        raise ClientError(wrong_block(self, self._library))
-
-    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
-
-    def _hold(self) -> HeldContext[object]:
-        if trio.lowlevel.in_trio_task():
-            raise ClientError(wrong_block(self, self._library))
-        if self._held is not None:
-            raise ClientError(f"a {type(self).__name__} can be entered once only: make a new one")
-        return HeldContext[object](self._target)
-
-    def _entered(self) -> tuple[Portal, HeldContext[object]]:
-        if self._portal is None or self._held is None:
-            raise ClientClosedError(f"the {type(self).__name__} is not open: use it inside its with block")
-        return self._portal, self._held
-
-    def _call_at_end(self, notify: Callable[[], object]) -> None:
-        """Call a function in the portal's thread when the client ends, by itself or because it is left."""
-        portal, held = self._entered()
-        portal.submit(held.wait).future.add_done_callback(lambda _: notify())
-
-    def _open_portal(self) -> Portal:
-        """Return the portal of a client that is open and has not failed."""
-        portal, held = self._entered()
-        held.check()
-        return portal
-
-
-def arguments_of(
-    make: Callable[P, A],
-) -> Callable[[Callable[..., None]], Callable[Concatenate[Facade[A], P], None]]:
-    """Give ``__init__`` the arguments of the trio class, which it makes."""
-
-    def decorate(_init: Callable[..., None]) -> Callable[Concatenate[Facade[A], P], None]:
-        @wraps(make.__init__)  # for help() and editors
-        def init(self: Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> None:
-            self._make(make, args, kwargs)  # self is the facade
-
-        return init
-
-    return decorate
-
-
-def plain(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Facade[A], P], T]:
-    """Make a method that runs a plain one in the portal's thread, between two steps of its tasks."""
-
-    @wraps(method)
-    def call(self: Facade[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._open_portal().call_plain(method, self._target, *args, **kwargs)
-
-    return call

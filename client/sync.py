@@ -17,26 +17,33 @@ from contextlib import ExitStack
 from functools import partial, wraps
 from queue import SimpleQueue
 from types import TracebackType
-from typing import ClassVar, Concatenate, Self
+from typing import Any, ClassVar, Self, cast
 from warnings import warn
 
-from triomq.client.admin.admin import Admin as TrioAdmin
+from triomq.client import facades
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
 from triomq.client.consumer.lite_pull import LitePullConsumer as TrioLitePullConsumer
-from triomq.client.consumer.pull import PullConsumer as TrioPullConsumer
-from triomq.client.consumer.pull import QueueQueries as TrioQueueQueries
-from triomq.client.consumer.push import PushConsumer as TrioPushConsumer
 from triomq.client.consumer.range_reader import RangeReader as TrioRangeReader
+from triomq.client.facades import Blocking, Method, arguments_of, plain
 from triomq.client.nursery import is_in_asyncio, stop_signals
-from triomq.client.portal import A, Facade, P, T, acquire_portal, arguments_of, plain, release_portal
-from triomq.client.producer.producer import Producer as TrioProducer
+from triomq.client.portal import acquire_portal, release_portal
 from triomq.client.producer.transaction import Transaction, TransactionBlock, decision
 from triomq.client.producer.transaction import TransactionProducer as TrioTransactionProducer
 from triomq.protocol.record.message import Message
 
 
-class _Blocking(Facade[A]):
+class _Blocking(Blocking):
     """Holds an asynchronous client open in the background thread."""
+
+    @staticmethod
+    def _wrap(method: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+        """Make a method that runs the asynchronous one in the background thread and waits for it."""
+
+        @wraps(method)
+        def call(self: Blocking, /, *args: Any, **kwargs: Any) -> Any:
+            return self._open_portal().call(method, self._target, *args, **kwargs)
+
+        return call
 
     def __enter__(self) -> Self:
         self._open()
@@ -67,51 +74,22 @@ class _Blocking(Facade[A]):
         self._held, self._portal = held, portal
 
 
-def _blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[_Blocking[A], P], T]:
-    """Make a method that runs the asynchronous one in the background thread and waits for it."""
-
-    @wraps(method)
-    def call(self: _Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._open_portal().call(method, self._target, *args, **kwargs)
-
-    return call
-
-
-class ClientInstance(_Blocking[TrioClientInstance]):
+class ClientInstance(_Blocking, facades.ClientInstanceFacade):
     """Connections for several clients: ``with ClientInstance(...) as shared``, then ``instance=shared`` for each."""
-
-    @arguments_of(TrioClientInstance)
-    def __init__(self) -> None: ...
 
     def __enter__(self) -> TrioClientInstance:  # type: ignore[override]  # what the others take
         self._open()
-        return self._target
+        return cast(TrioClientInstance, self._target)
 
 
-class Producer(_Blocking[TrioProducer]):
+class Producer(_Blocking, facades.ProducerFacade):
     """See :class:`triomq.client.producer.producer.Producer`."""
 
-    @arguments_of(TrioProducer)
-    def __init__(self) -> None: ...
 
-    send = _blocking(TrioProducer.send)
-    send_batch = _blocking(TrioProducer.send_batch)
-    send_encoded_batch = _blocking(TrioProducer.send_encoded_batch)
-    send_oneway = _blocking(TrioProducer.send_oneway)
-    request = _blocking(TrioProducer.request)
-    recall = _blocking(TrioProducer.recall)
-    publish_queues = _blocking(TrioProducer.publish_queues)
-
-
-class TransactionProducer(_Blocking[TrioTransactionProducer]):
+class TransactionProducer(_Blocking, facades.TransactionProducerFacade):
     """See :class:`triomq.client.producer.transaction.TransactionProducer`; functions run in threads."""
 
-    @arguments_of(TrioTransactionProducer)
-    def __init__(self) -> None: ...
-
-    send = _blocking(TrioTransactionProducer.send)
-    begin = _blocking(TrioTransactionProducer.begin)
-    decide = _blocking(TrioTransactionProducer.decide)
+    send = Method(TrioTransactionProducer.send)
 
     def transaction(self, message: Message) -> "_TransactionBlock":
         """Store a message, and commit it when the block ends, or roll it back if the block raises."""
@@ -134,19 +112,8 @@ class _TransactionBlock(TransactionBlock):
             self._decide(self._transaction, state)
 
 
-class PushConsumer(_Blocking[TrioPushConsumer]):
+class PushConsumer(_Blocking, facades.PushConsumerFacade):
     """See :class:`triomq.client.consumer.push.PushConsumer`; handlers that are plain functions run in threads."""
-
-    @arguments_of(TrioPushConsumer)
-    def __init__(self) -> None: ...
-
-    wait_assigned = _blocking(TrioPushConsumer.wait_assigned)
-    subscribe = _blocking(TrioPushConsumer.subscribe)
-    unsubscribe = _blocking(TrioPushConsumer.unsubscribe)
-    suspend = plain(TrioPushConsumer.suspend)
-    resume = plain(TrioPushConsumer.resume)
-    resize = plain(TrioPushConsumer.resize)
-    statistics = plain(TrioPushConsumer.statistics)
 
     def run(self) -> None:
         """Enter the consumer, and leave it in order at SIGINT or SIGTERM; see the trio class."""
@@ -164,107 +131,30 @@ class PushConsumer(_Blocking[TrioPushConsumer]):
         portal.call(held.wait)
 
 
-class _QueueQueries(_Blocking[A]):
-    """See :class:`triomq.client.consumer.pull.QueueQueries`."""
-
-    queues = _blocking(TrioQueueQueries.queues)
-    bounds = _blocking(TrioQueueQueries.bounds)
-    wait_queues_changed = _blocking(TrioQueueQueries.wait_queues_changed)
-    min_offset = _blocking(TrioQueueQueries.min_offset)
-    max_offset = _blocking(TrioQueueQueries.max_offset)
-    search_offset = _blocking(TrioQueueQueries.search_offset)
-    offset_for_timestamp = _blocking(TrioQueueQueries.offset_for_timestamp)
-    earliest_store_time = _blocking(TrioQueueQueries.earliest_store_time)
-
-
-class PullConsumer(_QueueQueries[TrioPullConsumer]):
+class PullConsumer(_Blocking, facades.PullConsumerFacade):
     """See :class:`triomq.client.consumer.pull.PullConsumer`."""
 
-    @arguments_of(TrioPullConsumer)
-    def __init__(self) -> None: ...
 
-    pull = _blocking(TrioPullConsumer.pull)
-    committed = _blocking(TrioPullConsumer.committed)
-    commit = _blocking(TrioPullConsumer.commit)
-    commit_oneway = _blocking(TrioPullConsumer.commit_oneway)
-    send_back = _blocking(TrioPullConsumer.send_back)
-
-
-class LitePullConsumer(_QueueQueries[TrioLitePullConsumer]):
+class LitePullConsumer(_Blocking, facades.LitePullConsumerFacade):
     """See :class:`triomq.client.consumer.lite_pull.LitePullConsumer`."""
 
-    @arguments_of(TrioLitePullConsumer)
-    def __init__(self) -> None: ...
-
-    subscribe = _blocking(TrioLitePullConsumer.subscribe)
-    unsubscribe = _blocking(TrioLitePullConsumer.unsubscribe)
-    assign = _blocking(TrioLitePullConsumer.assign)
-    wait_assigned = _blocking(TrioLitePullConsumer.wait_assigned)
-    assignment = plain(TrioLitePullConsumer.assignment)
-    wait_assignment_changed = _blocking(TrioLitePullConsumer.wait_assignment_changed)
-    poll = _blocking(TrioLitePullConsumer.poll)
-    poll_nowait = plain(TrioLitePullConsumer.poll_nowait)
-    wait_messages = _blocking(TrioLitePullConsumer.wait_messages)
-    pause = plain(TrioLitePullConsumer.pause)
-    resume = plain(TrioLitePullConsumer.resume)
-    position = plain(TrioLitePullConsumer.position)
-    seek = _blocking(TrioLitePullConsumer.seek)
-    seek_to_begin = _blocking(TrioLitePullConsumer.seek_to_begin)
-    seek_to_end = _blocking(TrioLitePullConsumer.seek_to_end)
-    seek_to_timestamp = _blocking(TrioLitePullConsumer.seek_to_timestamp)
-    commit = _blocking(TrioLitePullConsumer.commit)
-    commit_nowait = plain(TrioLitePullConsumer.commit_nowait)
-    committed = _blocking(TrioLitePullConsumer.committed)
-    statistics = plain(TrioLitePullConsumer.statistics)
+    poll = Method(TrioLitePullConsumer.poll)
 
 
-class RangeReader(_Blocking[TrioRangeReader]):
+class RangeReader(_Blocking):
     """See :class:`triomq.client.consumer.range_reader.RangeReader`; it pulls ahead while its caller computes."""
 
     @arguments_of(TrioRangeReader)
     def __init__(self) -> None: ...
 
-    read = _blocking(TrioRangeReader.read)
+    read = Method(TrioRangeReader.read)
     seek = plain(TrioRangeReader.seek)
 
     @property
     def position(self) -> int:
         """The offset up to which it was read."""
-        return self._target.position
+        return cast(TrioRangeReader, self._target).position
 
 
-class Admin(_Blocking[TrioAdmin]):
+class Admin(_Blocking, facades.AdminFacade):
     """See :class:`triomq.client.admin.admin.Admin`."""
-
-    @arguments_of(TrioAdmin)
-    def __init__(self) -> None: ...
-
-    topics = _blocking(TrioAdmin.topics)
-    topic_route = _blocking(TrioAdmin.topic_route)
-    create_topic = _blocking(TrioAdmin.create_topic)
-    delete_topic = _blocking(TrioAdmin.delete_topic)
-    topic_config = _blocking(TrioAdmin.topic_config)
-    update_topic = _blocking(TrioAdmin.update_topic)
-    topic_stats = _blocking(TrioAdmin.topic_stats)
-    find_messages = _blocking(TrioAdmin.find_messages)
-    message = _blocking(TrioAdmin.message)
-    min_offset = _blocking(TrioAdmin.min_offset)
-    max_offset = _blocking(TrioAdmin.max_offset)
-    cluster = _blocking(TrioAdmin.cluster)
-    diagnose = _blocking(TrioAdmin.diagnose)
-    groups = _blocking(TrioAdmin.groups)
-    group_configs = _blocking(TrioAdmin.group_configs)
-    create_group = _blocking(TrioAdmin.create_group)
-    delete_group = _blocking(TrioAdmin.delete_group)
-    group_lag = _blocking(TrioAdmin.group_lag)
-    group_members = _blocking(TrioAdmin.group_members)
-    group_member_ids = _blocking(TrioAdmin.group_member_ids)
-    group_state = _blocking(TrioAdmin.group_state)
-    reset_offsets = _blocking(TrioAdmin.reset_offsets)
-    dead_letter_counts = _blocking(TrioAdmin.dead_letter_counts)
-    dead_letters = _blocking(TrioAdmin.dead_letters)
-    redrive = _blocking(TrioAdmin.redrive)
-    plan_replay = _blocking(TrioAdmin.plan_replay)
-    replay = _blocking(TrioAdmin.replay)
-    transactions = _blocking(TrioAdmin.transactions)
-    decide_transaction = _blocking(TrioAdmin.decide_transaction)

@@ -13,6 +13,7 @@ import trio
 from triomq.client import asyncio as facade
 from triomq.client import sync
 from triomq.client.consumer.config import ConsumeStatus
+from triomq.client.facades import Method
 from triomq.client.nursery import OpenOnce
 from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, MessageIllegalError
 from triomq.protocol.record.message import Message, MessageExt
@@ -78,12 +79,12 @@ class Slow(OpenOnce):
         return self.ended
 
 
-class AsyncSlow(facade._Awaiting[Slow]):
+class AsyncSlow(facade._Awaiting):
     def __init__(self, *, slow_to: str = "") -> None:
         self._target = Slow(slow_to=slow_to)
 
-    do = facade._awaiting(Slow.do)
-    finish_all_the_same = facade._awaiting(Slow.finish_all_the_same)
+    do = Method(Slow.do)
+    finish_all_the_same = Method(Slow.finish_all_the_same)
 
 
 def test_a_coroutine_sends_and_asks(broker: RunningBroker) -> None:

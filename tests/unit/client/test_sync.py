@@ -11,6 +11,7 @@ import trio
 
 from tests.unit.client.broker_thread import BrokerThread
 from triomq.client import sync
+from triomq.client.facades import Method
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.producer.config import ProducerConfig
 from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer, PushConsumer
@@ -118,12 +119,12 @@ class Fragile(OpenOnce):
         await trio.sleep_forever()
 
 
-class BlockingFragile(sync._Blocking[Fragile]):
+class BlockingFragile(sync._Blocking):
     def __init__(self) -> None:
         self._target = Fragile()
 
-    fail = sync._blocking(Fragile.fail)
-    linger = sync._blocking(Fragile.linger)
+    fail = Method(Fragile.fail)
+    linger = Method(Fragile.linger)
 
 
 def test_internal_failure_is_raised_by_call_and_exit() -> None:
@@ -207,7 +208,7 @@ class Slow(OpenOnce):
         await trio.sleep_forever()
 
 
-class BlockingSlow(sync._Blocking[Slow]):
+class BlockingSlow(sync._Blocking):
     def __init__(self, *, to_open: bool) -> None:
         self._target = Slow(to_open=to_open)
 

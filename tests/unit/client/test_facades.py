@@ -1,10 +1,11 @@
 import inspect
 from types import ModuleType
+from typing import TYPE_CHECKING, assert_type
 
 import pytest
 
 import triomq.client
-from triomq.client import asyncio, sync
+from triomq.client import Message, SendResult, asyncio, sync
 
 CLIENTS = ("Admin", "LitePullConsumer", "Producer", "PullConsumer", "PushConsumer")
 
@@ -21,3 +22,13 @@ def test_each_facade_has_every_method_with_its_signature(facade: ModuleType, nam
             if facade is asyncio:
                 assert is_async(getattr(here, method)) == is_async(getattr(on_trio, method)), method
     assert inspect.signature(here).parameters.keys() == inspect.signature(on_trio).parameters.keys()
+
+
+if TYPE_CHECKING:
+
+    async def calls_as_mypy_sees_them(blocking: sync.Producer, awaiting: asyncio.Producer) -> None:
+        assert_type(blocking.send(Message("Topic", b"x"), key=1), SendResult)
+        assert_type(await awaiting.send(Message("Topic", b"x")), SendResult)
+        blocking.send("text")  # type: ignore[arg-type]
+        await awaiting.send(Message("Topic", b"x"), colour=1)  # type: ignore[call-arg]
+        asyncio.Producer()  # type: ignore[call-arg]
