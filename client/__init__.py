@@ -4,17 +4,17 @@ For callers that block: ``triomq.client.sync``; for asyncio: ``triomq.client.asy
 """
 
 from triomq.client.admin.admin import Admin as Admin
-from triomq.client.admin.admin import OffsetChange as OffsetChange
-from triomq.client.admin.admin import OffsetReset as OffsetReset
 from triomq.client.admin.dead_letters import DeadLetter as DeadLetter
 from triomq.client.admin.dead_letters import DeadLetterCount as DeadLetterCount
 from triomq.client.admin.dead_letters import Redrive as Redrive
 from triomq.client.admin.diagnosis import Diagnosis as Diagnosis
 from triomq.client.admin.diagnosis import Finding as Finding
 from triomq.client.admin.diagnosis import FindingKind as FindingKind
-from triomq.client.admin.group_state import GroupLag as GroupLag
 from triomq.client.admin.group_state import GroupState as GroupState
 from triomq.client.admin.group_state import QueueState as QueueState
+from triomq.client.admin.groups import GroupLag as GroupLag
+from triomq.client.admin.groups import OffsetChange as OffsetChange
+from triomq.client.admin.groups import OffsetReset as OffsetReset
 from triomq.client.admin.replay import ReplayPlan as ReplayPlan
 from triomq.client.admin.replay import ReplayQueue as ReplayQueue
 from triomq.client.admin.topic_config import TopicChange as TopicChange

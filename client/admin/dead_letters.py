@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from triomq.client.admin.base import BaseAdmin
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
 from triomq.client.nursery import in_parallel
@@ -85,71 +86,78 @@ class _Span(NamedTuple):
     end: int
 
 
-async def count_dead_letters(instance: ClientInstance) -> list[DeadLetterCount]:
-    """Count the dead letters of each group that ever had any, sorted by group.
+class DeadLetterAdmin(BaseAdmin):
+    """Reads dead letters, and sends them back."""
 
-    Raises:
-        ClientError: a topic of dead letters is not readable.
-    """
-    counts, prefix = [], DEAD_LETTER_PREFIX
-    groups = [topic.removeprefix(prefix) for topic in await instance.routes.topics() if topic.startswith(prefix)]
-    async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
-        for group, spans in zip(groups, await in_parallel(partial(_spans, pull), groups), strict=True):
-            total, sent_back = (
-                sum(span.end - span.begin for span in spans),
-                sum(span.pending - span.begin for span in spans),
-            )
-            counts.append(DeadLetterCount(group, total, sent_back))
-    return counts
+    async def dead_letter_counts(self) -> list[DeadLetterCount]:
+        """Return the number of dead letters of each group that ever had any, sorted by group.
 
+        Raises:
+            ClientError: a topic of dead letters is not readable.
+        """
+        counts, prefix = [], DEAD_LETTER_PREFIX
+        groups = [topic.removeprefix(prefix) for topic in await self.topics() if topic.startswith(prefix)]
+        async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
+            for group, spans in zip(groups, await in_parallel(partial(_spans, pull), groups), strict=True):
+                messages = sum(span.end - span.begin for span in spans)
+                redriven = sum(span.pending - span.begin for span in spans)
+                counts.append(DeadLetterCount(group, messages, redriven))
+        return counts
 
-async def read_dead_letters(instance: ClientInstance, group: str, limit: int) -> list[DeadLetter]:
-    """Return the oldest dead letters of a group, at most ``limit``.
+    async def dead_letters(self, group: str, limit: int = 100) -> list[DeadLetter]:
+        """Return the oldest dead letters of a group; none if the group is unknown.
 
-    Raises:
-        ClientError: their topic is not readable.
-    """
-    found: list[DeadLetter] = []
-    async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
-        for span in await _spans(pull, group):
-            queue_offset = span.begin
-            while queue_offset < span.end and len(found) < limit:
-                messages, queue_offset = await _read(pull, span, queue_offset)
-                found += (
-                    DeadLetter(message, original_topic(message), message.queue_offset < span.pending)
-                    for message in messages
-                )
-    return found[:limit]
+        Raises:
+            ClientError: their topic is not readable.
+        """
+        found: list[DeadLetter] = []
+        async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
+            for span in await _spans(pull, group):
+                queue_offset = span.begin
+                while queue_offset < span.end and len(found) < limit:
+                    messages, queue_offset = await _read(pull, span, queue_offset)
+                    found += (
+                        DeadLetter(message, original_topic(message), message.queue_offset < span.pending)
+                        for message in messages
+                    )
+        return found[:limit]
 
+    async def redrive(
+        self,
+        group: str,
+        *,
+        limit: int | None = None,
+        again: bool = False,
+        dry_run: bool = False,
+        on_sent: Callable[[MessageExt], None] = lambda _message: None,
+    ) -> Redrive:
+        """Send the dead letters of a group back to their original topics, oldest first.
 
-async def redrive(
-    instance: ClientInstance,
-    group: str,
-    *,
-    limit: int | None,
-    again: bool,
-    dry_run: bool,
-    on_sent: Callable[[MessageExt], None],
-) -> Redrive:
-    """Send dead letters back to their original topics; new ones are left for the next run.
+        A cancelled call still records its progress; the message in flight may be sent twice.
 
-    A cancelled call still records its progress; the message in flight may be sent twice.
+        Args:
+            group: name of the group.
+            limit: maximum number of messages; ``None``: all.
+            again: include those that were sent back before.
+            dry_run: send nothing.
+            on_sent: called with each message that was, or would be, sent back.
 
-    Raises:
-        NoRouteError: an original topic no longer exists.
-        UnsupportedCompressionError: the package for the compression of a body is not installed.
-        ClientError: the topic of the dead letters is not readable.
-    """
-    run = _Run(instance, limit, on_sent)
-    # the broker accepted it once, perhaps compressed: do not reject it here
-    settings = ProducerConfig(max_message_size_bytes=instance.config.max_body_bytes)
-    async with (
-        PullConsumer(TOOLS_GROUP, instance=instance) as pull,
-        Producer(REDRIVE_GROUP, instance=instance, settings=settings) as producer,
-    ):
-        for span in await _spans(pull, group):
-            await run.queue(pull, None if dry_run else producer, span, span.begin if again else span.pending)
-    return Redrive(run.sent, run.skipped, run.left)
+        Raises:
+            NoRouteError: an original topic no longer exists; messages before this one were sent back.
+            UnsupportedCompressionError: the package for the compression of a body is not installed.
+            ClientError: the topic of the dead letters is not readable.
+        """
+        instance = self._entered()
+        run = _Run(instance, limit, on_sent)
+        # the broker accepted it once, perhaps compressed: do not reject it here
+        settings = ProducerConfig(max_message_size_bytes=instance.config.max_body_bytes)
+        async with (
+            PullConsumer(TOOLS_GROUP, instance=instance) as pull,
+            Producer(REDRIVE_GROUP, instance=instance, settings=settings) as producer,
+        ):
+            for span in await _spans(pull, group):
+                await run.queue(pull, None if dry_run else producer, span, span.begin if again else span.pending)
+        return Redrive(run.sent, run.skipped, run.left)
 
 
 class _Run:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import trio
 
 from triomq.client.admin.dead_letters import TIMERS
-from triomq.client.admin.group_state import read_lags, read_members
+from triomq.client.admin.groups import GroupAdmin
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.pull import PullRequest
 from triomq.client.cluster.queue_requests import QueueRequests
@@ -86,69 +86,106 @@ class ReplayPlan(NamedTuple):
     queues: tuple[ReplayQueue, ...]
 
 
-async def plan_replay(
-    instance: ClientInstance,
-    brokers: Sequence[str],
-    group: str,
-    into: str,
-    span: tuple[datetime, datetime],
-    topics: Collection[str],
-) -> ReplayPlan:
-    """Find the messages of a time span, its ends included, in the topics of a group; see ``Admin.plan_replay``."""
-    begin_ms, end_ms = (Timestamp(max(round(at.timestamp() * 1000), 0)) for at in span)
-    if end_ms < begin_ms:
-        raise ConfigError(f"replay: the end, {span[1]}, is before the begin, {span[0]}")
-    is_online = await _check_target(instance, brokers, into)
-    filters = await _filters(instance, brokers, group, topics)
-    requests = QueueRequests(instance, TOOLS_GROUP)
+class ReplayAdmin(GroupAdmin):
+    """Delivers messages again."""
 
-    async def plan(queue: MessageQueue) -> ReplayQueue:
-        begin = await first_stored_at(requests, queue, begin_ms)
-        end = max(await first_stored_at(requests, queue, Timestamp(end_ms + 1)), begin)
-        first_ms = await _store_time(requests, queue, begin) if end > begin else None
-        last_ms = await _store_time(requests, queue, QueueOffset(end - 1)) if end > begin else None
-        return ReplayQueue(queue, filters[queue.topic], begin, end, first_ms, last_ms)
+    async def plan_replay(
+        self, group: str, into: str, begin: datetime, end: datetime, *, topics: Collection[str] = ()
+    ) -> ReplayPlan:
+        """Find the messages of a time span in the topics of a group, to deliver them to another group; nothing is sent.
 
-    queues = chain(*await in_parallel(instance.routes.subscribe_queues, sorted(filters)))
-    return ReplayPlan(group, into, is_online, tuple(await in_parallel(plan, queues)))
+        Args:
+            group: whose topics and filters; without members online the topics in which it has offsets, unfiltered.
+            into: the group that is to get the messages.
+            begin: store time of the first message.
+            end: store time of the last one; messages stored after this call are not included.
+            topics: only these; never the group's retry topic.
 
+        Raises:
+            ConfigError: ``end`` is before ``begin``.
+            ClientError: the topics of ``group`` are not known, or ``into`` does not read its retry topic.
+            NoRouteError: a topic does not exist, or ``into`` never had a member.
+        """
+        begin_ms, end_ms = (Timestamp(max(round(at.timestamp() * 1000), 0)) for at in (begin, end))
+        if end_ms < begin_ms:
+            raise ConfigError(f"replay: the end, {end}, is before the begin, {begin}")
+        masters = list((await self._masters()).values())
+        is_online = await self._check_target(masters, into)
+        filters = await self._filters(masters, group, topics)
+        routes, requests = self._entered().routes, QueueRequests(self._entered(), TOOLS_GROUP)
 
-async def _check_target(instance: ClientInstance, brokers: Sequence[str], into: str) -> bool:
-    """Return whether the group has members.
+        async def plan(queue: MessageQueue) -> ReplayQueue:
+            first = await first_stored_at(requests, queue, begin_ms)
+            behind = max(await first_stored_at(requests, queue, Timestamp(end_ms + 1)), first)
+            first_ms = await _store_time(requests, queue, first) if behind > first else None
+            last_ms = await _store_time(requests, queue, QueueOffset(behind - 1)) if behind > first else None
+            return ReplayQueue(queue, filters[queue.topic], first, behind, first_ms, last_ms)
 
-    Raises:
-        ClientError: its members would not get the messages, or it never had a member.
-    """
-    members = await read_members(instance.requests, brokers, into)
-    if members is not None and (
-        members.message_model is MessageModel.BROADCASTING or retry_topic(into) not in members.subscription_table
-    ):
-        raise ClientError(
-            f"group {into!r} cannot get replayed messages: its members do not read its retry topic; only push consumers"
-            " do, and not in broadcasting"
-        )
-    try:
-        await instance.routes.topic_route(retry_topic(into), refresh=True)
-    except NoRouteError as exc:
-        raise NoRouteError(f"group {into!r} has no retry topic yet: start a consumer of it first") from exc
-    return members is not None
+        queues = chain(*await in_parallel(routes.subscribe_queues, sorted(filters)))
+        return ReplayPlan(group, into, is_online, tuple(await in_parallel(plan, queues)))
 
+    async def replay(
+        self, plan: ReplayPlan, *, speed: float | None = 1.0, on_sent: Callable[[MessageExt], None] = lambda _: None
+    ) -> int:
+        """Deliver messages again, oldest first, and return how many; no offset is changed.
 
-async def _filters(
-    instance: ClientInstance, brokers: Sequence[str], group: str, topics: Collection[str]
-) -> dict[str, MessageFilter]:
-    """Return the filter of each topic: of the members' subscriptions, else everything from where there are offsets."""
-    members = await read_members(instance.requests, brokers, group)
-    known: dict[str, MessageFilter] = {}
-    if members is not None:
-        for topic, data in members.subscription_table.items():
-            known[topic] = parse_filter(data.sub_string, data.expression_type)
-    else:
-        known = {lag.queue.topic: EVERYTHING for lag in await read_lags(instance.requests, brokers, group)}
-    wanted = topics or [topic for topic in known if not topic.startswith(RETRY_PREFIX)]
-    if not wanted:
-        raise ClientError(f"group {group!r} has no member online and no committed offset: name the topics to replay")
-    return {topic: known.get(topic, EVERYTHING) for topic in wanted}
+        Args:
+            plan: from :meth:`plan_replay`; its filters are applied.
+            speed: 2: twice as fast as the messages were stored; ``None``: as fast as possible.
+            on_sent: called with the original of each message that was sent.
+
+        Raises:
+            ConfigError: ``speed`` is not above 0.
+        """
+        if speed is not None and not 0 < speed < float("inf"):
+            raise ConfigError(f"replay: speed {speed} must be above 0")
+        instance, topic, pace, sent = self._entered(), retry_topic(plan.into), Pace(speed), 0
+        queues = publish_queues(topic, await self.topic_route(topic))
+        if not queues:
+            raise NoRouteError(f"topic {topic!r} has no queue that can be written")
+        async with _in_order(instance, plan.queues) as messages:
+            async for message in messages:
+                await pace.wait(message.store_timestamp)
+                await _send(instance, message, choose_queue(queues, message))
+                sent += 1
+                on_sent(message)
+        return sent
+
+    async def _check_target(self, masters: Sequence[str], into: str) -> bool:
+        """Return whether the group has members.
+
+        Raises:
+            ClientError: its members would not get the messages, or it never had a member.
+        """
+        members = await self._members(masters, into)
+        if members is not None and (
+            members.message_model is MessageModel.BROADCASTING or retry_topic(into) not in members.subscription_table
+        ):
+            raise ClientError(
+                f"group {into!r} cannot get replayed messages: its members do not read its retry topic; only push "
+                "consumers do, and not in broadcasting"
+            )
+        try:
+            await self.topic_route(retry_topic(into))
+        except NoRouteError as exc:
+            raise NoRouteError(f"group {into!r} has no retry topic yet: start a consumer of it first") from exc
+        return members is not None
+
+    async def _filters(self, masters: Sequence[str], group: str, topics: Collection[str]) -> dict[str, MessageFilter]:
+        """Return the filter of each topic: of the members' subscriptions, else everything where there are offsets."""
+        members = await self._members(masters, group)
+        known: dict[str, MessageFilter]
+        if members is not None:
+            subscribed = members.subscription_table.items()
+            known = {topic: parse_filter(data.sub_string, data.expression_type) for topic, data in subscribed}
+        else:
+            known = {lag.queue.topic: EVERYTHING for lag in await self._lags(masters, group)}
+        wanted = topics or [topic for topic in known if not topic.startswith(RETRY_PREFIX)]
+        if not wanted:
+            raise ClientError(
+                f"group {group!r} has no member online and no committed offset: name the topics to replay"
+            )
+        return {topic: known.get(topic, EVERYTHING) for topic in wanted}
 
 
 async def _store_time(requests: QueueRequests, queue: MessageQueue, queue_offset: QueueOffset) -> int | None:
@@ -180,42 +217,23 @@ async def _in_order(
     requests = QueueRequests(instance, TOOLS_GROUP)
     async with AsyncExitStack() as stack:
         readers = [await stack.enter_async_context(aclosing(_read(requests, queue))) for queue in queues]
-        yield await stack.enter_async_context(aclosing(_merge(readers)))
 
+        async def merge() -> AsyncGenerator[MessageExt, None]:
+            firsts = [(index, await anext(reader, None)) for index, reader in enumerate(readers)]
+            heap = [(message.store_timestamp, index, message) for index, message in firsts if message is not None]
+            heapify(heap)
+            while heap:
+                _, index, message = heap[0]
+                yield message
+                if (following := await anext(readers[index], None)) is None:
+                    heappop(heap)
+                else:
+                    heapreplace(heap, (following.store_timestamp, index, following))
 
-async def _merge(readers: Sequence[AsyncGenerator[MessageExt, None]]) -> AsyncGenerator[MessageExt, None]:
-    firsts = [(index, await anext(reader, None)) for index, reader in enumerate(readers)]
-    heap = [(message.store_timestamp, index, message) for index, message in firsts if message is not None]
-    heapify(heap)
-    while heap:
-        _, index, message = heap[0]
-        yield message
-        if (following := await anext(readers[index], None)) is None:
-            heappop(heap)
-        else:
-            heapreplace(heap, (following.store_timestamp, index, following))
+        yield await stack.enter_async_context(aclosing(merge()))
 
 
 # --- sending --------------------------------------------------------------------------------------------------
-
-
-async def replay(
-    instance: ClientInstance, plan: ReplayPlan, speed: float | None, on_sent: Callable[[MessageExt], None]
-) -> int:
-    """Deliver the messages of a plan again, oldest first; return how many; see ``Admin.replay``."""
-    if speed is not None and not 0 < speed < float("inf"):
-        raise ConfigError(f"replay: speed {speed} must be above 0")
-    topic, pace, sent = retry_topic(plan.into), Pace(speed), 0
-    queues = publish_queues(topic, await instance.routes.topic_route(topic, refresh=True))
-    if not queues:
-        raise NoRouteError(f"topic {topic!r} has no queue that can be written")
-    async with _in_order(instance, plan.queues) as messages:
-        async for message in messages:
-            await pace.wait(message.store_timestamp)
-            await _send(instance, message, choose_queue(queues, message))
-            sent += 1
-            on_sent(message)
-    return sent
 
 
 class Pace:

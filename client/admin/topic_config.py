@@ -1,19 +1,21 @@
-"""The configuration of one topic: read and changed on brokers of all versions.
+"""Administration of topics, on brokers of all versions.
 
 Source: wire.md 7; AdminBrokerProcessor.java.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
 import trio
 
-from triomq.client.cluster.requests import Requests, raise_for_code
-from triomq.client.cluster.route import read_route
+from triomq.client.admin.base import BaseAdmin
+from triomq.client.cluster.requests import raise_for_code
+from triomq.client.cluster.route import masters_of_route, read_route
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import TopicConfig, TopicConfigSerializeWrapper
+from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     ClientError,
@@ -21,10 +23,12 @@ from triomq.protocol.errors import (
     ConnectError,
     ConnectionLostError,
     NameServerError,
+    NoRouteError,
     RequestTimeoutError,
     TopicNotExistError,
 )
-from triomq.protocol.names import AUTO_CREATE_TOPIC
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import AUTO_CREATE_TOPIC, validate_topic
 from triomq.protocol.requests.offsets import OffsetResponseHeader, QueueRequestHeader
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, GetRouteInfoRequestHeader, TopicRequestHeader
 
@@ -90,125 +94,217 @@ class TopicChange(NamedTuple):
     hidden: int = 0
 
 
-async def create_topic(
-    requests: Requests, masters: Mapping[str, str], topic: str, settings: TopicSettings, *, dry_run: bool
-) -> list[str]:
-    """Create a topic on those of these brokers, given by name, that do not have it; return their addresses.
+class TopicAdmin(BaseAdmin):
+    """Reads and changes topics."""
 
-    First all brokers are asked: nothing changes if one of them has the topic with settings other than those given.
-    What is not given is RocketMQ's default in a new topic, and as it is in one that exists.
+    async def create_topic(
+        self,
+        topic: str,
+        queues: int | None = None,
+        perm: int | None = None,
+        *,
+        order: bool | None = None,
+        cluster: str | None = None,
+        dry_run: bool = False,
+    ) -> list[str]:
+        """Create a topic on all masters that do not have it, and return their addresses; it is left alone elsewhere.
 
-    Raises:
-        ConfigError: a broker has the topic with other settings.
-        NameServerError: a name server does not know of the topic in time.
-    """
-    missing = {}
-    for name, address in masters.items():
-        try:
-            config = await read_topic_config(requests, address, topic)
-        except TopicNotExistError:
-            missing[name] = address
-            continue
-        wanted = replace(settings, order=None).applied_to(config)  # brokers of RocketMQ 4.9 do not keep the order
-        if wanted != config:
+        Returns when name servers route clients to the new queues.
+
+        Args:
+            topic: name of the topic.
+            queues: number of read and of write queues on each broker; 4 in a new topic.
+            perm: bits of ``Permission``; all may read and write a new topic.
+            order: keep the order of queues while brokers are away.
+            cluster: only on the brokers of this cluster.
+            dry_run: only return where it would be created.
+
+        Raises:
+            IllegalNameError: the name is not valid.
+            ConfigError: ``queues`` is not above 0, the cluster does not exist, or a broker has the topic with other
+                settings than those given; nothing has changed.
+            NameServerError: the topic exists, but a name server does not know of it within 5 s.
+        """
+        validate_topic(topic)
+        settings = TopicSettings(read_queues=queues, write_queues=queues, perm=perm, order=order)
+        missing = {}
+        for name, address in (await self._masters(cluster)).items():
+            try:
+                config = await self._read(address, topic)
+            except TopicNotExistError:
+                missing[name] = address
+                continue
+            wanted = replace(settings, order=None).applied_to(config)  # brokers of RocketMQ 4.9 do not keep the order
+            if wanted != config:
+                raise ConfigError(
+                    f"topic {topic} exists on the broker at {address} with other settings ({_described(config)}; "
+                    f"wanted: {_described(wanted)}): it is left as it is; change it with topic update, "
+                    "Admin.update_topic"
+                )
+        if missing and not dry_run:
+            header = _header(topic, settings.applied_to(TopicConfig(topic, _QUEUES, _QUEUES)), settings)
+            await self._requests.ask_each(missing.values(), header.code, header)
+            numbers = header.read_queue_nums, header.write_queue_nums
+            await self._wait_for_route(topic, dict.fromkeys(missing, numbers))
+        return list(missing.values())
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic on all masters and name servers; messages stay in the commit log until they expire.
+
+        Raises:
+            NameServerError: a name server did not confirm, so clients may still find the topic there.
+        """
+        header = TopicRequestHeader(topic)
+        await self._ask_masters(RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        failed = []
+        for name_server in self._requests.name_servers.addresses:
+            try:
+                await self._requests.ask(name_server, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+            except ClientError as exc:
+                failed.append(f"{name_server}: {exc}")
+        if failed:
+            raise NameServerError(f"topic {topic!r} deleted, but not on these name servers: {'; '.join(failed)}")
+
+    async def topic_config(self, topic: str, broker_name: str | None = None) -> TopicConfig:
+        """Return the configuration of a topic on a broker: the named one, or the first by name.
+
+        Raises:
+            NoRouteError: no broker, or not the named one, has the topic.
+        """
+        masters = await self._masters_of(topic, broker_name)
+        return await self._read(masters[min(masters)], topic)
+
+    async def update_topic(
+        self,
+        topic: str,
+        settings: TopicSettings,
+        *,
+        broker_name: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> list[TopicChange]:
+        """Change what ``settings`` name of a topic, on all brokers that have it or one; the rest stays as it is there.
+
+        Messages in queues that are no longer read are not consumed: to have fewer queues, lower the number of write
+        queues first, and the number of read queues once the others are consumed.
+
+        Args:
+            topic: name of the topic.
+            settings: the changes.
+            broker_name: only on this broker.
+            force: lower the number of read queues even if that hides messages.
+            dry_run: only return what would change.
+
+        Raises:
+            ConfigError: messages would be hidden, and ``force`` is not set; nothing has changed.
+            NoRouteError: no broker, or not the named one, has the topic.
+            NameServerError: as :meth:`create_topic`.
+        """
+        masters = await self._masters_of(topic, broker_name)
+
+        async def plan(name: str) -> TopicChange:
+            config = await self._read(masters[name], topic)
+            after = settings.applied_to(config)
+            unread = range(after.read_queue_nums, config.read_queue_nums)
+            hidden = sum(await in_parallel(partial(self._count, masters[name], topic), unread))
+            return TopicChange(name, config, after, hidden)
+
+        changes = await in_parallel(plan, masters)
+        hidden = sum(change.hidden for change in changes)
+        if hidden and not force and not dry_run:
+            brokers = ", ".join(f"{change.broker_name} {change.hidden}" for change in changes if change.hidden)
             raise ConfigError(
-                f"topic {topic} exists on the broker at {address} with other settings ({_described(config)}; wanted: "
-                f"{_described(wanted)}): it is left as it is; change it with topic update, Admin.update_topic"
+                f"topic {topic}: fewer read queues hide messages from consumers: {hidden} ({brokers}); lower the write "
+                "queues first and wait until all groups have consumed the others, or force it (--force, force=True)"
             )
-    if missing and not dry_run:
-        header = _header(topic, settings.applied_to(TopicConfig(topic, _QUEUES, _QUEUES)), settings)
-        await requests.ask_each(missing.values(), header.code, header)
-        await _wait_for_route(
-            requests, topic, dict.fromkeys(missing, (header.read_queue_nums, header.write_queue_nums))
+        changed = {}
+        for index, (name, before, after, _) in enumerate(changes):
+            if after != before and not dry_run:
+                header = _header(topic, after, settings)
+                await self._requests.ask(masters[name], header.code, header)
+                after = await self._read(masters[name], topic)
+                changes[index] = changes[index]._replace(after=after)
+                changed[name] = after.read_queue_nums, after.write_queue_nums
+        await self._wait_for_route(topic, changed)
+        return changes
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """Return minimum and maximum offset and the time of the last message of each queue, sorted by queue."""
+        found: dict[MessageQueue, TopicOffset] = {}
+        masters, header = masters_of_route(await self.topic_route(topic)).values(), TopicRequestHeader(topic)
+        for response in await self._requests.ask_each(masters, RequestCode.GET_TOPIC_STATS_INFO, header):
+            found.update(TopicStatsTable.decode(response.body).offset_table)
+        return dict(sorted(found.items()))
+
+    async def _masters_of(self, topic: str, broker_name: str | None) -> dict[str, str]:
+        """Return the addresses of a topic's masters by broker name; with a name only that one."""
+        masters = masters_of_route(await self.topic_route(topic))
+        found = {name: address for name, address in masters.items() if broker_name in (None, name)}
+        if not found:
+            name = "" if broker_name is None else f" {broker_name!r}"
+            raise NoRouteError(f"topic {topic!r} has no master{name}; its brokers: {', '.join(masters) or 'none'}")
+        return found
+
+    async def _read(self, address: str, topic: str) -> TopicConfig:
+        """Return the configuration of a topic on the broker at ``address``."""
+        requests = self._requests
+        response = await requests.invoke(
+            address, requests.command(RequestCode.GET_TOPIC_CONFIG, TopicRequestHeader(topic))
         )
-    return list(missing.values())
+        if response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return TopicConfig.decode(raise_for_code(response, address).body)
+        response = await requests.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)  # 4.x: no request for a single topic
+        table = TopicConfigSerializeWrapper.decode(response.body).topic_config_table
+        config = table.get(requests.namespace.wrap(topic))
+        if config is None:
+            raise TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), f"no topic {topic} in its table", address)
+        return config
+
+    async def _count(self, address: str, topic: str, queue_id: int) -> int:
+        """Return the number of messages in a queue; statistics of topics leave out queues that are not written."""
+        header = QueueRequestHeader(topic, queue_id)
+        codes = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
+        answers = [await self._requests.ask(address, code, header) for code in codes]
+        first, end = (OffsetResponseHeader.decode(answer.ext_fields).offset for answer in answers)
+        return end - first
+
+    async def _wait_for_route(self, topic: str, queues: Mapping[str, tuple[int, int]]) -> None:
+        """Return when all name servers that answer have the route; brokers register there before they answer.
+
+        Args:
+            topic: name of the topic.
+            queues: numbers of read and of write queues, by broker name.
+
+        Raises:
+            NameServerError: a name server does not have it in time.
+        """
+        deadline = trio.current_time() + _ROUTE_WAIT_S
+        for name_server in self._requests.name_servers.addresses if queues else ():
+            while not await self._is_routed(name_server, topic, queues.items()):
+                if trio.current_time() >= deadline:
+                    raise NameServerError(
+                        f"topic {topic!r} is set on its brokers, but name server {name_server} has no such route after "
+                        f"{_ROUTE_WAIT_S:g} s: is each of these brokers registered there? {', '.join(queues)}"
+                    )
+                await trio.sleep(_ROUTE_POLL_S)
+
+    async def _is_routed(self, name_server: str, topic: str, queues: Set[tuple[str, tuple[int, int]]]) -> bool:
+        header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
+        try:
+            command = self._requests.command(header.code, header)
+            response = await self._requests.invoke(name_server, command, _ROUTE_REQUEST_S)
+        except (ConnectError, ConnectionLostError, RequestTimeoutError):
+            return True  # no client learns from it now
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            return False
+        route = read_route(raise_for_code(response, name_server).body)
+        return queues <= {
+            (each.broker_name, (each.read_queue_nums, each.write_queue_nums)) for each in route.queue_datas
+        }
 
 
 def _described(config: TopicConfig) -> str:
     return f"{config.read_queue_nums} read and {config.write_queue_nums} write queues, perm {config.perm}"
-
-
-async def change_topic(
-    requests: Requests, masters: Mapping[str, str], topic: str, settings: TopicSettings, *, force: bool, dry_run: bool
-) -> list[TopicChange]:
-    """Change a topic on these brokers, given with their addresses, after reading its configuration from all of them.
-
-    Raises:
-        ConfigError: consumers would not read some messages any more, and ``force`` is not set; nothing has changed.
-        BrokerResponseError, ClientError: as ``Admin``.
-    """
-
-    async def plan(name: str) -> TopicChange:
-        config = await read_topic_config(requests, masters[name], topic)
-        after = settings.applied_to(config)
-        unread = range(after.read_queue_nums, config.read_queue_nums)
-        hidden = sum(await in_parallel(partial(_count, requests, masters[name], topic), unread))
-        return TopicChange(name, config, after, hidden)
-
-    changes = await in_parallel(plan, masters)
-    hidden = sum(change.hidden for change in changes)
-    if hidden and not force and not dry_run:
-        brokers = ", ".join(f"{change.broker_name} {change.hidden}" for change in changes if change.hidden)
-        raise ConfigError(
-            f"topic {topic}: fewer read queues hide messages from consumers: {hidden} ({brokers}); lower the write "
-            "queues first and wait until all groups have consumed the others, or force it (--force, force=True)"
-        )
-    changed = {}
-    for index, (name, before, after, _) in enumerate(changes):
-        if after != before and not dry_run:
-            await requests.ask(masters[name], RequestCode.UPDATE_AND_CREATE_TOPIC, _header(topic, after, settings))
-            after = await read_topic_config(requests, masters[name], topic)
-            changes[index] = changes[index]._replace(after=after)
-            changed[name] = after.read_queue_nums, after.write_queue_nums
-    await _wait_for_route(requests, topic, changed)
-    return changes
-
-
-async def _count(requests: Requests, address: str, topic: str, queue_id: int) -> int:
-    """Return the number of messages in a queue; statistics of topics leave out queues that are not written."""
-    header = QueueRequestHeader(topic, queue_id)
-    codes = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
-    answers = [await requests.ask(address, code, header) for code in codes]
-    first, end = (OffsetResponseHeader.decode(answer.ext_fields).offset for answer in answers)
-    return end - first
-
-
-async def _wait_for_route(requests: Requests, topic: str, queues: Mapping[str, tuple[int, int]]) -> None:
-    """Return when all name servers that answer have the route; ours and Apache's brokers register before they answer.
-
-    Args:
-        requests: sends the requests.
-        topic: name of the topic.
-        queues: numbers of read and of write queues, by broker name.
-
-    Raises:
-        NameServerError: a name server does not have it in time.
-    """
-    deadline = trio.current_time() + _ROUTE_WAIT_S
-    for name_server in requests.name_servers.addresses if queues else ():
-        while not await _is_routed(requests, name_server, topic, queues.items()):
-            if trio.current_time() >= deadline:
-                raise NameServerError(
-                    f"topic {topic!r} is set on its brokers, but name server {name_server} has no such route after "
-                    f"{_ROUTE_WAIT_S:g} s: is each of these brokers registered there? {', '.join(queues)}"
-                )
-            await trio.sleep(_ROUTE_POLL_S)
-
-
-async def _is_routed(
-    requests: Requests, name_server: str, topic: str, queues: Set[tuple[str, tuple[int, int]]]
-) -> bool:
-    command = requests.command(
-        RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
-    )
-    try:
-        response = await requests.invoke(name_server, command, _ROUTE_REQUEST_S)
-    except (ConnectError, ConnectionLostError, RequestTimeoutError):
-        return True  # no client learns from it now
-    if response.code == ResponseCode.TOPIC_NOT_EXIST:
-        return False
-    route = read_route(raise_for_code(response, name_server).body)
-    return queues <= {(data.broker_name, (data.read_queue_nums, data.write_queue_nums)) for data in route.queue_datas}
 
 
 def _header(topic: str, config: TopicConfig, settings: TopicSettings) -> CreateTopicRequestHeader:
@@ -224,39 +320,3 @@ def _header(topic: str, config: TopicConfig, settings: TopicSettings) -> CreateT
         order=config.order,
         attributes=settings.message_type and f"+{MESSAGE_TYPE}={settings.message_type}",
     )
-
-
-async def delete_topic(requests: Requests, masters: Iterable[str], topic: str) -> None:
-    """Delete a topic on these brokers and on all name servers.
-
-    Raises:
-        NameServerError: a name server did not confirm.
-    """
-    header = TopicRequestHeader(topic)
-    await requests.ask_each(masters, RequestCode.DELETE_TOPIC_IN_BROKER, header)
-    failed = []
-    for name_server in requests.name_servers.addresses:
-        try:
-            await requests.ask(name_server, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
-        except ClientError as exc:
-            failed.append(f"{name_server}: {exc}")
-    if failed:
-        raise NameServerError(f"topic {topic!r} deleted, but not on these name servers: {'; '.join(failed)}")
-
-
-async def read_topic_config(requests: Requests, address: str, topic: str) -> TopicConfig:
-    """Return the configuration of a topic on the broker at ``address``.
-
-    Raises:
-        BrokerResponseError, ClientError: as ``Admin``.
-    """
-    command = requests.command(RequestCode.GET_TOPIC_CONFIG, TopicRequestHeader(topic))
-    response = await requests.invoke(address, command)
-    if response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        return TopicConfig.decode(raise_for_code(response, address).body)
-    response = await requests.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)  # 4.x has no request for a single topic
-    table = TopicConfigSerializeWrapper.decode(response.body).topic_config_table
-    config = table.get(requests.namespace.wrap(topic))
-    if config is None:
-        raise TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), f"no topic {topic} in its table", address)
-    return config

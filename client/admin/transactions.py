@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
+from triomq.client.admin.base import BaseAdmin
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
@@ -44,19 +45,74 @@ class UndecidedTransaction(NamedTuple):
     half: MessageExt
 
 
-async def read_transactions(instance: ClientInstance) -> list[UndecidedTransaction]:
-    """Return the undecided transactions of all brokers, oldest first.
+class TransactionAdmin(BaseAdmin):
+    """Reads and decides transactions."""
 
-    Raises:
-        NoRouteError: operation messages of a broker cannot be read, as those of Apache's brokers.
-    """
-    async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
-        try:
-            queues = await pull.queues(HALF_TOPIC)
-        except NoRouteError:  # there never was a transaction
-            return []
-        found = await in_parallel(partial(_read_broker, instance, pull), queues)
-    return sorted(chain(*found), key=lambda transaction: transaction.born_ms)
+    async def transactions(self) -> list[UndecidedTransaction]:
+        """Return the undecided transactions of all brokers, oldest first.
+
+        Raises:
+            NoRouteError: operation messages of a broker cannot be read, as those of Apache's brokers.
+        """
+        async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
+            try:
+                queues = await pull.queues(HALF_TOPIC)
+            except NoRouteError:  # there never was a transaction
+                return []
+            found = await in_parallel(partial(_read_broker, self._entered(), pull), queues)
+        return sorted(chain(*found), key=lambda transaction: transaction.born_ms)
+
+    async def decide_transaction(self, transaction_id: str, state: TransactionState) -> None:
+        """Commit or roll back an undecided transaction; ``UNKNOWN`` has a producer asked now.
+
+        The id is that of the message, or the offset id of its half.  ``UNKNOWN`` also accepts one that was given up.
+
+        Raises:
+            ClientError: it is not undecided.
+            BrokerResponseError: the broker rejected the request.
+        """
+        half = None
+        for transaction in await self.transactions():
+            if transaction_id in (transaction.transaction_id, transaction.half.offset_message_id):
+                half = transaction.half
+                break
+        if half is None and state is TransactionState.UNKNOWN:
+            half = await self._find_given_up(transaction_id)
+        if half is None:
+            raise ClientError(
+                f"transaction {transaction_id!r} is not undecided: triomq transaction list shows those that are"
+            )
+        address = self._entered().brokers.find(half.broker_name)
+        if address is None:
+            raise ClientError(f"broker {half.broker_name!r} has no master now")
+        if state is TransactionState.UNKNOWN:
+            resume = ResumeCheckHalfMessageRequestHeader(half.offset_message_id)
+            await self._requests.ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, resume)
+            return
+        header = EndTransactionRequestHeader(
+            producer_group=half.properties.get(PropertyName.PRODUCER_GROUP, ""),
+            tran_state_table_offset=QueueOffset(half.queue_offset),
+            commit_log_offset=PhysicalOffset(half.physical_offset),
+            commit_or_rollback=state.value,
+            from_transaction_check=True,
+            msg_id=half.message_id,
+            transaction_id=half.message_id,
+        )
+        await self._requests.ask(address, RequestCode.END_TRANSACTION, header)
+
+    async def _find_given_up(self, transaction_id: str) -> MessageExt | None:
+        """Return the newest message of this transaction that was given up."""
+        found = None
+        async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
+            try:
+                queues = await pull.queues(CHECK_MAX_TOPIC)
+            except NoRouteError:
+                return None
+            for queue in queues:
+                for message in await _read_all(self._entered(), pull, queue):
+                    if transaction_id in (message.message_id, message.offset_message_id):
+                        found = message
+        return found
 
 
 async def _read_broker(
@@ -72,19 +128,18 @@ async def _read_broker(
         for queue_offset in settled_offsets(operation):
             if queue_offset in last:
                 replay.add_operation(last[queue_offset], operation)
-    return [_described(last[queue_offset]) for queue_offset in replay.undecided()]
-
-
-def _described(half: MessageExt) -> UndecidedTransaction:
-    properties = half.properties
-    return UndecidedTransaction(
-        half.message_id,
-        properties.get(PropertyName.PRODUCER_GROUP, ""),
-        properties.get(PropertyName.REAL_TOPIC, ""),
-        half.born_timestamp,
-        checks_of(half),
-        half,
-    )
+    halves_left = [last[queue_offset] for queue_offset in replay.undecided()]
+    return [
+        UndecidedTransaction(
+            half.message_id,
+            half.properties.get(PropertyName.PRODUCER_GROUP, ""),
+            half.properties.get(PropertyName.REAL_TOPIC, ""),
+            half.born_timestamp,
+            checks_of(half),
+            half,
+        )
+        for half in halves_left
+    ]
 
 
 async def _read_all(instance: ClientInstance, pull: PullConsumer, queue: MessageQueue) -> list[MessageExt]:
@@ -99,59 +154,3 @@ async def _read_all(instance: ClientInstance, pull: PullConsumer, queue: Message
             break
         queue_offset = found.next_begin_offset
     return messages
-
-
-async def _find(instance: ClientInstance, transaction_id: str) -> UndecidedTransaction | None:
-    for transaction in await read_transactions(instance):
-        if transaction_id in (transaction.transaction_id, transaction.half.offset_message_id):
-            return transaction
-    return None
-
-
-async def decide_transaction(instance: ClientInstance, transaction_id: str, state: TransactionState) -> None:
-    """Commit or roll back an undecided transaction; ``UNKNOWN`` has a producer asked now.
-
-    Raises:
-        ClientError: it is not undecided, and was not given up either if a producer is to be asked.
-        BrokerResponseError: the broker rejected the request.
-    """
-    found = await _find(instance, transaction_id)
-    half = found.half if found is not None else None
-    if half is None and state is TransactionState.UNKNOWN:
-        half = await _find_given_up(instance, transaction_id)
-    if half is None:
-        raise ClientError(
-            f"transaction {transaction_id!r} is not undecided: triomq transaction list shows those that are"
-        )
-    address = instance.brokers.find(half.broker_name)
-    if address is None:
-        raise ClientError(f"broker {half.broker_name!r} has no master now")
-    if state is TransactionState.UNKNOWN:
-        resume = ResumeCheckHalfMessageRequestHeader(half.offset_message_id)
-        await instance.requests.ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, resume)
-        return
-    header = EndTransactionRequestHeader(
-        producer_group=half.properties.get(PropertyName.PRODUCER_GROUP, ""),
-        tran_state_table_offset=QueueOffset(half.queue_offset),
-        commit_log_offset=PhysicalOffset(half.physical_offset),
-        commit_or_rollback=state.value,
-        from_transaction_check=True,
-        msg_id=half.message_id,
-        transaction_id=half.message_id,
-    )
-    await instance.requests.ask(address, RequestCode.END_TRANSACTION, header)
-
-
-async def _find_given_up(instance: ClientInstance, transaction_id: str) -> MessageExt | None:
-    """Return the newest message of this transaction that was given up."""
-    found = None
-    async with PullConsumer(TOOLS_GROUP, instance=instance) as pull:
-        try:
-            queues = await pull.queues(CHECK_MAX_TOPIC)
-        except NoRouteError:
-            return None
-        for queue in queues:
-            for message in await _read_all(instance, pull, queue):
-                if transaction_id in (message.message_id, message.offset_message_id):
-                    found = message
-    return found

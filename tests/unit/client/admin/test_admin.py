@@ -6,7 +6,7 @@ from trio.testing import MockClock
 
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.group_state import GroupLag
+from triomq.client.admin.groups import GroupLag
 from triomq.client.admin.topic_config import TopicSettings
 from triomq.client.cluster.instance import ClientInstance
 from triomq.protocol.bodies.client import SubscriptionData

@@ -7,7 +7,8 @@ import pytest
 
 from triomq.client.admin.broker_answers import BrokerAnswer, clock_of, uptime_of
 from triomq.client.admin.diagnosis import Facts, FindingKind, judge
-from triomq.client.admin.group_state import GroupLag, GroupState, QueueState
+from triomq.client.admin.group_state import GroupState, QueueState
+from triomq.client.admin.groups import GroupLag
 from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.bodies.group_health import Stall, StallCause, SubscriptionDifference
 from triomq.protocol.bodies.statistics import Connection, ConsumerConnection
