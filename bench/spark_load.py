@@ -28,7 +28,7 @@ from triomq.spark import register
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading.columns import ARROW_TYPES, Decoder
 from triomq.spark.schema import READ_COLUMNS, ddl_of
-from triomq.spark.writing.writer import WriteTask
+from triomq.spark.writing.writer import BatchWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader
@@ -181,11 +181,11 @@ def writer_cpu_us(server: Server, size: int) -> float:
     """Return the CPU time for encoding and sending a row, in microseconds, without taking it from Spark."""
     batches = [_rows_to_write(begin, size) for begin in range(0, _WRITTEN_ROWS, _WRITTEN_BATCH_ROWS)]
     given = {"nameServer": server.namesrv, "topic": make_topic(server)}
-    task = WriteTask.prepare(parse_options(given, Use.WRITE), from_arrow_schema(batches[0].schema))
+    task = BatchWriter(parse_options(given, Use.WRITE), from_arrow_schema(batches[0].schema))
     times = []
     for turn in range(5):
         began = time.process_time()
-        task.run(iter(batches), "bench", 0, turn)
+        task.send(iter(batches), "bench", 0, turn)
         times.append(time.process_time() - began)
     return statistics.median(times) / _WRITTEN_ROWS * 1e6
 

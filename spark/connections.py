@@ -1,11 +1,17 @@
-"""The clients of a worker process: kept between its tasks, since a connection costs more than a small task.
+"""The clients of a worker process, and its warnings.
 
-A client is closed after an error, and after a minute without use (checked when the next one is borrowed).  The process
-id is part of the key, because Spark's workers are forks.
+Clients are kept between tasks, since a connection costs more than a small task.  A client is closed after an error,
+and after a minute without use (checked when the next one is borrowed).  The process id is part of the key, because
+Spark's workers are forks.
+
+Warnings, such as messages lost with ``failOnDataLoss=false`` or brokers that do not answer, go to stderr, which is in
+the log of the executor or driver.  A program that configures logging itself keeps its configuration.  Repeated lines
+are limited, but each queue that lost messages gets a line.
 
 Source: spark.md 3.10.
 """
 
+import logging
 import os
 import threading
 import time
@@ -17,12 +23,15 @@ from typing import Final
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
 from triomq.client.config import ClientConfig, TlsConfig, load_credentials
 from triomq.client.sync import ClientInstance
+from triomq.common.logs import LineFormatter, RepeatFilter
 from triomq.protocol.errors import ClientClosedError, TriomqError
 from triomq.protocol.wire.signing import Credentials
 from triomq.spark.options.options import Options
 
 _clock = time.monotonic
 _IDLE_S: Final = 60.0
+_LOGGER: Final = logging.getLogger("triomq")
+_LOSS_LOGGER: Final = "triomq.spark.reading.loss"
 
 Key = tuple[int, str, ClientConfig]
 
@@ -40,33 +49,28 @@ _lock = threading.Lock()
 _entries: dict[Key, _Entry] = {}
 
 
-def _account(options: Options) -> Credentials | None:
-    """Return the account that the options name; it is read at each call, so that changes of its source take effect."""
-    if options.given("credentials"):
-        return load_credentials(options["credentials"])
-    if options.given("accessKey"):
-        return Credentials(options["accessKey"], options["secretKey"], options["securityToken"])
-    return None
-
-
-def _tls(options: Options) -> bool | TlsConfig:
-    if not any(map(options.given, ("tlsCa", "tlsCert", "tlsKey", "tlsVerify"))):
-        return bool(options["tls"])
-    return TlsConfig(ca=options["tlsCa"], cert=options["tlsCert"], key=options["tlsKey"], verify=options["tlsVerify"])
-
-
 def client_config(options: Options) -> ClientConfig:
     """Return the settings of a client.
 
     Raises:
         ConfigError: the account cannot be read in this process.
     """
+    credentials = None
+    if options.given("credentials"):
+        credentials = load_credentials(options["credentials"])  # again at each call: its source may have changed
+    elif options.given("accessKey"):
+        credentials = Credentials(options["accessKey"], options["secretKey"], options["securityToken"])
+    tls: bool | TlsConfig = options["tls"]
+    if any(map(options.given, ("tlsCa", "tlsCert", "tlsKey", "tlsVerify"))):
+        tls = TlsConfig(
+            ca=options["tlsCa"], cert=options["tlsCert"], key=options["tlsKey"], verify=options["tlsVerify"]
+        )
     return ClientConfig(
         connect=False,  # a reader or writer sends requests at once
         connect_timeout_s=options["connectTimeoutMs"] / 1000,
         advertise=options["advertise"],
-        credentials=_account(options),
-        tls=_tls(options),
+        credentials=credentials,
+        tls=tls,
     )
 
 
@@ -81,7 +85,10 @@ def borrow_client(options: Options) -> Iterator[TrioClientInstance]:
     """
     key = (os.getpid(), str(options["nameServer"]), client_config(options))
     with _lock:
-        _close_unused(key)
+        for other, unused in list(_entries.items()):
+            is_idle = not unused.users and _clock() - unused.last_used > _IDLE_S
+            if is_idle or other[0] != key[0]:
+                _forget(other, unused)
         if key not in _entries:
             shared = ClientInstance(key[1], key[2])
             _entries[key] = _Entry(shared, shared.__enter__())
@@ -107,14 +114,6 @@ def close_clients() -> None:
             _forget(key, entry)
 
 
-def _close_unused(wanted: Key) -> None:
-    now = _clock()
-    for key, entry in list(_entries.items()):
-        is_idle = not entry.users and now - entry.last_used > _IDLE_S
-        if is_idle or key[0] != wanted[0]:
-            _forget(key, entry)
-
-
 def _forget(key: Key, entry: _Entry) -> None:
     if entry.users and key[0] == os.getpid():
         return
@@ -124,3 +123,15 @@ def _forget(key: Key, entry: _Entry) -> None:
         entry.shared.__exit__(None, None, None)
     except ClientClosedError:
         return  # it has ended already, with the error that its user got
+
+
+def show_warnings() -> None:
+    """Write warnings to stderr from now on, unless logging is configured; for processes that Spark starts."""
+    if _LOGGER.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(LineFormatter())
+    repeats = RepeatFilter()
+    handler.addFilter(lambda record: record.name == _LOSS_LOGGER or repeats.filter(record))
+    _LOGGER.addHandler(handler)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from triomq.protocol.message_queue import MessageQueue
-from triomq.spark.reading.offsets import StreamOffset
+from triomq.spark.reading.planning import StreamOffset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,17 +8,13 @@ watermark is late: it changes no window, and is counted.  So is a row without ev
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql.functions import col, count, count_if, from_json, lit, row_number, window
 from pyspark.sql.functions import sum as total
 
 from triomq.spark.jobs.common import Counts, JobParser, SourceOptions, read_options, run_job, run_stream, with_trigger
 from triomq.spark.options.options import Use
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,12 +37,12 @@ def check(arguments: argparse.Namespace) -> SourceOptions:
     return {Use.STREAM_READ: read_options(arguments)}
 
 
-def run(spark: "SparkSession", arguments: argparse.Namespace, options: SourceOptions) -> Counts:
+def run(spark: SparkSession, arguments: argparse.Namespace, options: SourceOptions) -> Counts:
     """Aggregate until the end, or a signal, and write the totals."""
     updates = f"{arguments.path}/updates"
     batches: list[int] = []
 
-    def write(changed: "DataFrame", batch: int) -> None:
+    def write(changed: DataFrame, batch: int) -> None:
         changed.write.mode("overwrite").parquet(f"{updates}/batch={batch}")
         batches.append(batch)
 
@@ -63,7 +59,7 @@ def run(spark: "SparkSession", arguments: argparse.Namespace, options: SourceOpt
     return counts
 
 
-def by_window(frame: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
+def by_window(frame: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     """Return the windows' counts and sums, of bodies that are JSON."""
     schema = f"`{arguments.time}` timestamp, `{arguments.by}` string, `{arguments.value}` double"
     parsed = frame.select(from_json(col("body").cast("string"), schema).alias("json"))
@@ -78,20 +74,20 @@ def by_window(frame: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
     )
 
 
-def latest(updates: "DataFrame") -> "DataFrame":
+def latest(updates: DataFrame) -> DataFrame:
     """Return the last state of each window."""
     newest = Window.partitionBy("start", "group").orderBy(col("batch").desc())
     return updates.withColumn("age", row_number().over(newest)).where("age = 1").drop("age", "batch")
 
 
-def by_group(totals: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
+def by_group(totals: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     """Return the number of rows, of rows with a value, and the mean of each group, over all windows."""
     values, mean = total("values"), total("sum") / total("values")
     columns = total("rows").alias("rows"), values.alias("with value"), mean.alias(f"mean {arguments.value}")
     return totals.groupBy(col("group").alias(arguments.by)).agg(*columns).orderBy(arguments.by)
 
 
-def _rows(totals: "DataFrame") -> int:
+def _rows(totals: DataFrame) -> int:
     found = totals.agg(total("rows")).first()
     return (found and found[0]) or 0
 

@@ -17,13 +17,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
-from pyspark.sql import Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql.functions import count, lit
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from triomq.protocol.errors import ConfigError, TriomqError
 from triomq.spark import jobs, register
@@ -31,13 +33,8 @@ from triomq.spark.options.options import NAMESRV_VARIABLE, OPTIONS, Use, parse_o
 from triomq.spark.progress import progress_line
 from triomq.spark.reading.discovery import find_topics
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
 #: Options of the data source for each use of it.
-SourceOptions = Mapping[Use, Mapping[str, str]]
+SourceOptions = dict[Use, dict[str, str]]
 
 TIME_TEXT: Final = "milliseconds since 1970 or ISO 8601"
 _POLL_S: Final = 1.0
@@ -62,7 +59,7 @@ class Counts:
     rows: int = 0
     more: Counter[str] = field(default_factory=Counter)
     signal: int = 0
-    table: "DataFrame | None" = None
+    table: DataFrame | None = None
 
 
 class JobParser(argparse.ArgumentParser):
@@ -80,8 +77,7 @@ class JobParser(argparse.ArgumentParser):
         add, path = self.add_argument, Path(jobs.__file__).with_name(f"{job}.py")
         add("--print-path", action="version", version=str(path), help="print the path of this program and exit")
         add("--namesrv", metavar="HOST:PORT", help=f"name servers (${NAMESRV_VARIABLE})")
-        text = "option of the data source, see docs/spark.md; repeatable"
-        add("--option", action="append", default=[], metavar="NAME=VALUE", help=text)
+        add("--option", action="append", default=[], metavar="NAME=VALUE", help="of the data source; repeatable")
         add("--json", action="store_true", help="print one line of JSON at the end and no progress")
         add("--master", help=f"Spark master (that of spark-submit, else {_DEFAULT_MASTER})")
 
@@ -99,7 +95,7 @@ class JobParser(argparse.ArgumentParser):
         add("--checkpoint", metavar="DIR", help=f"folder for progress, so that the next run continues ({checkpoint})")
         add("--follow", action="store_true", help="run until a signal (end with the messages that exist at the start)")
         add("--trigger", metavar="INTERVAL", help="with --follow: time between micro-batches, such as '10 seconds'")
-        add("--max-per-trigger", metavar="N", help="maximum number of offsets in a micro-batch")
+        add("--max-per-trigger", dest="maxOffsetsPerTrigger", metavar="N", help="limit of offsets in a micro-batch")
 
 
 def read_options(arguments: argparse.Namespace) -> dict[str, str]:
@@ -108,16 +104,16 @@ def read_options(arguments: argparse.Namespace) -> dict[str, str]:
     if given.get("trigger") and not given["follow"]:
         raise ConfigError("--trigger needs --follow")
     start = "startingOffsets" if given["start"] in ("earliest", "latest") else "startingTimestamp"
-    names = {"subscribe": "subscribe", "start": start, "end": "endingTimestamp", "tags": "tags"}
-    names["max_per_trigger"] = "maxOffsetsPerTrigger"
-    return {option: given[name] for name, option in names.items() if given.get(name) is not None}
+    found = {start: given["start"]}
+    found |= {name: given.get(name) for name in ("subscribe", "tags", "endingTimestamp", "maxOffsetsPerTrigger")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def run_job(
     parser: JobParser,
     argv: Sequence[str] | None,
     check: Callable[[argparse.Namespace], SourceOptions],
-    run: Callable[["SparkSession", argparse.Namespace, SourceOptions], Counts],
+    run: Callable[[SparkSession, argparse.Namespace, SourceOptions], Counts],
 ) -> int:
     """Run a job and return its exit code.
 
@@ -129,7 +125,8 @@ def run_job(
     """
     arguments = parser.parse_args(argv)
     try:
-        options = _checked(arguments, check(arguments))
+        options = check(arguments)
+        _complete(options, arguments)
     except ConfigError as exc:
         parser.error(str(exc))
     checkpoint = getattr(arguments, "checkpoint", None)
@@ -150,26 +147,25 @@ def run_job(
     return 128 + counts.signal if counts.signal else 0
 
 
-def _checked(arguments: argparse.Namespace, by_use: SourceOptions) -> SourceOptions:
+def _complete(options: SourceOptions, arguments: argparse.Namespace) -> None:
     """Add ``--namesrv`` and ``--option``, and check all options before Spark starts, which takes seconds.
 
     Of a job that reads and writes, each side gets the options that it knows.
     """
-    found = {}
-    for use, own in by_use.items():
-        options = found[use] = {"nameServer": arguments.namesrv, **own} if arguments.namesrv else dict(own)
-        others = {option.name.lower() for option in OPTIONS if use not in option.uses} if len(by_use) > 1 else ()
+    for use, found in options.items():
+        if arguments.namesrv:
+            found["nameServer"] = arguments.namesrv
+        others = {option.name.lower() for option in OPTIONS if use not in option.uses} if len(options) > 1 else ()
         for text in arguments.option:
             name, separator, value = text.partition("=")
             if not separator:
                 raise ConfigError(f"--option takes NAME=VALUE, not {name!r}")
             if name.strip().lower() not in others:
-                options[name.strip()] = value
-        parse_options(options, use)
-    return found
+                found[name.strip()] = value
+        parse_options(found, use)
 
 
-def open_session(name: str, master: str | None) -> "SparkSession":
+def open_session(name: str, master: str | None) -> SparkSession:
     """Start a session, or use that of ``spark-submit``, and register the data source.
 
     Args:
@@ -179,8 +175,6 @@ def open_session(name: str, master: str | None) -> "SparkSession":
     Raises:
         ConfigError: Java is missing or too old.
     """
-    from pyspark.sql import SparkSession
-
     logging.root.addFilter(lambda _: False)  # py4j itself logs a traceback there at Ctrl-C
     for logger in _QUERY_LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
@@ -203,7 +197,7 @@ def open_session(name: str, master: str | None) -> "SparkSession":
     return spark
 
 
-def write_topic(frame: "DataFrame", options: Mapping[str, str], rate: int | None) -> Counts:
+def write_topic(frame: DataFrame, options: Mapping[str, str], rate: int | None) -> Counts:
     """Write a frame to a topic.
 
     Args:
@@ -220,7 +214,7 @@ def write_topic(frame: "DataFrame", options: Mapping[str, str], rate: int | None
     return Counts(rows=observation.get["rows"])
 
 
-def with_trigger(writer: "DataStreamWriter", arguments: argparse.Namespace) -> "DataStreamWriter":
+def with_trigger(writer: DataStreamWriter, arguments: argparse.Namespace) -> DataStreamWriter:
     """Return the writer with the checkpoint and the trigger that the arguments select."""
     if arguments.checkpoint:
         writer = writer.option("checkpointLocation", arguments.checkpoint)
@@ -229,7 +223,7 @@ def with_trigger(writer: "DataStreamWriter", arguments: argparse.Namespace) -> "
     return writer.trigger(processingTime=arguments.trigger) if arguments.trigger else writer
 
 
-def run_stream(writer: "DataStreamWriter", arguments: argparse.Namespace, enough_rows: int | None = None) -> Counts:
+def run_stream(writer: DataStreamWriter, arguments: argparse.Namespace, enough_rows: int | None = None) -> Counts:
     """Run a query until it ends, a signal arrives, or it has written enough rows.
 
     Raises:
@@ -259,7 +253,7 @@ def run_stream(writer: "DataStreamWriter", arguments: argparse.Namespace, enough
     return counts
 
 
-def _add(counts: Counts, recent: "Sequence[StreamingQueryProgress]", last: int, *, is_silent: bool) -> int:
+def _add(counts: Counts, recent: Sequence[StreamingQueryProgress], last: int, *, is_silent: bool) -> int:
     """Count the micro-batches after number ``last``, and print a line about the newest; return its number."""
     new = [progress for progress in recent if progress.numInputRows and progress.batchId > last]
     for progress in new:

@@ -6,17 +6,15 @@ Files get each message once: Spark's file sink ignores a micro-batch that it has
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, to_json
 
 from triomq.protocol.errors import ConfigError
 from triomq.spark.jobs.common import Counts, JobParser, SourceOptions, read_options, run_job, run_stream, with_trigger
 from triomq.spark.options.options import Use
 from triomq.spark.schema import READ_TYPES, ddl_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _COLUMNS: Final = ", ".join(READ_TYPES)
 
@@ -46,7 +44,7 @@ def check(arguments: argparse.Namespace) -> SourceOptions:
     return {Use.STREAM_READ: read_options(arguments)}
 
 
-def run(spark: "SparkSession", arguments: argparse.Namespace, options: SourceOptions) -> Counts:
+def run(spark: SparkSession, arguments: argparse.Namespace, options: SourceOptions) -> Counts:
     """Read until the end, or a signal."""
     reader = spark.readStream.format("rocketmq").options(**options[Use.STREAM_READ])
     frame = reader.schema(ddl_of(arguments.columns)).load()

@@ -8,16 +8,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, struct, to_json
 
 from triomq.protocol.errors import ConfigError
 from triomq.spark.jobs.common import Counts, JobParser, SourceOptions, run_job, run_stream, write_topic
 from triomq.spark.options.options import Use
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _FORMATS: Final = ("csv", "json", "parquet")
 
@@ -54,7 +52,7 @@ def check(arguments: argparse.Namespace) -> SourceOptions:
     return {Use.WRITE: {"topic": arguments.topic}}
 
 
-def run(spark: "SparkSession", arguments: argparse.Namespace, options: SourceOptions) -> Counts:
+def run(spark: SparkSession, arguments: argparse.Namespace, options: SourceOptions) -> Counts:
     """Write the files, or generated rows until there are enough or a signal arrives."""
     if not arguments.rate_source:
         reader = spark.read.format(arguments.format)
@@ -73,7 +71,7 @@ def run(spark: "SparkSession", arguments: argparse.Namespace, options: SourceOpt
     return counts
 
 
-def messages(frame: "DataFrame", arguments: argparse.Namespace) -> "DataFrame":
+def messages(frame: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     """Return a frame with the columns for the data source."""
     body = to_json(struct("*")) if arguments.body is None else col(arguments.body)
     named = (("keys", arguments.keys), ("tags", arguments.tags), ("shardingKey", arguments.sharding_key))

@@ -22,7 +22,7 @@ from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
 from triomq.protocol.record.properties import PropertyName
 from triomq.spark.reading.records import Records
-from triomq.spark.schema import ROW_ID
+from triomq.spark.schema import READ_TYPES, ROW_ID
 
 LOGGER: Final = logging.getLogger("triomq.spark.reading.columns")
 
@@ -30,13 +30,11 @@ _TRANSACTION: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 _TRANSACTION_STATES: Final = ("none", "prepared", "commit", "rollback")
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
-ARROW_TYPES: Final = {
-    "topic": pa.string(), "broker": pa.string(), "queueId": pa.int32(), "queueOffset": pa.int64(),
-    "msgId": pa.string(), "keys": pa.string(), "tags": pa.string(), "body": pa.binary(), "flag": pa.int32(),
-    "properties": pa.map_(pa.string(), pa.string()), "bornTime": _TIMESTAMP, "storeTime": _TIMESTAMP,
-    "bornHost": pa.string(), "storeHost": pa.string(), "reconsumeTimes": pa.int32(), "delayLevel": pa.int32(),
-    "transactionState": pa.string(), "rowId": pa.string(),
+_ARROW_TYPES: Final = {
+    "string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "binary": pa.binary(), "timestamp": _TIMESTAMP,
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
 }  # fmt: skip
+ARROW_TYPES: Final = {name: _ARROW_TYPES[kind] for name, kind in READ_TYPES.items()}
 
 
 class Decoder:
@@ -95,19 +93,16 @@ class Decoder:
             return
         stored, first, size, texts = records.bodies(), 0, 0, dict[int, bytes | None]()
         for index in records.compressed().tolist():
-            texts[index] = text = self._decompressed(records, index)
-            size += len(text or b"")
+            try:
+                texts[index] = text = records.decompressed(index, self._max_body_bytes)
+                size += len(text)
+            except ProtocolError as exc:
+                LOGGER.warning("body cannot be read, it becomes null error=%s", exc)
+                texts[index] = None
             if size >= self._batch_bytes:
                 yield first, index + 1, _replaced(stored, first, index + 1, texts)
                 first, size, texts = index + 1, 0, {}
         yield first, records.count, _replaced(stored, first, records.count, texts)
-
-    def _decompressed(self, records: "Records", index: int) -> bytes | None:
-        try:
-            return records.decompressed(index, self._max_body_bytes)
-        except ProtocolError as exc:
-            LOGGER.warning("body cannot be read, it becomes null error=%s", exc)
-            return None
 
 
 def _replaced(stored: Any, first: int, last: int, texts: dict[int, bytes | None]) -> Any:

@@ -1,22 +1,23 @@
-"""Finds the queues that the options select, and their offsets.
+"""Finds the queues that the options select, their bounds, and the offsets at which the options begin and end.
 
-Source: spark.md 3.3 (4), 3.7.
+Source: spark.md 3.3 (4), 3.7, 4.1 (startingOffsets to endingTimestamp).
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.sync import Admin, Producer, PullConsumer
-from triomq.protocol.bodies.route import ClusterInfo
 from triomq.protocol.errors import ConfigError, NoBrokerError, NoRouteError, TopicNotExistError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import topic_kind
 from triomq.spark.connections import borrow_client, close_clients
 from triomq.spark.options.options import Options, Use, parse_options
+from triomq.spark.options.values import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET
+from triomq.spark.reading.planning import Ranges
 from triomq.spark.retry import Retry, is_missing_topic
 
 #: A name server that has not answered yet gets this long, unless the user chose a planTimeoutMs: the address is wrong
@@ -24,6 +25,7 @@ from triomq.spark.retry import Retry, is_missing_topic
 FIRST_CONTACT_S: Final = 5.0
 _SYSTEM_TOPIC_PREFIX: Final = "%"
 _SHOWN_TOPICS: Final = 5
+_SHOWN_QUEUES: Final = 20
 
 
 class QueueBounds(NamedTuple):
@@ -41,10 +43,15 @@ class Bounds(NamedTuple):
     gone: set[MessageQueue]
 
 
+#: Returns the first offset of a queue stored at a time (ms) or later, or the queue's end.
+FirstAt = Callable[[MessageQueue, QueueBounds, int], int]
+
+
 class Discovery:
     """Queries name servers and brokers through one client; its calls block.
 
     Attributes:
+        instance: the client.
         consumer: makes the requests.
         missing: the topics and queues that the last lookup did not find, with the error to report.
         unmatched: the text of the error if no topic matched the pattern.
@@ -53,15 +60,21 @@ class Discovery:
     def __init__(self, options: Options, instance: ClientInstance, consumer: PullConsumer) -> None:
         """Use an open client and a pull consumer of it."""
         self._options = options
-        self._instance = instance
         self._has_contact = False
+        self.instance = instance
         self.consumer = consumer
         self.missing: dict[MessageQueue | str, TriomqError] = {}
         self.unmatched: str | None = None
 
-    def retry(self, *, one_try: bool = False) -> Retry:
-        """Return the retries of one call of the planner; none if it can continue without an answer."""
-        return self._retry_for(0.0 if one_try else self._options["planTimeoutMs"] / 1000)
+    def retry(self, limit_s: float | None = None) -> Retry:
+        """Return the retries of one call of the planner, with a limit other than ``planTimeoutMs``."""
+        names = self._named_topics()
+        topics = "the pattern's topics" if names is None else ", ".join(names[:_SHOWN_TOPICS])
+        if names is not None and len(names) > _SHOWN_TOPICS:
+            topics += f" and {len(names) - _SHOWN_TOPICS} more"
+        where = f"{topics} at {self._options['nameServer']}"
+        limit_s = self._options["planTimeoutMs"] / 1000 if limit_s is None else limit_s
+        return Retry(limit_s, f"finding queues and offsets of {where} (option 'planTimeoutMs')")
 
     def reach_name_server(self) -> None:
         """Return once a name server has answered.
@@ -71,9 +84,8 @@ class Discovery:
         """
         if self._has_contact:
             return
-        is_chosen = self._options.given("planTimeoutMs")
-        retry = self.retry() if is_chosen else self._retry_for(FIRST_CONTACT_S)
-        with Admin(instance=self._instance) as admin:
+        retry = self.retry(None if self._options.given("planTimeoutMs") else FIRST_CONTACT_S)
+        with Admin(instance=self.instance) as admin:
             retry.call(admin.cluster)
         self._has_contact = True
 
@@ -95,9 +107,10 @@ class Discovery:
         self.missing = {}
         for topic in self._topics(retry):
             try:
-                found += self._queues_of(topic, retry)
+                found += retry.call(partial(self.consumer.queues, topic, refresh=True), is_final=is_missing_topic)
             except NoRouteError as exc:
-                self.missing[topic] = exc
+                if self._options["subscribePattern"] is None:  # else it was deleted after the list was made
+                    self.missing[topic] = exc
         for queue in assigned or ():
             if queue not in found and queue.topic not in self.missing:
                 near = ", ".join(str(one) for one in found if one.topic == queue.topic)
@@ -181,18 +194,6 @@ class Discovery:
                     bounds.queues[queue] = QueueBounds(offset.min_offset, offset.max_offset)
         return bounds
 
-    def _retry_for(self, limit_s: float) -> Retry:
-        where = f"{self._wanted_text()} at {self._options['nameServer']}"
-        what = f"finding queues and offsets of {where} (option 'planTimeoutMs')"
-        return Retry(limit_s, what)
-
-    def _wanted_text(self) -> str:
-        names = self._named_topics()
-        if names is None:
-            return "the pattern's topics"
-        more = f" and {len(names) - _SHOWN_TOPICS} more" if len(names) > _SHOWN_TOPICS else ""
-        return ", ".join(names[:_SHOWN_TOPICS]) + more
-
     def _named_topics(self) -> tuple[str, ...] | None:
         names: tuple[str, ...] | None = self._options["subscribe"]
         assigned: tuple[MessageQueue, ...] | None = self._options["assign"]
@@ -206,34 +207,22 @@ class Discovery:
         names = self._named_topics()
         if names is not None:
             return names
-        pattern = re.compile(self._options["subscribePattern"])
-        topics, cluster = self._all_topics(retry)
-        own_names = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
-        has_system_topics = pattern.pattern.startswith(_SYSTEM_TOPIC_PREFIX)
-        normal = [topic for topic in topics if has_system_topics or topic_kind(topic, own_names) == "normal"]
-        found = tuple(topic for topic in normal if pattern.fullmatch(topic))
-        self.unmatched = None if found else _explain_unmatched(pattern.pattern, normal)
-        return found
+        with Admin(instance=self.instance) as admin:
 
-    def _all_topics(self, retry: Retry) -> tuple[list[str], ClusterInfo]:
-        with Admin(instance=self._instance) as admin:
-
-            def ask() -> tuple[list[str], ClusterInfo]:
+            def ask() -> tuple[list[str], set[str]]:
                 topics, cluster = admin.topics(), admin.cluster()
                 if not cluster.broker_addr_table:
                     name_server = self._options["nameServer"]
                     raise NoBrokerError(f"no broker is registered at {name_server}; is one running?")
-                return topics, cluster
+                return topics, {*cluster.cluster_addr_table, *cluster.broker_addr_table}
 
-            return retry.call(ask)
-
-    def _queues_of(self, topic: str, retry: Retry) -> tuple[MessageQueue, ...]:
-        try:
-            return retry.call(lambda: self.consumer.queues(topic, refresh=True), is_final=is_missing_topic)
-        except NoRouteError:
-            if self._options["subscribePattern"] is not None:
-                return ()  # it was deleted after the list was made
-            raise
+            topics, own_names = retry.call(ask)
+        pattern: str = self._options["subscribePattern"]
+        if not pattern.startswith(_SYSTEM_TOPIC_PREFIX):
+            topics = [topic for topic in topics if topic_kind(topic, own_names) == "normal"]
+        found = tuple(topic for topic in topics if re.fullmatch(pattern, topic))
+        self.unmatched = None if found else _explain_unmatched(pattern, topics)
+        return found
 
 
 def _explain_unmatched(pattern: str, topics: Sequence[str]) -> str:
@@ -241,6 +230,65 @@ def _explain_unmatched(pattern: str, topics: Sequence[str]) -> str:
     hint = f"; as a shell pattern it matches {', '.join(meant)}: write .* instead of *" if meant else ""
     listed = ", ".join(topics[:_SHOWN_TOPICS]) + (", ..." if len(topics) > _SHOWN_TOPICS else "")
     return f"option 'subscribePattern' matches no topic{hint}; the topics are: {listed or 'none'}"
+
+
+def selected_offsets(
+    options: Options, edge: str, bounds: Mapping[MessageQueue, QueueBounds], first_at: FirstAt, default: str
+) -> dict[MessageQueue, int]:
+    """Return where each queue starts, or its exclusive end.
+
+    Args:
+        options: of a read.
+        edge: ``starting`` or ``ending``.
+        bounds: of the queues.
+        first_at: finds an offset by time.
+        default: ``earliest`` or ``latest``, if no option gives a position.
+
+    Raises:
+        ConfigError: a position names a queue that is not read, omits one, or lies outside its queue.
+    """
+    if (time_ms := options[f"{edge}Timestamp"]) is not None:
+        return {queue: first_at(queue, found, time_ms) for queue, found in bounds.items()}
+    option = f"{edge}Offsets"
+    wanted: Any = options[option] or default
+    if wanted in (EARLIEST, LATEST):
+        return {queue: found.low if wanted == EARLIEST else found.high for queue, found in bounds.items()}
+    _check_queues(wanted, bounds, option)
+    offsets = {}
+    for queue, number in wanted.items():
+        low, high = bounds[queue]
+        offset = {EARLIEST_OFFSET: low, LATEST_OFFSET: high}.get(number, number)
+        if not low <= offset <= high:
+            raise ConfigError(f"option '{option}': {queue} has the offsets {low} to {high}, not {offset}")
+        offsets[queue] = offset
+    return offsets
+
+
+def batch_ranges(options: Options, bounds: Mapping[MessageQueue, QueueBounds], first_at: FirstAt) -> Ranges:
+    """Return the ranges of a batch.
+
+    Raises:
+        ConfigError: as :func:`selected_offsets`, or a start lies after its end.
+    """
+    begins = selected_offsets(options, "starting", bounds, first_at, EARLIEST)
+    ends = selected_offsets(options, "ending", bounds, first_at, LATEST)
+    for queue, begin in begins.items():
+        if begin > ends[queue] and options.given("endingOffsets"):
+            raise ConfigError(f"{queue}: starts at {begin}, after its end at {ends[queue]}")
+    return {queue: (begin, max(begin, ends[queue])) for queue, begin in begins.items()}
+
+
+def _check_queues(given: Mapping[MessageQueue, int], bounds: Collection[MessageQueue], option: str) -> None:
+    names = [str(queue) for queue in sorted(bounds)]
+    more = f" and {len(names) - _SHOWN_QUEUES} more" if len(names) > _SHOWN_QUEUES else ""
+    listed = ", ".join(names[:_SHOWN_QUEUES]) + more
+    for queue in sorted(given.keys() - bounds):
+        raise ConfigError(f"option '{option}': queue {queue} is not read; those that are: {listed}")
+    for queue in sorted(set(bounds) - given.keys()):
+        raise ConfigError(
+            f"option '{option}': queue {queue} is missing; give all queues that are read, "
+            f"-2 for the earliest and -1 for the latest offset: {listed}"
+        )
 
 
 def find_topics(options: Mapping[Use, Mapping[str, str]], *, may_be_gone: bool) -> None:

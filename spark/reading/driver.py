@@ -1,4 +1,4 @@
-"""The driver's side of a stream: chooses the end of the next micro-batch and splits it into partitions.
+"""The reader of a stream: on the driver it chooses the end of the next micro-batch and splits it into partitions.
 
 An idle query asks for the latest offset every 10 ms.  Brokers are asked once per ``offsetPollMs``; in between the
 answer comes from memory, after a pause of some milliseconds.
@@ -8,22 +8,24 @@ Source: spark.md 1.3, 3.2 to 3.8.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from triomq.client.sync import ClientInstance, PullConsumer
 from triomq.protocol.errors import ConfigError, TriomqError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
-from triomq.spark.connections import client_config
+from triomq.spark.connections import client_config, show_warnings
 from triomq.spark.options.options import Options
 from triomq.spark.options.values import LATEST
-from triomq.spark.reading.discovery import Bounds, Discovery, QueueBounds
+from triomq.spark.reading.discovery import Bounds, Discovery, QueueBounds, selected_offsets
 from triomq.spark.reading.loss import MissingQueues, available, check_begin, report_loss
-from triomq.spark.reading.offsets import StreamOffset, next_offset, ranges_between, spread
-from triomq.spark.reading.planning import Partition, plan_partitions
-from triomq.spark.reading.positions import starting_offsets
+from triomq.spark.reading.planning import StreamOffset, next_offset, plan_partitions, ranges_between, spread
 
 LOGGER: Final = logging.getLogger("triomq.spark.reading.driver")
 
@@ -41,34 +43,27 @@ _SHOWN_TOPICS: Final = 5
 Json = dict[str, Any]
 
 
-class StreamDriver:
-    """State of one query.  Calls block; Spark makes one at a time."""
+def read_partition(options: Options, columns: Sequence[str], partition: InputPartition) -> Iterator[Any]:
+    """Yield the Arrow batches of a partition that :func:`plan_partitions` made; runs in a worker."""
+    if partition.value is None:
+        return iter(())  # Spark's partition of an empty plan
+    show_warnings()
+    from triomq.spark.reading.partition_reader import read_ranges  # needs pyarrow, which the planner does not
 
-    def __init__(
-        self,
-        options: Options,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        sleep: Callable[[float], None] = time.sleep,
-        connect: Callable[[ExitStack, Options], tuple[Discovery, PullConsumer | None]] | None = None,
-    ) -> None:
-        """Create the driver; the first call connects.
+    return read_ranges(options, columns, partition.value)
 
-        Args:
-            options: of a streaming read.
-            clock: monotonic time in seconds.
-            now_ms: wall clock.
-            sleep: waits for some seconds.
-            connect: opens the clients; the second one stores the offsets of ``group.id``.
-        """
+
+class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads micro-batches; Spark keeps it in a separate process while the query runs.
+
+    Calls block; Spark makes one at a time, and the first one connects.
+    """
+
+    def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
         self._options = options
-        self._clock = clock
-        self._now_ms = now_ms
-        self._sleep = sleep
-        self._connect = connect or open_clients
+        self._columns = columns
+        self._clock, self._wall_ns, self._sleep = time.monotonic, time.time_ns, time.sleep
         self._stack = ExitStack()
-        self._clients: tuple[Discovery, PullConsumer | None] | None = None
         self._queues: tuple[MessageQueue, ...] = ()
         self._discovered_at: float | None = None
         self._bounds = Bounds({}, {}, set())
@@ -83,34 +78,38 @@ class StreamDriver:
         self._firsts: dict[MessageQueue, int] = {}  # store times of first messages
         self._reported: set[tuple[MessageQueue, int]] = set()
         grace_s = _GRACE_DISCOVERIES * options["discoveryIntervalMs"] / 1000
-        self._missing = MissingQueues(grace_s, lambda queue: int(self._open()[0].consumer.max_offset(queue)))
+        self._missing = MissingQueues(grace_s)
         self._deleted: set[MessageQueue] = set()  # known to be: a queue of this name is a new one
         self._unanswered = EventLog(LOGGER, "brokers do not answer brokers=%s error=%s", logging.WARNING)
 
-    def initial_offset(self) -> Json:
+    def initialOffset(self) -> Json:  # noqa: N802  # Spark's names
         """Return where a new query starts; every call returns the same."""
         if self._initial is None:
-            discovery, _ = self._open()
+            discovery = self._discovery
             retry = discovery.retry()
             self._discover(may_be_gone=False)
             bounds = discovery.all_bounds(self._queues, retry)
-            begins = starting_offsets(self._options, bounds, discovery.first_at, LATEST)
-            self._initial = StreamOffset(begins, {}, self._now_ms(), is_initial=True).to_json()
+            begins = selected_offsets(self._options, "starting", bounds, discovery.first_at, LATEST)
+            self._initial = StreamOffset(begins, {}, self._wall_ns() // 1_000_000, is_initial=True).to_json()
         return self._initial
 
-    def prepare_available_now(self) -> None:
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Make this run end at the current ends of the queues."""
         self._discover()
-        discovery, _ = self._open()
-        bounds = discovery.all_bounds(self._queues, discovery.retry())
+        bounds = self._discovery.all_bounds(self._queues, self._discovery.retry())
         self._target = {queue: found.high for queue, found in bounds.items()}
 
-    def latest_offset(self, start: Json, limit: int | None) -> Json:
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the options set."""
+        most = self._options["maxOffsetsPerTrigger"]
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """Return the end of the next micro-batch; ``start`` itself if nothing is new.
 
         Args:
             start: end of the previous micro-batch, which is durable.
-            limit: maximum number of offsets; ``None``: no limit.
+            limit: ``ReadMaxRows`` limits the number of offsets.
 
         Raises:
             ConfigError: the checkpoint is one of other topics.
@@ -131,8 +130,8 @@ class StreamDriver:
         self._check_options(offset)
         self._report_missing(offset, now)
         moved = self._moved(offset)
-        targets = self._targets(offset, moved, limit)
-        found = next_offset(offset, targets, moved, self._now_ms(), self._firsts)
+        targets = self._targets(offset, moved, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        found = next_offset(offset, targets, moved, self._wall_ns() // 1_000_000, self._firsts)
         if found is offset:
             self._idle_at, self._idle_answer_at = start, self._clock()
             return start
@@ -140,32 +139,41 @@ class StreamDriver:
         self._deleted.difference_update(moved)
         return found.to_json()
 
-    def report_latest(self) -> Json | None:
+    def reportLatestOffset(self) -> Json | None:  # noqa: N802
         """Return the ends of all queues for progress reports."""
         if self._latest is None and self._bounds.queues:
             self._latest = StreamOffset({queue: found.high for queue, found in self._bounds.queues.items()}).to_json()
         return self._latest
 
-    def plan(self, start: Json, end: Json) -> list[Partition]:
-        """Return the partitions of a micro-batch, which may be a repetition."""
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """Split a micro-batch, which may be a repetition, into partitions."""
         ranges = ranges_between(StreamOffset.from_json(start), StreamOffset.from_json(end))
-        return plan_partitions(
-            ranges, least=self._options["minPartitions"], most_records=self._options["maxRecordsPerPartition"]
-        )
+        return plan_partitions(ranges, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield Arrow batches; runs in a worker."""
+        return read_partition(self._options, self._columns, partition)
 
     def commit(self, end: Json) -> None:
         """Note that a micro-batch is durable."""
         self._store_progress(StreamOffset.from_json(end))
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._clients = None
+    def stop(self) -> None:
+        """Close the connections; Spark does not always call it."""
         self._stack.close()
 
-    def _open(self) -> tuple[Discovery, PullConsumer | None]:
-        if self._clients is None:
-            self._clients = self._connect(self._stack, self._options)
-        return self._clients
+    @cached_property
+    def _discovery(self) -> Discovery:
+        """Discovery with a client of its own: an error would close one that tasks share."""
+        show_warnings()
+        instance = self._stack.enter_context(ClientInstance(self._options["nameServer"], client_config(self._options)))
+        consumer = self._stack.enter_context(PullConsumer(self._options["readGroup"], instance=instance))
+        return Discovery(self._options, instance, consumer)
+
+    @cached_property
+    def _group(self) -> PullConsumer:
+        """Stores the offsets of ``group.id``."""
+        return self._stack.enter_context(PullConsumer(self._options["group.id"], instance=self._discovery.instance))
 
     def _rest(self) -> None:
         """Pause if Spark asks again immediately, but not past the next poll of the brokers."""
@@ -181,21 +189,26 @@ class StreamDriver:
         if self._polled_at is not None and (now - self._polled_at) * 1000 < self._options["offsetPollMs"]:
             return False
         interval_s = self._options["discoveryIntervalMs"] / 1000
-        if self._discovered_at is None or now - self._discovered_at >= interval_s:
-            self._rediscover()
-        discovery, _ = self._open()
-        self._bounds, self._latest = discovery.bounds(self._queues, discovery.retry()), None
+        if self._discovered_at is None:
+            self._discover()
+        elif now - self._discovered_at >= interval_s:
+            try:
+                self._discover(retry_s=0.0)
+            except TriomqError as exc:  # the known queues can be read without a name server
+                LOGGER.warning("queues not looked up error=%s", exc)
+                self._discovered_at = self._clock()
+        self._bounds, self._latest = self._discovery.bounds(self._queues, self._discovery.retry()), None
         self._polled_at = self._clock()
-        self._missing.saw({queue: bounds.high for queue, bounds in self._bounds.queues.items()})
-        if self._bounds.errors:
-            self._report_unanswered()
+        self._missing.last_ends.update({queue: bounds.high for queue, bounds in self._bounds.queues.items()})
+        if errors := self._bounds.errors:
+            self._unanswered.occurred(", ".join(sorted(errors)), next(iter(errors.values())))
         if self._bounds.gone:
             self._discovered_at = now - interval_s  # look again at the next poll
         return True
 
-    def _discover(self, *, may_be_gone: bool = True, one_try: bool = False) -> None:
-        discovery, _ = self._open()
-        found = discovery.queues(discovery.retry(one_try=one_try), may_be_gone=may_be_gone)
+    def _discover(self, *, may_be_gone: bool = True, retry_s: float | None = None) -> None:
+        discovery = self._discovery
+        found = discovery.queues(discovery.retry(retry_s), may_be_gone=may_be_gone)
         if found != self._queues and self._discovered_at is not None and self._to_verify is not None:
             self._to_verify.update(found)  # a topic may have been made again
         if self._discovered_at is None and discovery.unmatched:
@@ -203,20 +216,9 @@ class StreamDriver:
         self._queues = found
         self._discovered_at = self._clock()
 
-    def _rediscover(self) -> None:
-        """Look for new queues; keep the known ones if no name server answers."""
-        if self._discovered_at is None:
-            self._discover()
-            return
-        try:
-            self._discover(one_try=True)
-        except TriomqError as exc:
-            LOGGER.warning("queues not looked up error=%s", exc)
-            self._discovered_at = self._clock()
-
     def _check_options(self, offset: StreamOffset) -> None:
         """Raise an error if topics do not exist that the checkpoint does not have, or if it is one of other topics."""
-        discovery, _ = self._open()
+        discovery = self._discovery
         if self._to_verify is None and offset.ends and not any(map(discovery.is_wanted, offset.ends)):
             topics = ", ".join(sorted({queue.topic for queue in offset.ends})[:_SHOWN_TOPICS])
             raise ConfigError(
@@ -226,10 +228,6 @@ class StreamDriver:
         for name, error in discovery.missing.items():
             if name not in offset.ends and all(queue.topic != name for queue in offset.ends):
                 raise error
-
-    def _report_unanswered(self) -> None:
-        error = next(iter(self._bounds.errors.values()))
-        self._unanswered.occurred(", ".join(sorted(self._bounds.errors)), error)
 
     def _moved(self, offset: StreamOffset) -> dict[MessageQueue, int]:
         """Return the start of queues that are new or whose offset no longer exists."""
@@ -257,10 +255,11 @@ class StreamDriver:
     def _report_missing(self, offset: StreamOffset, now: float) -> None:
         """Report queues that are missing from the route, and queues that the options no longer select."""
         missing = {queue: offset.ends[queue] for queue in offset.ends.keys() - (set(self._queues) - self._bounds.gone)}
-        discovery, _ = self._open()
-        overdue = self._missing.overdue(missing, now, at_once=self._target is not None)
-        for queue, begin, lost, is_deleted in overdue:
-            if not discovery.is_wanted(queue):
+        consumer = self._discovery.consumer
+        overdue = self._missing.overdue(missing, consumer, now, at_once=self._target is not None)
+        for queue, lost, is_deleted in overdue:
+            begin = missing[queue]
+            if not self._discovery.is_wanted(queue):
                 LOGGER.warning("queue no longer read: the options do not select it queue=%s offset=%d", queue, begin)
             elif lost is None and not is_deleted:
                 LOGGER.warning("queue no longer in the route queue=%s offset=%d lost=unknown", queue, begin)
@@ -303,7 +302,7 @@ class StreamDriver:
     def _is_other_first(self, queue: MessageQueue, offset: StreamOffset) -> bool:
         """Look the store time of the first message up, and compare it with the checkpoint."""
         try:
-            first_ms = self._open()[0].consumer.earliest_store_time(queue)
+            first_ms = self._discovery.consumer.earliest_store_time(queue)
         except TriomqError as exc:
             LOGGER.warning("first message not looked up queue=%s error=%s", queue, exc)
             return False
@@ -333,25 +332,14 @@ class StreamDriver:
 
     def _store_progress(self, durable: StreamOffset) -> None:
         """Store the group's offsets for tools that show its lag; reading does not depend on them."""
-        _, consumer = self._open()
-        if consumer is None or durable.is_initial:
+        if self._options["group.id"] is None or durable.is_initial:
             return
         changed = {queue: end for queue, end in durable.ends.items() if self._committed.get(queue) != end}
         if not changed:
             return
         try:
-            consumer.commit_oneway(changed)
+            self._group.commit_oneway(changed)
         except TriomqError as exc:
             LOGGER.warning("offsets of the group not stored error=%s", exc)
         else:
             self._committed.update(changed)
-
-
-def open_clients(stack: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
-    """Open one client for a driver; ``stack`` closes it."""
-    config = client_config(options)
-    instance = stack.enter_context(ClientInstance(options["nameServer"], config))
-    consumer = stack.enter_context(PullConsumer(options["readGroup"], instance=instance))
-    group = options["group.id"]
-    progress = stack.enter_context(PullConsumer(group, instance=instance)) if group else None
-    return Discovery(options, instance, consumer), progress

@@ -8,25 +8,19 @@ Source: spark.md 3.6, 3.7.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from triomq.client.consumer.pull import PullStatus, RawPull
+from triomq.client.sync import PullConsumer
 from triomq.protocol.errors import DataLossError, TopicNotExistError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 
 LOGGER: Final = logging.getLogger("triomq.spark.reading.loss")
 
 
-class Judgement(NamedTuple):
-    """The next offset to read (the end of the range if done), and the number of lost offsets."""
-
-    next_offset: int
-    lost: int
-
-
-def judge(answer: RawPull, position: int, end: int, *, is_filtered: bool) -> Judgement:
-    """Return the effect of an answer on a range that is unread from ``position`` to ``end`` (exclusive).
+def judge(answer: RawPull, position: int, end: int, *, is_filtered: bool) -> tuple[int, int]:
+    """Return the effect of an answer on a range: its next offset to read (its end if done), and how many are lost.
 
     Args:
         answer: to a pull at ``position``, or before it if pulls overlap.
@@ -36,16 +30,16 @@ def judge(answer: RawPull, position: int, end: int, *, is_filtered: bool) -> Jud
     """
     moved = min(max(int(answer.next_begin_offset), position), end)
     if answer.status is PullStatus.FOUND:
-        return Judgement(moved, 0)
+        return moved, 0
     if answer.status is PullStatus.NO_MATCHED_MESSAGE:
-        return Judgement(moved, 0 if is_filtered else moved - position)
+        return moved, 0 if is_filtered else moved - position
     low, high = int(answer.min_offset), int(answer.max_offset)
     if answer.status is PullStatus.OFFSET_ILLEGAL and position < low < high:
         moved = min(low, end)
     elif not (answer.status is PullStatus.NO_NEW_MESSAGE and position < answer.next_begin_offset < high):
         moved = end  # the queue is shorter than before: nothing more can come
     # otherwise a consume queue file was deleted, and the broker returns the first offset of the next one
-    return Judgement(moved, moved - position)
+    return moved, moved - position
 
 
 def report_loss(queue: MessageQueue, wanted: int, lost: int | None, reason: str, *, fail: bool) -> None:
@@ -74,15 +68,8 @@ def available(low: int, high: int) -> str:
     return f"the broker has {low} to {high}: they expired, or the topic or its queue was deleted or recreated"
 
 
-class Checked(NamedTuple):
-    """A checked start, and how many offsets before it are lost (``None``: unknown)."""
-
-    begin: int
-    lost: int | None
-
-
-def check_begin(begin: int, low: int, high: int, *, recreated: bool = False) -> Checked:
-    """Compare the start of a range with the bounds of its queue.
+def check_begin(begin: int, low: int, high: int, *, recreated: bool = False) -> tuple[int, int | None]:
+    """Return where to start in a queue, and how many offsets before that are lost (``None``: unknown).
 
     A start above the queue's end means that the topic was recreated: the range starts at the queue's minimum, and how
     many messages the old queue still had is unknown.
@@ -94,49 +81,37 @@ def check_begin(begin: int, low: int, high: int, *, recreated: bool = False) -> 
         recreated: the topic is known to have been recreated, whatever the bounds are.
     """
     if recreated or begin > high:
-        return Checked(low, None)
+        return low, None
     if begin < low:
-        return Checked(low, low - begin)
-    return Checked(begin, 0)
-
-
-class MissingQueue(NamedTuple):
-    """A lost queue: its first unread offset, and the number of messages from there on.
-
-    ``is_deleted``: its broker answered that it does not have it, or not as many messages as were read.
-    """
-
-    queue: MessageQueue
-    begin: int
-    lost: int | None
-    is_deleted: bool
+        return low, low - begin
+    return begin, 0
 
 
 class MissingQueues:
-    """Remembers the last known ends of queues, and since when each has been missing."""
+    """Remembers since when each queue has been missing.
 
-    def __init__(self, grace_s: float, max_offset: Callable[[MessageQueue], int]) -> None:
-        """Create the record.
+    Attributes:
+        last_ends: the last known end of each queue.
+    """
 
-        Args:
-            grace_s: how long a queue may be missing.
-            max_offset: asks the broker for the end of a queue, which it may still have.
-        """
+    def __init__(self, grace_s: float) -> None:
+        """Create the record; a queue may be missing for ``grace_s``."""
         self._grace_s = grace_s
-        self._max_offset = max_offset
-        self._last_ends: dict[MessageQueue, int] = {}
+        self.last_ends: dict[MessageQueue, int] = {}
         self._missing_since: dict[MessageQueue, float] = {}
         self._reported: set[MessageQueue] = set()
 
-    def saw(self, ends: Mapping[MessageQueue, int]) -> None:
-        """Note the current ends of queues."""
-        self._last_ends.update(ends)
-
-    def overdue(self, missing: Mapping[MessageQueue, int], now: float, *, at_once: bool) -> Iterator[MissingQueue]:
+    def overdue(
+        self, missing: Mapping[MessageQueue, int], consumer: PullConsumer, now: float, *, at_once: bool
+    ) -> Iterator[tuple[MessageQueue, int | None, bool]]:
         """Yield each queue once that was deleted or has been missing for too long, even if all of it had been read.
+
+        With it goes the number of its unread messages (``None``: unknown), and whether it is deleted: its broker
+        answered that it does not have it, or not as many messages as were read.
 
         Args:
             missing: queues that are not in the route, with their first unread offset.
+            consumer: asks the broker for the end of a queue, which it may still have.
             now: seconds.
             at_once: do not wait: the run ends.
         """
@@ -147,21 +122,15 @@ class MissingQueues:
             waits = now - since < self._grace_s and not at_once
             if queue in self._reported or (waits and queue in before):
                 continue
-            judged = self._judge(queue, begin)
-            if judged.is_deleted or not waits:
+            ends = [self.last_ends[queue]] if queue in self.last_ends else []
+            is_deleted = False
+            try:
+                ends.append(int(consumer.max_offset(queue)))
+                is_deleted = ends[-1] < begin  # Apache's broker answers 0 for a topic that it does not have
+            except TopicNotExistError:
+                is_deleted = True
+            except TriomqError:
+                pass  # the broker may be unreachable as well
+            if is_deleted or not waits:
                 self._reported.add(queue)
-                yield judged
-
-    def _judge(self, queue: MessageQueue, begin: int) -> MissingQueue:
-        """Count the unread messages; ``None`` if neither the broker nor this process knows."""
-        ends = [self._last_ends[queue]] if queue in self._last_ends else []
-        is_deleted = False
-        try:
-            ends.append(self._max_offset(queue))
-            is_deleted = ends[-1] < begin  # Apache's broker answers 0 for a topic that it does not have
-        except TopicNotExistError:
-            is_deleted = True
-        except TriomqError:
-            pass  # the broker may be unreachable as well
-        known = [end - begin for end in ends if end >= begin]
-        return MissingQueue(queue, begin, max(known, default=None), is_deleted)
+                yield queue, max((end - begin for end in ends if end >= begin), default=None), is_deleted

@@ -115,13 +115,13 @@ class _RangeTask:
         Messages that a slave does not have are not lost: its master may have them when it is back.
         """
         for answer in answers:
-            found = judge(answer, self._position, self._end, is_filtered=self._is_filtered)
-            if found.lost and answer.is_from_slave:
+            next_offset, lost = judge(answer, self._position, self._end, is_filtered=self._is_filtered)
+            if lost and answer.is_from_slave:
                 self._stalled_peer = "a slave, instead of its master,"
                 break
-            if found.lost:
-                self._lose(found.next_offset, available(answer.min_offset, answer.max_offset))
-            self._position = found.next_offset
+            if lost:
+                self._lose(next_offset, available(answer.min_offset, answer.max_offset))
+            self._position = next_offset
             yield answer.body
         if reader.position != self._position:
             reader.seek(self._position)

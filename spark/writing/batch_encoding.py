@@ -76,12 +76,9 @@ class BatchEncoder:
 
     def __init__(self, settings: RowSettings, unique_ids: Callable[[int], Sequence[str]]) -> None:
         """Take the settings of ``RowEncoder``, and a function that returns a number of unique ids."""
-        self._columns = frozenset(settings.columns)
-        self._ids = settings.ids
+        self._settings = settings
         self._unique_ids = unique_ids
-        self._topic = settings.topic
         self._longest = min(settings.compress_above or DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_MESSAGE_BYTES)
-        self._is_read_back = settings.is_read_back
 
     def encode(self, batch: Any, first: int) -> EncodedRows | None:
         """Encode a batch of at most some MiB; ``None``: a row of it needs ``RowEncoder``.
@@ -113,7 +110,7 @@ class BatchEncoder:
 
     def _topic_of(self, batch: Any) -> str | None:
         """Return the topic of all rows; ``None`` if they have several or it is not valid."""
-        topic = self._topic
+        topic = self._settings.topic
         if topic is None:
             topics = pc.unique(batch.column("topic")).to_pylist()
             if len(topics) != 1 or topics[0] is None:
@@ -127,49 +124,43 @@ class BatchEncoder:
 
     def _has_special_rows(self, batch: Any) -> bool:
         for name in _MAY_NOT_BE_SET:
-            if name in self._columns and not (self._is_read_back and name == "queueId"):
+            if name in self._settings.columns and not (self._settings.is_read_back and name == "queueId"):
                 column = batch.column(name)
                 if column.null_count != len(column):
                     return True
-        return "delayLevel" in self._columns and bool(pc.any(pc.not_equal(batch.column("delayLevel"), 0)).as_py())
+        return "delayLevel" in self._settings.columns and bool(
+            pc.any(pc.not_equal(batch.column("delayLevel"), 0)).as_py()
+        )
 
     def _flags(self, batch: Any) -> Any:
         """Return the flags; ``None`` if one does not fit 32 bits."""
-        if "flag" not in self._columns:
+        if "flag" not in self._settings.columns:
             return 0
         flags = np.asarray(batch.column("flag").cast(pa.int64()).fill_null(0), np.int64)
         return None if len(flags) and (flags.min() < -(2**31) or flags.max() >= 2**31) else flags
 
     def _properties(self, batch: Any, body: Any, first: int) -> list[Any] | None:
         """Return the pieces of the encoded properties, to be joined; ``None`` if a row is not valid."""
-        ids = self._row_ids(body, first)
-        unique = self._unique_ids(len(ids))
-        parts: list[Any] = [
-            pa.array(
-                [
-                    f"UNIQ_KEY\x01{one}\x02WAIT\x01true\x02{ROW_ID}\x01{text}"
-                    for one, text in zip(unique, ids, strict=True)
-                ]
-            )
+        start = f"\x02WAIT\x01true\x02{ROW_ID}\x01{self._settings.id_start}"
+        views = zip(self._unique_ids(len(body)), _views(body), strict=True)
+        fixed = [
+            f"UNIQ_KEY\x01{one}{start}{row}:{zlib.crc32(view):08x}" for row, (one, view) in enumerate(views, first)
         ]
+        parts: list[Any] = [pa.array(fixed)]
         for column, name in (("keys", PropertyName.KEYS), ("tags", PropertyName.TAGS)):
-            if column in self._columns:
+            if column in self._settings.columns:
                 texts = _texts(batch.column(column))
                 if texts is None or (
                     column == "tags" and pc.any(pc.match_substring_regex(texts, _UNSELECTABLE)).as_py()
                 ):
                     return None
                 parts.append(_optional(f"{_PART_END}{name}{_NAME_END}", texts))
-        if "properties" in self._columns:
+        if "properties" in self._settings.columns:
             texts = self._user_properties(batch.column("properties"))
             if texts is None:
                 return None
             parts.append(_optional(_PART_END, texts))
         return parts
-
-    def _row_ids(self, body: Any, first: int) -> list[str]:
-        start = f"{self._ids.writer}:{self._ids.epoch}:{self._ids.partition}:"
-        return [f"{start}{number}:{zlib.crc32(one):08x}" for number, one in enumerate(_views(body), first)]
 
     def _user_properties(self, column: Any) -> Any:
         """Return the encoded pairs of each row; ``None`` if a pair is not valid."""
@@ -183,7 +174,7 @@ class BatchEncoder:
             return None
         reserved = pc.is_in(names, _RESERVED)
         left_out = pc.or_(reserved, pc.equal(values, ""))
-        if pc.any(reserved).as_py() and not self._is_read_back:
+        if pc.any(reserved).as_py() and not self._settings.is_read_back:
             return None
         pairs = pc.binary_join_element_wise(names, values, _NAME_END)
         if pc.any(left_out).as_py():

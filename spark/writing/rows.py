@@ -21,32 +21,21 @@ _SEPARATORS: Final = ("\x01", "\x02")
 
 
 @dataclass(frozen=True, slots=True)
-class RowIds:
-    """The start of row ids: writer, micro-batch, partition."""
-
-    writer: str
-    epoch: int
-    partition: int
-
-    def of(self, row: int, body: bytes) -> str:
-        """Return the id of a row; a repeated task gives the row the same id."""
-        return f"{self.writer}:{self.epoch}:{self.partition}:{row}:{zlib.crc32(body):08x}"
-
-
-@dataclass(frozen=True, slots=True)
 class RowSettings:
     """How the rows of one partition become messages.
 
     Attributes:
         columns: columns to write.
-        ids: start of the row ids.
+        partition: its number, for errors.
+        id_start: start of the row ids: writer, micro-batch and partition, so that a repeated task makes the same ids.
         topic: replaces the column ``topic``.
         compress_above: bodies of at least this many bytes go alone; 0: none does.
         is_read_back: the rows were read from RocketMQ: its system properties are dropped, not rejected.
     """
 
     columns: Sequence[str]
-    ids: RowIds
+    partition: int
+    id_start: str
     topic: str | None = None
     compress_above: int = 4096
     is_read_back: bool = False
@@ -75,7 +64,7 @@ class RowEncoder:
     """Turns the rows of one partition into messages."""
 
     def __init__(self, settings: RowSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         left_out = {"topic"} if settings.topic else set()
         if settings.is_read_back:
             left_out |= {"queueId", "broker"}
@@ -95,18 +84,26 @@ class RowEncoder:
         """
         number = first - 1
         for piece in slices(batch):
-            values = [_values(piece, name) for name in self._columns]
+            columns = ((name, piece.column(name)) for name in self._columns)
+            # the body as bytes even if it is text
+            values = [(column.cast("binary") if name == "body" else column).to_pylist() for name, column in columns]
             for row in zip(*values, strict=True):
                 number += 1
                 yield self._row(number, dict(zip(self._columns, row, strict=True)))
 
     def _row(self, number: int, row: Mapping[str, Any]) -> OutgoingRow:
         get = row.get
-        body = self._checked_body(number, get("body"))
-        topic = self._checked_topic(number, self._settings.topic or get("topic"))
+        body = get("body")
+        if not body:
+            raise self.bad(number, "body", "is null" if body is None else "is empty: RocketMQ rejects empty messages")
+        if len(body) > DEFAULT_MAX_MESSAGE_BYTES:
+            raise self.bad(number, "body", f"has {len(body)} bytes, at most {DEFAULT_MAX_MESSAGE_BYTES} are allowed")
+        topic = self._checked_topic(number, self.settings.topic or get("topic"))
         properties = self._properties(number, get("properties"))
-        properties[ROW_ID] = self._settings.ids.of(number, body)
-        deliver_time = get("deliverTime")
+        properties[ROW_ID] = f"{self.settings.id_start}{number}:{zlib.crc32(body):08x}"
+        tags = self._text(number, "tags", get("tags"))
+        if tags and not is_selectable(tags):
+            raise self.bad(number, "tags", f"cannot be written: {NOT_SELECTABLE}")
         sharding_key = self._text(number, "shardingKey", get("shardingKey"))
         queue_id, delay_level = get("queueId"), get("delayLevel") or 0
         if delay_level < 0 or (queue_id is not None and queue_id < 0):
@@ -116,12 +113,12 @@ class RowEncoder:
         message = Message(
             topic,
             body,
-            tags=self._tags(number, get("tags")),
+            tags=tags,
             keys=self._keys(number, get("keys")),
             properties=properties,
             flag=get("flag") or 0,
             delay_level=delay_level,
-            deliver_at=deliver_time,
+            deliver_at=get("deliverTime"),
             sharding_key=sharding_key,
         )
         alone = message.is_delayed or len(body) >= self._compress_above
@@ -129,16 +126,7 @@ class RowEncoder:
 
     def bad(self, number: int, column: str, defect: str) -> MessageIllegalError:
         """Return the error for a row; it shows no values."""
-        return MessageIllegalError(
-            f"partition {self._settings.ids.partition}, row {number}, column '{column}': {defect}"
-        )
-
-    def _checked_body(self, number: int, body: bytes | None) -> bytes:
-        if not body:
-            raise self.bad(number, "body", "is null" if body is None else "is empty: RocketMQ rejects empty messages")
-        if len(body) > DEFAULT_MAX_MESSAGE_BYTES:
-            raise self.bad(number, "body", f"has {len(body)} bytes, at most {DEFAULT_MAX_MESSAGE_BYTES} are allowed")
-        return body
+        return MessageIllegalError(f"partition {self.settings.partition}, row {number}, column '{column}': {defect}")
 
     def _checked_topic(self, number: int, topic: str | None) -> str:
         if topic is None:
@@ -157,7 +145,7 @@ class RowEncoder:
             return {}
         properties = dict(given)
         if not RESERVED_PROPERTY_NAMES.isdisjoint(properties):
-            if not self._settings.is_read_back:
+            if not self.settings.is_read_back:
                 names = ", ".join(sorted(RESERVED_PROPERTY_NAMES.intersection(properties)))
                 raise self.bad(number, "properties", f"has names that RocketMQ reserves: {names}")
             properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTY_NAMES}
@@ -177,11 +165,6 @@ class RowEncoder:
             keys = " ".join(keys)
         return self._text(number, "keys", keys) or ""
 
-    def _tags(self, number: int, tags: str | None) -> str | None:
-        if self._text(number, "tags", tags) and not is_selectable(tags or ""):
-            raise self.bad(number, "tags", f"cannot be written: {NOT_SELECTABLE}")
-        return tags
-
     def _text(self, number: int, column: str, text: str | None) -> str | None:
         if text and _has_separator(text):
             raise self.bad(number, column, "has a separator, 0x01 or 0x02")
@@ -196,13 +179,6 @@ def slices(batch: Any, most_bytes: int = SLICE_BYTES) -> Iterator[Any]:
     step = max(1, min(SLICE_ROWS, rows * most_bytes // max(batch.nbytes, 1)))
     for begin in range(0, rows, step):
         yield batch.slice(begin, step)
-
-
-def _values(batch: Any, name: str) -> list[Any]:
-    """Return the values of a column as Python objects; the body as bytes even if it is text."""
-    column = batch.column(name)
-    values: list[Any] = (column.cast("binary") if name == "body" else column).to_pylist()
-    return values
 
 
 def _has_separator(text: str) -> bool:

@@ -66,7 +66,8 @@ class Sender:
         self._lanes: dict[MessageQueue, Future[None]] = {}
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._turns: defaultdict[tuple[str, int], int] = defaultdict(int)
-        self._pace = Pace(options["rateLimit"])
+        self._pool = ThreadPoolExecutor(options["sendsInFlight"], "triomq-send")
+        self._free_at = 0.0  # when ``rateLimit`` allows the next send
         self._counting = threading.Lock()
         self.counts: Counter[str] = Counter()
 
@@ -80,34 +81,34 @@ class Sender:
         """
         most = self._options["batchMessages"]
         most_bytes = self._options["batchSendBytes"]
-        with ThreadPoolExecutor(self._options["sendsInFlight"], "triomq-send") as pool:
+        with self._pool:
             try:
                 for row in rows:
                     if isinstance(row, EncodedRows):
                         for begin, end in row.cut(most, most_bytes):
-                            self._start(pool, end - begin, self._send_encoded, row, begin, end)
+                            self._start(end - begin, self._send_encoded, row, begin, end)
                     else:
-                        self._add(pool, row, most, most_bytes)
-                self._submit_all(pool)
+                        self._add(row, most, most_bytes)
+                self._submit_all()
                 self._finish(self._in_flight)
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                self._pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _add(self, pool: ThreadPoolExecutor, row: OutgoingRow, most: int, most_bytes: int) -> None:
+    def _add(self, row: OutgoingRow, most: int, most_bytes: int) -> None:
         """Add a row to its batch, and send the batch when it is full."""
         unit = self._unit_for(row)
         size = len(row.message.body)
         if unit.rows and (row.goes_alone or unit.size + size > most_bytes):
-            self._submit(pool, unit)
+            self._submit(unit)
             unit = self._unit_for(row)
         unit.rows.append(row)
         unit.size += size
         self._waiting_bytes += size + _ROW_BYTES
         if row.goes_alone or len(unit.rows) >= most:
-            self._submit(pool, unit)
+            self._submit(unit)
         elif self._waiting_bytes > _MAX_WAITING_BYTES:
-            self._submit_all(pool)
+            self._submit_all()
 
     def _unit_for(self, row: OutgoingRow) -> _Unit:
         queue = self._queue_of(row)
@@ -139,30 +140,32 @@ class Sender:
         self._turns[topic, row.queue_id] = turn + (row.broker is None)
         return fitting[turn % len(fitting)]
 
-    def _submit_all(self, pool: ThreadPoolExecutor) -> None:
+    def _submit_all(self) -> None:
         """Send all batches that wait."""
         for unit in list(self._open.values()):
-            self._submit(pool, unit)
+            self._submit(unit)
 
-    def _submit(self, pool: ThreadPoolExecutor, unit: _Unit) -> None:
+    def _submit(self, unit: _Unit) -> None:
         """Start the send of a batch, after the previous one of the same queue has finished."""
         del self._open[unit.topic, unit.queue]
         self._waiting_bytes -= unit.size + _ROW_BYTES * len(unit.rows)
         if unit.queue is not None and (before := self._lanes.get(unit.queue)) is not None:
             self._finish({before})
-        future = self._start(pool, len(unit.rows), self._send_unit, unit)
+        future = self._start(len(unit.rows), self._send_unit, unit)
         if unit.queue is not None:
             self._lanes[unit.queue] = future
 
-    def _start(
-        self, pool: ThreadPoolExecutor, rows: int, action: Callable[..., None], *arguments: object
-    ) -> "Future[None]":
+    def _start(self, rows: int, action: Callable[..., None], *arguments: object) -> "Future[None]":
         """Start a send, after waiting for a free place."""
-        self._pace.wait(rows)
+        if rate := self._options["rateLimit"]:
+            now = time.monotonic()
+            if self._free_at > now:
+                time.sleep(self._free_at - now)
+            self._free_at = max(self._free_at, now) + rows / rate
         while len(self._in_flight) >= self._options["sendsInFlight"]:
             done, _ = wait(self._in_flight, return_when=FIRST_COMPLETED)
             self._finish(done)
-        future = pool.submit(action, *arguments)
+        future = self._pool.submit(action, *arguments)
         self._in_flight.add(future)
         return future
 
@@ -231,27 +234,3 @@ class Sender:
             except TriomqError as exc:
                 self._count(**{type(exc).__name__: 1})
                 (busy if is_busy(exc) else away).failed(exc, time.monotonic() - began)
-
-
-class Pace:
-    """Limits a task to a number of rows per second; 0: no limit."""
-
-    def __init__(
-        self,
-        rows_per_s: int,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._rows_per_s = rows_per_s
-        self._clock = clock
-        self._sleep = sleep
-        self._free_at = clock()
-
-    def wait(self, rows: int) -> None:
-        """Wait until this many rows may be sent."""
-        if not self._rows_per_s:
-            return
-        now = self._clock()
-        if self._free_at > now:
-            self._sleep(self._free_at - now)
-        self._free_at = max(self._free_at, now) + rows / self._rows_per_s

@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,12 +23,11 @@ from triomq.client import ProducerConfig
 from triomq.client.sync import Producer
 from triomq.protocol.host import pack_ip
 from triomq.protocol.record.message_id import UniqueIdGenerator
-from triomq.spark.connections import borrow_client
-from triomq.spark.logs import show_warnings
+from triomq.spark.connections import borrow_client, show_warnings
 from triomq.spark.options.options import Options
-from triomq.spark.schema import READ_TYPES, check_write_schema
+from triomq.spark.schema import check_write_schema
 from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
-from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowIds, RowSettings, slices
+from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowSettings, slices
 from triomq.spark.writing.sending import Sender
 
 LOGGER: Final = logging.getLogger("triomq.spark.writing.writer")
@@ -50,97 +49,88 @@ class WriteResult(WriterCommitMessage):
     counts: Counter[str]
 
 
-@dataclass(frozen=True, slots=True)
-class WriteTask:
-    """The settings of all tasks of a write; pickled with the writer."""
+class _Writer:
+    """What both writers have: settings, which are pickled for the tasks, and the work of a task."""
 
-    options: Options
-    columns: tuple[str, ...]
-    is_read_back: bool
-    writer_id: str
-
-    @classmethod
-    def prepare(cls, options: Options, schema: StructType) -> "WriteTask":
+    def __init__(self, options: Options, schema: StructType) -> None:
         """Check the schema and choose the writer's id, which repeated tasks share.
 
         Raises:
             ConfigError: a column is missing, unknown or of a wrong type.
         """
-        columns = check_write_schema(schema, topic=options["topic"])
-        is_read_back = {field.name for field in schema.fields} & READ_TYPES.keys() >= _READ_BACK
-        return cls(options, columns, is_read_back, secrets.token_hex(_WRITER_ID_LENGTH // 2))
+        self._options = options
+        self._columns = check_write_schema(schema, topic=options["topic"])
+        self._is_read_back = set(schema.names) >= _READ_BACK
+        self._writer_id = secrets.token_hex(_WRITER_ID_LENGTH // 2)
 
-    def run(self, batches: Iterator[Any], writer_id: str, epoch: int, partition: int) -> WriteResult:
+    def send(self, batches: Iterator[Any], writer_id: str, epoch: int, partition: int) -> WriteResult:
         """Send the rows of one partition."""
         show_warnings()
-        options = self.options
-        ids = RowIds(writer_id, epoch, partition)
-        settings = RowSettings(self.columns, ids, options["topic"], options["compressAbove"], self.is_read_back)
-        encoder = RowEncoder(settings)
+        options = self._options
+        encoder = RowEncoder(
+            RowSettings(
+                self._columns,
+                partition,
+                f"{writer_id}:{epoch}:{partition}:",
+                options["topic"],
+                options["compressAbove"],
+                self._is_read_back,
+            )
+        )
+        producer_settings = ProducerConfig(
+            send_timeout_s=options["sendTimeoutMs"] / 1000,
+            retries=options["retries"],
+            on_busy="raise",  # the sender waits, and for longer
+            compress_over_bytes=options["compressAbove"] or _NEVER,
+        )
         with (
             borrow_client(options) as instance,
-            Producer(
-                _GROUP,
-                instance=instance,
-                settings=ProducerConfig(
-                    send_timeout_s=options["sendTimeoutMs"] / 1000,
-                    retries=options["retries"],
-                    on_busy="raise",  # the sender waits, and for longer
-                    compress_over_bytes=options["compressAbove"] or _NEVER,
-                ),
-            ) as producer,
+            Producer(_GROUP, instance=instance, settings=producer_settings) as producer,
         ):
+            ids = UniqueIdGenerator(
+                pack_ip(instance.client_ip), os.getpid(), secrets.randbits(32), lambda: time.time_ns() // 1_000_000
+            )
             sender = Sender(producer, options, encoder)
-            quick = BatchEncoder(settings, _unique_ids(instance.client_ip))
-            sender.send(_rows(batches, quick, encoder))
+            sender.send(_rows(batches, BatchEncoder(encoder.settings, ids.next_many), encoder))
         return WriteResult(partition, sender.counts)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes a DataFrame once."""
-
-    def __init__(self, task: WriteTask) -> None:
-        super().__init__()
-        self._task = task
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send the rows of a partition; runs in a worker."""
-        return self._task.run(iterator, self._task.writer_id, 0, _context().partitionId())
+        return self.send(iterator, self._writer_id, 0, _context().partitionId())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the counts of the written rows."""
-        log_totals("written", messages)
+        _log_totals("written", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the counts of the rows that were sent before a task failed."""
-        log_totals("failed; sent already", messages)
+        _log_totals("failed; sent already", messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes micro-batches."""
-
-    def __init__(self, task: WriteTask) -> None:
-        super().__init__()
-        self._task = task
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send the rows of a partition of a micro-batch; runs in a worker."""
         context = _context()
-        query = context.getLocalProperty("sql.streaming.queryId") or self._task.writer_id
+        query = context.getLocalProperty("sql.streaming.queryId") or self._writer_id
         epoch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
-        writer_id = query.replace("-", "")[:_WRITER_ID_LENGTH]
-        return self._task.run(iterator, writer_id, epoch, context.partitionId())
+        return self.send(iterator, query.replace("-", "")[:_WRITER_ID_LENGTH], epoch, context.partitionId())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's
         """Log the counts of the written rows."""
-        log_totals(f"batch {batchId} written", messages)
+        _log_totals(f"batch {batchId} written", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log the counts of the rows that were sent before a task failed."""
-        log_totals(f"batch {batchId} failed; sent already", messages)
+        _log_totals(f"batch {batchId} failed; sent already", messages)
 
 
-def log_totals(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _log_totals(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Log the total counts of all successful tasks."""
     totals = sum((message.counts for message in messages if isinstance(message, WriteResult)), Counter[str]())
     LOGGER.info("%s %s", what, " ".join(f"{name}={number}" for name, number in totals.items()))
@@ -152,16 +142,8 @@ def _rows(batches: Iterator[Any], quick: BatchEncoder, encoder: RowEncoder) -> I
     for batch in batches:
         for piece in slices(batch, _PIECE_BYTES):
             encoded = quick.encode(piece, first)
-            if encoded is not None:
-                yield encoded
-            else:
-                yield from encoder.encode(piece, first)
+            yield from encoder.encode(piece, first) if encoded is None else (encoded,)
             first += piece.num_rows
-
-
-def _unique_ids(ip: str) -> Callable[[int], Sequence[str]]:
-    make = UniqueIdGenerator(pack_ip(ip), os.getpid(), secrets.randbits(32), lambda: time.time_ns() // 1_000_000)
-    return make.next_many
 
 
 def _context() -> TaskContext:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from triomq.spark.reading.offsets import StreamOffset
+from triomq.spark.reading.planning import StreamOffset
 
 Json = dict[str, Any]
 

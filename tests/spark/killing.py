@@ -32,9 +32,9 @@ from pyspark.sql.types import StructType
 from tests.spark.harness import Topics, numbered, wait_until
 from triomq.spark import RocketMQDataSource
 from triomq.spark.options.options import Options, Use, parse_options
+from triomq.spark.reading.driver import MicroBatchReader
 from triomq.spark.schema import wanted_columns
-from triomq.spark.source import MicroBatchReader
-from triomq.spark.writing.writer import StreamWriter, WriteTask
+from triomq.spark.writing.writer import StreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,12 +103,12 @@ class KillingSource(RocketMQDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         options = dict(self.options)
         files = Files(Path(options.pop("folder")), "written")
-        return KillingWriter(WriteTask.prepare(parse_options(options, Use.WRITE), schema), files)
+        return KillingWriter(parse_options(options, Use.WRITE), schema, files)
 
 
 class KillingWriter(StreamWriter):
-    def __init__(self, task: WriteTask, files: Files) -> None:
-        super().__init__(task)
+    def __init__(self, options: Options, schema: StructType, files: Files) -> None:
+        super().__init__(options, schema)
         self._files = files
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

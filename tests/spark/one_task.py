@@ -17,7 +17,7 @@ from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading.partition_reader import read_ranges
 from triomq.spark.reading.planning import QueueRange
 from triomq.spark.schema import READ_COLUMNS
-from triomq.spark.writing.writer import WriteTask
+from triomq.spark.writing.writer import BatchWriter
 
 BODY_BYTES = 4 * 1024**2 - 1024
 #: So many bodies are in one batch of Spark's: 64 MiB.
@@ -46,8 +46,8 @@ def write(namesrv: str, topic: str, count: int) -> None:
             del bodies  # as Spark has one batch only while it gets the next
 
     options = parse_options({"nameServer": namesrv, "topic": topic, "compressAbove": "0"}, Use.WRITE)
-    task = WriteTask.prepare(options, StructType([StructField("body", BinaryType())]))
-    assert task.run(batches(), "writer", 0, 0).counts["rows"] == count
+    task = BatchWriter(options, StructType([StructField("body", BinaryType())]))
+    assert task.send(batches(), "writer", 0, 0).counts["rows"] == count
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tests.processes import start_triomq
 from tests.spark.harness import Topics, batches, read, read_stream, wait_until
 from tests.spark.tap import Tap
 from triomq.spark.options.options import Use, parse_options
-from triomq.spark.source import BatchReader, RangesPartition
+from triomq.spark.source import BatchReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +54,7 @@ def test_planning_requests_ignore_length_of_backlog(tapped: tuple[Topics, Tap]) 
         before = tap.requests.copy()
         partitions = BatchReader(options, ("body",)).partitions()
         asked.append(tap.requests - before)
-        ranges = [one for partition in partitions if isinstance(partition, RangesPartition) for one in partition.ranges]
+        ranges = [one for partition in partitions for one in partition.value]
         assert sum(one.size for one in ranges) == messages
     assert asked[0] == asked[1]
     assert 0 < asked[0].total() <= 2 * QUEUES

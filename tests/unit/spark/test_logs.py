@@ -6,7 +6,7 @@ import pytest
 PROGRAM = """
 import logging, sys
 import triomq.client  # adds a handler that drops everything, as libraries do
-from triomq.spark.logs import show_warnings
+from triomq.spark.connections import show_warnings
 {before}
 show_warnings()
 show_warnings()

@@ -7,13 +7,14 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from triomq.client.sync import Admin, ClientInstance, Producer
 from triomq.protocol.errors import DataLossError, NoRouteError
 from triomq.protocol.record.message import Message
 from triomq.spark.connections import close_clients
 from triomq.spark.options.options import Use, parse_options
-from triomq.spark.reading.driver import StreamDriver
+from triomq.spark.reading.driver import MicroBatchReader
 from triomq.spark.reading.partition_reader import read_ranges
 from triomq.spark.reading.planning import Partition
 from triomq.testing import RunningBroker
@@ -37,23 +38,24 @@ class Stream:
         self.checkpoint: dict[str, Any] | None = None
         self.now = 1000.0
         self.start()
-        stack.callback(lambda: self.driver.close())
+        stack.callback(lambda: self.driver.stop())
         self.send(READ)
         assert len(self.read()) == READ
 
     def start(self, *, available_now: bool = False, **more: str) -> None:
         self.texts |= more
         self.options = parse_options(self.texts, Use.STREAM_READ)
-        self.driver = StreamDriver(self.options, clock=lambda: self.now)
+        self.driver = MicroBatchReader(self.options, ())
+        self.driver._clock = lambda: self.now
         if available_now:
-            self.driver.prepare_available_now()
+            self.driver.prepareForTriggerAvailableNow()
 
     def plan(self) -> tuple[dict[str, Any], list[Partition]]:
         """Return the end and the partitions of the next micro-batch."""
         self.now += 1
-        start = self.checkpoint or self.driver.initial_offset()
-        end = self.driver.latest_offset(start, None)
-        return end, self.driver.plan(start, end) if end != start else []
+        start = self.checkpoint or self.driver.initialOffset()
+        end = self.driver.latestOffset(start, ReadAllAvailable())
+        return end, [one.value for one in self.driver.partitions(start, end)] if end != start else []
 
     def task(self, ranges: Partition) -> list[bytes]:
         return [body for batch in read_ranges(self.options, ("body",), ranges) for body in batch["body"].to_pylist()]

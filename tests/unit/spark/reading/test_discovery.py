@@ -16,7 +16,7 @@ from triomq.spark import connections
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading import discovery
 from triomq.spark.reading.discovery import Discovery, QueueBounds, find_topics
-from triomq.spark.reading.driver import StreamDriver
+from triomq.spark.reading.driver import MicroBatchReader
 from triomq.spark.source import BatchReader
 
 Q = [MessageQueue("Topic", "broker-a", number) for number in range(4)]
@@ -69,9 +69,9 @@ def test_pattern_without_match_is_explained(
     with pytest.raises(ConfigError) as caught:
         BatchReader(parse_options(options, Use.BATCH_READ), ()).partitions()
     assert hint in str(caught.value)
-    driver = StreamDriver(parse_options(options, Use.STREAM_READ))
-    assert driver.initial_offset()["q"] == {}
-    driver.close()
+    driver = MicroBatchReader(parse_options(options, Use.STREAM_READ), ())
+    assert driver.initialOffset()["q"] == {}
+    driver.stop()
     assert f"no topic to read yet: {caught.value}" in caplog.text
 
 
@@ -138,7 +138,7 @@ def test_topics_are_unknown_while_no_broker_is_registered(remote: BrokerThread, 
         assert remote.broker.address in str(caught.value)
         remote.broker.add_topic("Topic")
         know_brokers(remote, "broker-a")
-        assert list(discovery.queues(discovery.retry(one_try=True))) == Q
+        assert list(discovery.queues(discovery.retry(0.0))) == Q
 
 
 def find(address: str, topic: str, use: Use, *, may_be_gone: bool = False, **more: str) -> None:

@@ -1,10 +1,10 @@
 """Scenarios 15 to 22, 26, 38, 41 and 43 of spark.md 6, as decisions of the driver without Spark or broker."""
 
 import json
-from contextlib import ExitStack
 from typing import Any, cast
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from triomq.client.sync import PullConsumer
 from triomq.protocol.errors import (
@@ -16,10 +16,10 @@ from triomq.protocol.errors import (
     TriomqError,
 )
 from triomq.protocol.message_queue import MessageQueue
-from triomq.spark.options.options import Options, Use, parse_options
+from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading.discovery import Bounds, Discovery, QueueBounds
-from triomq.spark.reading.driver import StreamDriver
-from triomq.spark.reading.offsets import StreamOffset, ranges_between
+from triomq.spark.reading.driver import MicroBatchReader
+from triomq.spark.reading.planning import StreamOffset, ranges_between
 from triomq.spark.retry import Retry
 
 Q0, Q1, Q2 = (MessageQueue("T", "a", number) for number in range(3))
@@ -36,7 +36,7 @@ class FakeBrokers:
         self.first_ms: int | None = 0
         self.polls = 0
         self.lookups = 0
-        self.tries: list[bool] = []
+        self.tries: list[float | None] = []
         self.committed: list[dict[MessageQueue, int]] = []
         self.commit_error: TriomqError | None = None
         self.consumer = self
@@ -44,11 +44,8 @@ class FakeBrokers:
         self.unmatched: str | None = None
         self.kept: dict[MessageQueue, int] = {}  # ends of queues that brokers have, but not the route
 
-    def connect(self, _: ExitStack, options: Options) -> tuple[Discovery, PullConsumer | None]:
-        return cast("Discovery", self), cast("PullConsumer", self) if options["group.id"] else None
-
-    def retry(self, *, one_try: bool = False) -> Retry:
-        self.tries.append(one_try)
+    def retry(self, limit_s: float | None = None) -> Retry:
+        self.tries.append(limit_s)
         return Retry(0.0, "test")
 
     def queues(self, _: Retry, *, may_be_gone: bool) -> tuple[MessageQueue, ...]:
@@ -97,26 +94,25 @@ class Setting:
         self.options = options
         self.driver = self.restart()
 
-    def restart(self, **more: object) -> StreamDriver:
+    def restart(self, **more: object) -> MicroBatchReader:
         given = {"nameServer": "h:1", "subscribe": "T", "startingOffsets": "earliest", **self.options, **more}
         options = parse_options({name.replace("_", "."): str(value) for name, value in given.items()}, Use.STREAM_READ)
-        self.driver = StreamDriver(
-            options,
-            clock=lambda: self.now,
-            now_ms=lambda: round(self.now * 1000),
-            sleep=self.rest,
-            connect=self.brokers.connect,
-        )
+        self.driver = MicroBatchReader(options, ())
+        self.driver._clock, self.driver._wall_ns = lambda: self.now, lambda: round(self.now * 1e9)
+        self.driver._sleep = self.rest
+        self.driver._discovery = cast("Discovery", self.brokers)
+        self.driver._group = cast("PullConsumer", self.brokers)
         return self.driver
 
-    def rest(self, duration_s: float) -> None:
+    def rest(self, duration_s: Any) -> None:
         self.rests_s.append(duration_s)
         self.now += duration_s + 1e-6  # never shorter than asked for
 
     def latest(self, start: dict[str, Any], most: int | None = None, after_s: float = 1.0) -> dict[str, Any]:
         """Ask as Spark does, which sends the answer through JSON."""
         self.now += after_s
-        found: dict[str, Any] = json.loads(json.dumps(self.driver.latest_offset(start, most)))
+        limit = ReadAllAvailable() if most is None else ReadMaxRows(most)
+        found: dict[str, Any] = json.loads(json.dumps(self.driver.latestOffset(start, limit)))
         return found
 
 
@@ -125,12 +121,12 @@ def ends(offset: dict[str, Any]) -> dict[MessageQueue, int]:
 
 
 def planned(setting: Setting, start: dict[str, Any], end: dict[str, Any]) -> dict[MessageQueue, tuple[int, int]]:
-    return {one.queue: (one.begin, one.end) for part in setting.driver.plan(start, end) for one in part}
+    return {one.queue: (one.begin, one.end) for part in setting.driver.partitions(start, end) for one in part.value}
 
 
 def test_first_batch_begins_at_initial_offset() -> None:
     setting = Setting()
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     assert ends(start) == {Q0: 0, Q1: 0}
     end = setting.latest(start)
     assert planned(setting, start, end) == {Q0: (0, 100), Q1: (0, 50)}
@@ -139,23 +135,23 @@ def test_first_batch_begins_at_initial_offset() -> None:
 
 def test_initial_offset_is_stable_and_queried_once() -> None:
     setting = Setting(startingOffsets="latest")
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     assert ends(start) == {Q0: 100, Q1: 50}
     assert setting.latest(start) == start
     setting.brokers.polls = 0
     setting.brokers.queue_bounds[Q0] = (0, 500)
-    assert setting.driver.initial_offset() == start
+    assert setting.driver.initialOffset() == start
     assert setting.brokers.polls == 0
 
 
 def test_idle_calls_ask_brokers_once_per_poll_interval() -> None:
     """Scenario 19: 10 s with a call each 10 ms are 50 polls at most."""
     setting = Setting(startingOffsets="latest")
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     before = setting.brokers.polls
     end = setting.now + 10
     while setting.now < end:
-        assert setting.driver.latest_offset(start, None) is start
+        assert setting.driver.latestOffset(start, ReadAllAvailable()) is start
         setting.now += 0.01
     assert 45 <= setting.brokers.polls - before <= 51
     assert setting.brokers.lookups == 1
@@ -164,7 +160,7 @@ def test_idle_calls_ask_brokers_once_per_poll_interval() -> None:
 def test_idle_query_without_trigger_is_slowed_down() -> None:
     """Spark asks 10 ms after each answer, at its own cost, so it may ask 40 times a second."""
     setting = Setting(startingOffsets="latest")
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     questions, end = 0, setting.now + 10
     while setting.now < end:
         questions += 1
@@ -176,7 +172,7 @@ def test_idle_query_without_trigger_is_slowed_down() -> None:
 def test_no_rest_makes_messages_wait() -> None:
     """The pause ends at the next poll of the brokers, whose news are returned at once."""
     setting = Setting(startingOffsets="latest", offsetPollMs=40)
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     setting.latest(start)
     polled_at = setting.now
     setting.latest(start, after_s=0.010)
@@ -187,7 +183,7 @@ def test_no_rest_makes_messages_wait() -> None:
 
 def test_later_call_or_news_is_not_delayed() -> None:
     setting = Setting(startingOffsets="latest", offsetPollMs=1000)
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     for _ in range(20):
         assert setting.latest(start, after_s=0.050) == start  # a trigger, or batches of another source
     setting.brokers.queue_bounds[Q0] = (0, 101)
@@ -200,8 +196,8 @@ def test_later_call_or_news_is_not_delayed() -> None:
 
 def test_available_now_does_not_rest() -> None:
     setting = Setting()
-    setting.driver.prepare_available_now()
-    end = setting.latest(setting.driver.initial_offset())
+    setting.driver.prepareForTriggerAvailableNow()
+    end = setting.latest(setting.driver.initialOffset())
     for _ in range(3):
         assert setting.latest(end, after_s=0.001) == end
     assert not setting.rests_s
@@ -210,7 +206,7 @@ def test_available_now_does_not_rest() -> None:
 def test_limit_is_shared_by_all_queues() -> None:
     """Scenario 16."""
     setting = Setting(maxOffsetsPerTrigger=30)
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     assert ends(setting.latest(start, None)) == {Q0: 100, Q1: 50}
     sizes = []
     while (end := setting.latest(start, 30)) != start:
@@ -224,34 +220,34 @@ def test_limit_is_shared_by_all_queues() -> None:
 def test_available_now_has_a_fixed_end() -> None:
     """Scenario 15: messages that arrive later, in old or new queues, are for the next run."""
     setting = Setting()
-    setting.driver.prepare_available_now()
-    start = setting.driver.initial_offset()
+    setting.driver.prepareForTriggerAvailableNow()
+    start = setting.driver.initialOffset()
     setting.brokers.queue_bounds.update({Q0: (0, 900), Q2: (0, 9)})
     end = setting.latest(start, after_s=60)
     assert ends(end) == {Q0: 100, Q1: 50}
     assert setting.latest(end) == end
-    setting.restart().prepare_available_now()
+    setting.restart().prepareForTriggerAvailableNow()
     assert ends(setting.latest(end)) == {Q0: 900, Q1: 50, Q2: 9}
 
 
 def test_available_now_leaves_shortened_queue_to_next_run() -> None:
     setting = Setting(failOnDataLoss="false")
-    end = setting.latest(setting.driver.initial_offset())
+    end = setting.latest(setting.driver.initialOffset())
     del setting.brokers.queue_bounds[Q1]
     setting.brokers.queue_bounds[Q0] = (0, 300)
-    setting.restart().prepare_available_now()
+    setting.restart().prepareForTriggerAvailableNow()
     first = setting.latest(end, 100)
     setting.brokers.queue_bounds[Q1] = (0, 20)
     second = setting.latest(first, after_s=60)
     assert planned(setting, first, second) == {Q0: (200, 300)}
-    setting.restart().prepare_available_now()
+    setting.restart().prepareForTriggerAvailableNow()
     assert planned(setting, second, setting.latest(second)) == {Q1: (0, 20)}
 
 
 def test_new_queue_starts_at_first_message_after_discovery() -> None:
     """Scenarios 20 and 21."""
     setting = Setting(startingOffsets="latest")
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     assert setting.latest(start) == start
     setting.brokers.queue_bounds[Q2] = (3, 9)
     assert setting.latest(start) == start
@@ -262,12 +258,12 @@ def test_new_queue_starts_at_first_message_after_discovery() -> None:
 def test_repeated_batch_reads_logged_ranges() -> None:
     """Scenario 38: killed in batch 0 with ``latest``, messages arrive, started again."""
     setting = Setting(startingOffsets="latest")
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     setting.brokers.queue_bounds[Q0] = (0, 110)
     logged = setting.latest(start)
     setting.brokers.queue_bounds[Q0] = (0, 500)
     setting.restart()
-    again = setting.driver.initial_offset()
+    again = setting.driver.initialOffset()
     assert ends(again)[Q0] == 500
     assert planned(setting, again, logged) == {Q0: (100, 110)}
     assert ranges_between(StreamOffset.from_json(logged), StreamOffset.from_json(setting.latest(logged))) == {
@@ -278,7 +274,7 @@ def test_repeated_batch_reads_logged_ranges() -> None:
 def test_restart_resumes_from_checkpoint_over_start_option() -> None:
     """Scenario 26: also with fewer queues in the route."""
     setting = Setting()
-    end = setting.latest(setting.driver.initial_offset())
+    end = setting.latest(setting.driver.initialOffset())
     del setting.brokers.queue_bounds[Q1]
     setting.brokers.queue_bounds[Q0] = (0, 120)
     setting.restart(startingOffsets="latest")
@@ -290,7 +286,7 @@ def test_restart_resumes_from_checkpoint_over_start_option() -> None:
 def test_retention_beyond_checkpoint_is_loss_with_its_count(caplog: pytest.LogCaptureFixture) -> None:
     """Scenario 41."""
     setting = Setting()
-    end = setting.latest(setting.driver.initial_offset())
+    end = setting.latest(setting.driver.initialOffset())
     setting.brokers.queue_bounds[Q0] = (130, 200)
     with pytest.raises(DataLossError, match=r"30 messages of T@a:0 .*offset 100 .*130 to 200"):
         setting.latest(end)
@@ -302,7 +298,7 @@ def test_retention_beyond_checkpoint_is_loss_with_its_count(caplog: pytest.LogCa
 
 def test_topic_recreated_empty_restarts_when_messages_arrive() -> None:
     setting = Setting(failOnDataLoss="false")
-    end = setting.latest(setting.driver.initial_offset())
+    end = setting.latest(setting.driver.initialOffset())
     setting.brokers.queue_bounds[Q0] = (0, 0)
     empty = setting.latest(end)
     assert planned(setting, end, empty) == {}
@@ -313,7 +309,7 @@ def test_topic_recreated_empty_restarts_when_messages_arrive() -> None:
 def test_longer_recreated_topic_is_noticed_at_restart(caplog: pytest.LogCaptureFixture) -> None:
     """Scenario 43: its first message was stored long after the checkpoint."""
     setting = Setting(failOnDataLoss="false")
-    end = setting.latest(setting.driver.initial_offset())
+    end = setting.latest(setting.driver.initialOffset())
     setting.brokers.queue_bounds[Q0] = (0, 300)
     setting.brokers.first_ms = round(setting.now * 1000) + 61_000
     del end["first"]  # a checkpoint of an older release
@@ -329,7 +325,7 @@ def test_recreated_topic_is_detected_when_its_broker_returns() -> None:
     """The restart was while the broker was away."""
     setting = Setting(failOnDataLoss="false")
     setting.brokers.queue_bounds[AWAY] = (0, 10)
-    end = setting.latest(setting.driver.initial_offset())
+    end = setting.latest(setting.driver.initialOffset())
     setting.brokers.errors = {"b": ConnectError("refused")}
     setting.restart()
     assert setting.latest(end) == end
@@ -341,7 +337,7 @@ def test_recreated_topic_is_detected_when_its_broker_returns() -> None:
 
 def test_old_topic_is_not_taken_for_new() -> None:
     setting = Setting()
-    end = setting.latest(setting.driver.initial_offset())
+    end = setting.latest(setting.driver.initialOffset())
     setting.brokers.first_ms = round(setting.now * 1000) - 5000
     setting.brokers.queue_bounds[Q0] = (0, 101)
     del end["first"]  # a checkpoint of an older release
@@ -351,7 +347,7 @@ def test_old_topic_is_not_taken_for_new() -> None:
 
 def test_unread_queue_off_route_becomes_loss(caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting(failOnDataLoss="false")
-    end = setting.latest(setting.driver.initial_offset(), 30)
+    end = setting.latest(setting.driver.initialOffset(), 30)
     read = ends(end)[Q1]
     del setting.brokers.queue_bounds[Q1]
     end = setting.latest(end, after_s=31)
@@ -365,7 +361,7 @@ def test_unread_queue_off_route_becomes_loss(caplog: pytest.LogCaptureFixture) -
 
 def test_unread_queue_off_route_fails_query_or_resumes() -> None:
     setting = Setting()
-    end = setting.latest(setting.driver.initial_offset(), 30)
+    end = setting.latest(setting.driver.initialOffset(), 30)
     del setting.brokers.queue_bounds[Q1]
     end = setting.latest(end, after_s=31)
     setting.brokers.queue_bounds[Q1] = (0, 50)
@@ -383,17 +379,17 @@ def test_queue_gone_before_restart_is_queried_or_unknown(
 ) -> None:
     """Scenario 26: a run over what there is now has no time to wait."""
     setting = Setting()
-    end = setting.latest(setting.driver.initial_offset())
+    end = setting.latest(setting.driver.initialOffset())
     del setting.brokers.queue_bounds[Q1]
     for kept, warnings in (({}, 1), ({Q1: 50}, 0)):
         setting.brokers.kept = kept
-        setting.restart().prepare_available_now()
+        setting.restart().prepareForTriggerAvailableNow()
         assert setting.latest(end) == end
         assert caplog.text.count("queue=T@a:1 offset=50 lost=unknown") == warnings
         caplog.clear()
     for kept, lost in (({Q1: 57}, "7"), ({Q1: 0}, "an unknown number of")):
         setting.brokers.kept = kept
-        setting.restart().prepare_available_now()
+        setting.restart().prepareForTriggerAvailableNow()
         with pytest.raises(DataLossError, match=f"{lost} messages of T@a:1 are lost"):
             setting.latest(end)
 
@@ -401,12 +397,12 @@ def test_queue_gone_before_restart_is_queried_or_unknown(
 def test_checkpoint_of_other_topics_is_an_error() -> None:
     """It belongs to another query: its rows would be lost, or the sink mixed."""
     setting = Setting()
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     start["q"] = {"Other": {"a": {"0": 5}}}
     with pytest.raises(
         ConfigError, match=r"offsets of other topics than the options select: Other;.*checkpointLocation"
     ):
-        setting.restart().latest_offset(start, None)
+        setting.restart().latestOffset(start, ReadAllAvailable())
 
 
 @pytest.mark.parametrize("kept", [{}, {MessageQueue("Other", "a", 0): 5}], ids=["end unknown", "all was read"])
@@ -414,7 +410,7 @@ def test_topic_excluded_by_options_is_logged(caplog: pytest.LogCaptureFixture, k
     """Scenario 26: none is dropped silently."""
     setting = Setting()
     setting.brokers.kept = kept
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     start["q"]["Other"] = {"a": {"0": 5}}
     setting.latest(start, after_s=91)
     setting.latest(start, after_s=91)
@@ -424,7 +420,7 @@ def test_topic_excluded_by_options_is_logged(caplog: pytest.LogCaptureFixture, k
 def test_queues_of_absent_broker_wait(caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting()
     setting.brokers.queue_bounds[AWAY] = (0, 10)
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     setting.brokers.errors = {"b": ConnectError("refused")}
     end = setting.latest(start)
     assert ends(end) == {Q0: 100, Q1: 50, AWAY: 0}
@@ -437,18 +433,18 @@ def test_queues_of_absent_broker_wait(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_known_queues_need_no_name_server() -> None:
     setting = Setting()
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     setting.brokers.lookup_error = NameServerError("away")
     assert ends(setting.latest(start, after_s=60)) == {Q0: 100, Q1: 50}
-    assert setting.brokers.tries[-2:] == [True, False]  # a lookup that is not needed gets one attempt
+    assert setting.brokers.tries[-2:] == [0.0, None]  # a lookup that is not needed gets one attempt
     with pytest.raises(NameServerError):
-        setting.restart().initial_offset()
+        setting.restart().initialOffset()
 
 
 def test_group_gets_only_durable_offsets() -> None:
     """Scenario 22."""
     setting = Setting(group_id="watched")
-    start = setting.driver.initial_offset()
+    start = setting.driver.initialOffset()
     end = setting.latest(start)
     assert setting.brokers.committed == []
     setting.latest(end)
@@ -457,13 +453,13 @@ def test_group_gets_only_durable_offsets() -> None:
     setting.brokers.queue_bounds[Q1] = (0, 60)
     following = setting.latest(end)
     assert len(setting.brokers.committed) == 1
-    setting.driver.latest_offset(following, None)
+    setting.driver.latestOffset(following, ReadAllAvailable())
     assert setting.brokers.committed[1:] == [{Q1: 60}]
 
 
 def test_failed_group_commit_is_only_logged() -> None:
     setting = Setting(group_id="watched")
-    end = setting.latest(setting.driver.initial_offset())
+    end = setting.latest(setting.driver.initialOffset())
     setting.brokers.commit_error = RequestTimeoutError("late")
     assert setting.latest(end) == end
     setting.brokers.commit_error = None
@@ -473,13 +469,13 @@ def test_failed_group_commit_is_only_logged() -> None:
 
 def test_the_ends_are_reported() -> None:
     setting = Setting(maxOffsetsPerTrigger=10)
-    assert setting.driver.report_latest() is None
-    setting.latest(setting.driver.initial_offset(), 10)
-    report = setting.driver.report_latest()
+    assert setting.driver.reportLatestOffset() is None
+    setting.latest(setting.driver.initialOffset(), 10)
+    report = setting.driver.reportLatestOffset()
     assert report is not None
     assert ends(report) == {Q0: 100, Q1: 50}
     setting.brokers.queue_bounds[Q0] = (0, 101)
-    setting.latest(setting.driver.initial_offset(), 10)
-    report = setting.driver.report_latest()
+    setting.latest(setting.driver.initialOffset(), 10)
+    report = setting.driver.reportLatestOffset()
     assert report is not None
     assert ends(report) == {Q0: 101, Q1: 50}

@@ -52,9 +52,9 @@ def test_answers_advance_range_and_count_loss(
 def test_a_judgement_stays_in_the_range(
     status: PullStatus, following: int, low: int, more: int, position: int, is_filtered: bool
 ) -> None:
-    found = judge(answer(status, following, low, low + more), position, 100, is_filtered=is_filtered)
-    assert position <= found.next_offset <= 100
-    assert 0 <= found.lost <= found.next_offset - position
+    next_offset, lost = judge(answer(status, following, low, low + more), position, 100, is_filtered=is_filtered)
+    assert position <= next_offset <= 100
+    assert 0 <= lost <= next_offset - position
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
-from triomq.spark.reading.offsets import StreamOffset, next_offset, ranges_between, spread
+from triomq.spark.reading.planning import StreamOffset, next_offset, ranges_between, spread
 
 A0, A1, B0 = MessageQueue("A", "b", 0), MessageQueue("A", "b", 1), MessageQueue("B", "b", 0)
 QUEUES = st.builds(MessageQueue, st.sampled_from(["A", "B"]), st.sampled_from(["x", "y"]), st.integers(0, 12))
@@ -57,30 +57,30 @@ def test_unknown_version_or_damage_error_names_checkpoint(value: dict[str, objec
 
 
 def test_first_batch_uses_logged_begin_over_start_option() -> None:
-    end = next_offset(StreamOffset({A0: 100}, is_initial=True), {A0: 110}, {}, 7)
+    end = next_offset(StreamOffset({A0: 100}, is_initial=True), {A0: 110}, {}, 7, {})
     assert ranges_between(StreamOffset({A0: 500}, is_initial=True), end) == {A0: (100, 110)}
 
 
 def test_new_queue_begins_at_logged_offset() -> None:
     start = StreamOffset({A0: 10})
-    end = next_offset(start, {A0: 12, B0: 5}, {B0: 2}, 7)
+    end = next_offset(start, {A0: 12, B0: 5}, {B0: 2}, 7, {})
     assert (end.begins, end.taken_at_ms) == ({B0: 2}, 7)
     assert ranges_between(start, end) == {A0: (10, 12), B0: (2, 5)}
 
 
 def test_restarted_queue_is_read_from_its_start() -> None:
     start = StreamOffset({A0: 1000})
-    end = next_offset(start, {A0: 30}, {A0: 0}, 7)
+    end = next_offset(start, {A0: 30}, {A0: 0}, 7, {})
     assert ranges_between(start, end) == {A0: (0, 30)}
 
 
 def test_nothing_new_is_the_same_offset_again() -> None:
     for start in (StreamOffset({A0: 10}, {A0: 0}, 3), StreamOffset({A0: 10}, is_initial=True)):
-        assert next_offset(start, {A0: 10}, {}, 99) is start
+        assert next_offset(start, {A0: 10}, {}, 99, {}) is start
 
 
 def test_an_end_never_goes_back() -> None:
-    assert next_offset(StreamOffset({A0: 10, A1: 5}), {A0: 3, A1: 6}, {}, 1).ends == {A0: 10, A1: 6}
+    assert next_offset(StreamOffset({A0: 10, A1: 5}), {A0: 3, A1: 6}, {}, 1, {}).ends == {A0: 10, A1: 6}
 
 
 def test_a_queue_without_begin_has_nothing_to_read() -> None:

@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.message_queue import MessageQueue
-from triomq.spark.reading.planning import MIN_PIECE, SMALL_RANGE, Partition, plan_partitions
+from triomq.spark.options.options import Options
+from triomq.spark.reading.planning import MIN_PIECE, SMALL_RANGE, Partition
+from triomq.spark.reading.planning import plan_partitions as plan
 
 QUEUES = st.builds(MessageQueue, st.sampled_from(["A", "B"]), st.sampled_from(["x", "y", "z"]), st.integers(0, 7))
 RANGES = st.dictionaries(
@@ -15,6 +17,11 @@ Ranges = dict[MessageQueue, tuple[int, int]]
 
 def queue(broker: str, number: int) -> MessageQueue:
     return MessageQueue("T", broker, number)
+
+
+def plan_partitions(ranges: Ranges, least: int | None = None, most: int | None = None) -> list[Partition]:
+    options = Options({"minPartitions": least, "maxRecordsPerPartition": most})
+    return [partition.value for partition in plan(ranges, options)]
 
 
 def joined(partitions: list[Partition]) -> Ranges:
@@ -29,7 +36,7 @@ def joined(partitions: list[Partition]) -> Ranges:
 
 @given(RANGES, st.none() | st.integers(1, 40), st.none() | st.integers(1000, 10**5))
 def test_every_offset_is_in_one_partition(ranges: Ranges, least: int | None, most: int | None) -> None:
-    partitions = plan_partitions(ranges, least=least, most_records=most)
+    partitions = plan_partitions(ranges, least, most)
     assert joined(partitions) == {queue: bounds for queue, bounds in ranges.items() if bounds[0] < bounds[1]}
     assert all(partitions)
     if most is not None:

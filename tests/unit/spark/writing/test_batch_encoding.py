@@ -12,9 +12,9 @@ from triomq.client.producer.publish import encode_message_properties
 from triomq.protocol.record.batch import BatchEntry, decode_batch
 from triomq.protocol.record.properties import decode_properties
 from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
-from triomq.spark.writing.rows import RowEncoder, RowIds, RowSettings
+from triomq.spark.writing.rows import RowEncoder, RowSettings
 
-IDS = RowIds("w", 3, 1)
+IDS = (1, "w:3:1:")
 MAP = pa.map_(pa.string(), pa.string())
 TEXTS = st.none() | st.text("abä ", max_size=3)
 TAGS = TEXTS.map(lambda tags: tags and tags.strip())
@@ -50,7 +50,7 @@ def batch(rows: list[dict[str, Any]]) -> Any:
 
 def encoder(columns: Any, **settings: Any) -> BatchEncoder:
     numbers = itertools.count()
-    given = RowSettings(list(columns), IDS, **{"topic": "T", **settings})
+    given = RowSettings(list(columns), *IDS, **{"topic": "T", **settings})
     return BatchEncoder(given, lambda count: [f"ID{next(numbers)}" for _ in range(count)])
 
 
@@ -64,7 +64,7 @@ def entries(encoded: EncodedRows | None) -> list[BatchEntry]:
 
 
 def one_by_one(made: Any, first: int) -> list[tuple[int, bytes, dict[str, str]]]:
-    rows = RowEncoder(RowSettings(made.schema.names, IDS, topic="T"))
+    rows = RowEncoder(RowSettings(made.schema.names, *IDS, topic="T"))
     return [
         (
             row.message.flag,

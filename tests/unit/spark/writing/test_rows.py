@@ -8,13 +8,11 @@ import pyarrow as pa
 import pytest
 
 from triomq.protocol.errors import MessageIllegalError
-from triomq.spark.writing.rows import SLICE_BYTES, SLICE_ROWS, OutgoingRow, RowEncoder, RowIds, RowSettings, slices
-
-IDS = RowIds("w", 3, 1)
+from triomq.spark.writing.rows import SLICE_BYTES, SLICE_ROWS, OutgoingRow, RowEncoder, RowSettings, slices
 
 
 def encoder(*columns: str, **settings: Any) -> RowEncoder:
-    return RowEncoder(RowSettings(("body", *columns), IDS, **{"topic": "T", **settings}))
+    return RowEncoder(RowSettings(("body", *columns), 1, "w:3:1:", **{"topic": "T", **settings}))
 
 
 def encode(rows: RowEncoder, **columns: Any) -> list[OutgoingRow]:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -26,11 +27,11 @@ from triomq.spark.options.options import Use, parse_options
 from triomq.spark.retry import Retry
 from triomq.spark.writing import sending
 from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
-from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowIds, RowSettings
-from triomq.spark.writing.sending import Pace, Sender
+from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowSettings
+from triomq.spark.writing.sending import Sender
 
 QUEUES = tuple(MessageQueue("T", broker, number) for broker in "ab" for number in range(2))
-SETTINGS = RowSettings(("body",), RowIds("w", 0, 5), topic="T")
+SETTINGS = RowSettings(("body",), 5, "w:0:5:", topic="T")
 BUSY = SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "flow control", "h:1")
 
 
@@ -216,17 +217,11 @@ def test_unflushed_sends_are_counted_or_rejected(producer: FakeProducer) -> None
         sender(producer, requireFlush="true").send(rows(1))
 
 
-def test_a_rate_is_kept() -> None:
-    now = 100.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    pace = Pace(10, lambda: now, sleep)
-    for _ in range(6):
-        pace.wait(5)
-    assert now == pytest.approx(102.5)
+def test_a_rate_is_kept(producer: FakeProducer, pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 100 + sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr(sending, "time", clock)
+    sender(producer, rateLimit=10, batchMessages=5).send(rows(30))
+    assert sum(pauses) == pytest.approx(2.5)
 
 
 def encoded(count: int) -> EncodedRows:

@@ -13,7 +13,7 @@ from triomq.client.producer.send_result import SendResult, SendStatus
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.writing import writer
-from triomq.spark.writing.writer import WriteTask, log_totals
+from triomq.spark.writing.writer import BatchWriter
 
 
 class FakeProducer:
@@ -38,9 +38,9 @@ def test_counts_of_tasks_are_logged_as_total(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(writer, "Producer", FakeProducer)
     monkeypatch.setattr(writer, "show_warnings", lambda: None)
     options = parse_options({"nameServer": "h:1", "topic": "T"}, Use.WRITE)
-    task = WriteTask.prepare(options, StructType().add("body", BinaryType()))
+    task = BatchWriter(options, StructType().add("body", BinaryType()))
     batch = pa.RecordBatch.from_pydict({"body": [b"a", b"bcd"]})
-    done = [task.run(iter([batch]), "w", 0, partition) for partition in range(2)]
+    done = [task.send(iter([batch]), "w", 0, partition) for partition in range(2)]
     with caplog.at_level("INFO"):
-        log_totals("written", [*done, None])
+        task.commit([*done, None])
     assert caplog.messages == ["written rows=4"]
