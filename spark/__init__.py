@@ -10,19 +10,17 @@ Needs ``pip install 'triomq[spark]'``.  Importing it loads neither pyarrow nor n
 import os
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 if find_spec("pyspark") is None:
     raise ModuleNotFoundError("triomq.spark needs PySpark: pip install 'triomq[spark]'", name="pyspark")
 
+from pyspark.sql import SparkSession
+
 from triomq.spark.progress import PrintProgress, deduplicated, lag
 from triomq.spark.source import RocketMQDataSource
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
-
-def register(spark: "SparkSession") -> None:
+def register(spark: SparkSession) -> None:
     """Register ``format("rocketmq")`` with a session.
 
     Spark finds the format without this where its workers' Python has triomq installed; it is needed with a zip.  On a

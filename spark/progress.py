@@ -7,26 +7,24 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
 
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.reading.planning import StreamOffset
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.listener import (
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-        StreamingQueryProgress,
-    )
-
 _LINE_INTERVAL_S: Final = 1.0
 
 
-def lag(progress: "StreamingQueryProgress") -> dict[MessageQueue, int]:
+def lag(progress: StreamingQueryProgress) -> dict[MessageQueue, int]:
     """Return the number of unread offsets of each queue of a query, for all its ``rocketmq`` sources."""
     found: dict[MessageQueue, int] = {}
     for source in progress.sources:
@@ -38,7 +36,7 @@ def lag(progress: "StreamingQueryProgress") -> dict[MessageQueue, int]:
     return found
 
 
-def deduplicated(frame: "DataFrame", delay: str = "10 minutes") -> "DataFrame":
+def deduplicated(frame: DataFrame, delay: str = "10 minutes") -> DataFrame:
     """Return a frame without repeated row ids, which our writers leave when they retry.
 
     In a stream the watermark is on ``storeTime``: a repetition that arrives more than ``delay`` later is kept.  The
@@ -49,7 +47,7 @@ def deduplicated(frame: "DataFrame", delay: str = "10 minutes") -> "DataFrame":
     return frame.dropDuplicates(["rowId"])
 
 
-def progress_line(progress: "StreamingQueryProgress") -> str:
+def progress_line(progress: StreamingQueryProgress) -> str:
     """Return a line about one micro-batch."""
     return (
         f"batch {progress.batchId}: {progress.numInputRows} rows, {progress.processedRowsPerSecond:.0f} rows/s, "
@@ -69,10 +67,10 @@ class PrintProgress(StreamingQueryListener):
         self._printed_at = -_LINE_INTERVAL_S
         self.rows = 0
 
-    def onQueryStarted(self, event: "QueryStartedEvent") -> None:  # noqa: N802  # Spark's names
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
         """Do nothing."""
 
-    def onQueryProgress(self, event: "QueryProgressEvent") -> None:  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Count the rows, and print if the last line is at least a second old."""
         progress = event.progress
         self.rows += progress.numInputRows
@@ -85,7 +83,7 @@ class PrintProgress(StreamingQueryListener):
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Do nothing."""
 
-    def onQueryTerminated(self, event: "QueryTerminatedEvent") -> None:  # noqa: N802
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Do nothing."""
 
 

@@ -4,13 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from triomq.protocol.errors import (
-    BrokerResponseError,
-    NoBrokerError,
-    NoRouteError,
-    RequestTimeoutError,
-    TriomqError,
-)
+from triomq.protocol.errors import BrokerResponseError, NoBrokerError, NoRouteError, RequestTimeoutError, TriomqError
 
 T = TypeVar("T")
 _FIRST_PAUSE_S: Final = 0.1
@@ -30,26 +24,15 @@ def is_missing_topic(error: TriomqError) -> bool:
 class Retry:
     """Repeats an operation, with growing pauses, until it succeeds or its time is up."""
 
-    def __init__(
-        self,
-        limit_s: float,
-        what: str,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, limit_s: float, what: str) -> None:
         """Set the limit; its time starts with the first failure.
 
         Args:
             limit_s: seconds from the first failure after the last success.
             what: the operation, for the error: ``"reading queue X (option 'readTimeoutMs')"``.
-            clock: returns seconds.
-            sleep: waits for some seconds.
         """
         self._limit_s = limit_s
         self._what = what
-        self._clock = clock
-        self._sleep = sleep
         self._began: float | None = None
         self._pause_s = _FIRST_PAUSE_S
 
@@ -60,13 +43,13 @@ class Retry:
             TriomqError: the final error, else as :meth:`failed`.
         """
         while True:
-            began = self._clock()
+            began = time.monotonic()
             try:
                 return action()
             except TriomqError as exc:
                 if is_final(exc):
                     raise
-                self.failed(exc, self._clock() - began)
+                self.failed(exc, time.monotonic() - began)
 
     def success(self) -> None:
         """Start over: the next failure is a first one."""
@@ -86,7 +69,7 @@ class Retry:
         """
         if not error.is_retriable:
             raise error
-        now = self._clock()
+        now = time.monotonic()
         if self._began is None:
             self._began = now - took_s
         pause_s = max(self._pause_s, getattr(error, "retry_after_s", None) or 0.0)  # a busy broker may say when
@@ -94,5 +77,5 @@ class Retry:
             raise RequestTimeoutError(
                 f"{self._what}: given up after {now - self._began:.1f} s; the last error: {error}"
             ) from error
-        self._sleep(pause_s)
+        time.sleep(pause_s)
         self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)

@@ -7,13 +7,11 @@ Source: spark.md 4.3, 4.4.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql.types import StructType
 
 from triomq.protocol.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 
 #: Property in which our writers store the row id.
 ROW_ID: Final = "ROW_ID"
@@ -73,7 +71,7 @@ def read_ddl() -> str:
     return ", ".join(f"`{column.name}` {column.type}" for column in READ_COLUMNS)
 
 
-def wanted_columns(schema: "StructType") -> tuple[str, ...]:
+def wanted_columns(schema: StructType) -> tuple[str, ...]:
     """Return the columns of a user's schema.
 
     Raises:
@@ -91,7 +89,7 @@ def wanted_columns(schema: "StructType") -> tuple[str, ...]:
     return tuple(field.name for field in schema.fields)
 
 
-def check_write_schema(schema: "StructType", *, topic: str | None) -> tuple[str, ...]:
+def check_write_schema(schema: StructType, *, topic: str | None) -> tuple[str, ...]:
     """Return the columns of a DataFrame that are written.
 
     Args:

@@ -50,9 +50,7 @@ def range_text(least: int, most: int = 2**63 - 1) -> str:
 
 def boolean(text: str) -> bool:
     """Read ``true`` or ``false``."""
-    if text.lower() not in ("true", "false"):
-        raise ValueError("is neither true nor false")
-    return text.lower() == "true"
+    return choice("true", "false")(text) == "true"
 
 
 def choice(*words: str) -> Callable[[str], str]:

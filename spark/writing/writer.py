@@ -1,5 +1,9 @@
 """Batch and streaming writers: Arrow batches in, messages out, counts back to the driver.
 
+A task sends its rows in batches, with several sends in flight, and retries for a limited time.  Rows for the same queue
+(a sharding key, or the column ``queueId``) stay in order: a queue has at most one send in flight.  All other rows take
+the next queue in turn.  Delivery is at least once: a send without an answer is repeated.
+
 ``abort`` cannot unsend messages.  Spark creates another writer for the ``commit`` of a stream, which therefore knows
 nothing but the options.
 
@@ -9,26 +13,32 @@ Source: spark.md 1.5, 1.6, 3.9.
 import logging
 import os
 import secrets
+import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from triomq.client import ProducerConfig
+from triomq.client.producer.producer import select_by_hash
+from triomq.client.producer.send_result import SendResult, SendStatus
 from triomq.client.sync import Producer
+from triomq.protocol.errors import MessageRefusedError, TriomqError
 from triomq.protocol.host import pack_ip
+from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message_id import UniqueIdGenerator
 from triomq.spark.connections import borrow_client, show_warnings
 from triomq.spark.options.options import Options
+from triomq.spark.retry import Retry, is_busy
 from triomq.spark.schema import check_write_schema
 from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
 from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowSettings, slices
-from triomq.spark.writing.sending import Sender
 
 LOGGER: Final = logging.getLogger("triomq.spark.writing.writer")
 
@@ -39,6 +49,12 @@ _PIECE_BYTES: Final = 1024**2
 _NEVER: Final = 2**31 - 1
 #: A DataFrame with both columns was read from RocketMQ.
 _READ_BACK: Final = frozenset(("msgId", "queueOffset"))
+#: Limit for all rows that wait for others of their topic or queue; there may be thousands of queues.
+_MAX_WAITING_BYTES: Final = 32 * 1024**2
+#: Approximate memory of a row besides its body.
+_ROW_BYTES: Final = 2048
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -150,3 +166,186 @@ def _context() -> TaskContext:
     context = TaskContext.get()
     assert context is not None  # Spark calls this in a task
     return context
+
+
+@dataclass(slots=True)
+class _Unit:
+    """The rows of one send."""
+
+    topic: str
+    queue: MessageQueue | None
+    rows: list[OutgoingRow] = field(default_factory=list)
+    size: int = 0
+
+
+class Sender:
+    """Sends rows through one producer.
+
+    Attributes:
+        counts: ``rows`` sent, messages ``not_flushed`` or copied in time, and retries by the name of their error.
+    """
+
+    def __init__(self, producer: Producer, options: Options, encoder: RowEncoder) -> None:
+        """Take an open producer, and the encoder of the rows, which also creates the errors for rows."""
+        self._producer = producer
+        self._options = options
+        self._encoder = encoder
+        self._open: dict[tuple[str, MessageQueue | None], _Unit] = {}
+        self._waiting_bytes = 0
+        self._in_flight: set[Future[None]] = set()
+        self._lanes: dict[MessageQueue, Future[None]] = {}
+        self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._turns: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._pool = ThreadPoolExecutor(options["sendsInFlight"], "triomq-send")
+        self._free_at = 0.0  # when ``rateLimit`` allows the next send
+        self._counting = threading.Lock()
+        self.counts: Counter[str] = Counter()
+
+    def send(self, rows: Iterable[OutgoingRow | EncodedRows]) -> None:
+        """Send all rows, encoded or one by one; return when brokers have stored all of them.
+
+        Raises:
+            MessageIllegalError: a row cannot be a message.
+            RequestTimeoutError: a broker did not answer, or was busy, for too long.
+            BrokerResponseError: a broker rejected the rows.
+        """
+        most = self._options["batchMessages"]
+        most_bytes = self._options["batchSendBytes"]
+        with self._pool:
+            try:
+                for row in rows:
+                    if isinstance(row, EncodedRows):
+                        for begin, end in row.cut(most, most_bytes):
+                            self._start(end - begin, self._send_encoded, row, begin, end)
+                    else:
+                        self._add(row, most, most_bytes)
+                self._submit_all()
+                self._finish(self._in_flight)
+            except BaseException:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _add(self, row: OutgoingRow, most: int, most_bytes: int) -> None:
+        """Add a row to its batch, and send the batch when it is full."""
+        topic, queue, size = row.message.topic, self._queue_of(row), len(row.message.body)
+        unit = self._open.get((topic, queue))
+        if unit is not None and (row.goes_alone or unit.size + size > most_bytes):
+            self._submit(unit)
+            unit = None
+        if unit is None:
+            unit = self._open[topic, queue] = _Unit(topic, queue)
+        unit.rows.append(row)
+        unit.size += size
+        self._waiting_bytes += size + _ROW_BYTES
+        if row.goes_alone or len(unit.rows) >= most:
+            self._submit(unit)
+        elif self._waiting_bytes > _MAX_WAITING_BYTES:
+            self._submit_all()
+
+    def _queue_of(self, row: OutgoingRow) -> MessageQueue | None:
+        """Return the queue that a row must go to; ``None``: any."""
+        if row.queue_id is None and not row.is_keyed:
+            return None
+        topic = row.message.topic
+        queues = self._queues.get(topic)
+        if queues is None:
+            queues = self._queues[topic] = self._retried(lambda: self._producer.publish_queues(topic), topic)
+        if row.queue_id is None:
+            return select_by_hash(queues, row.message, row.message.sharding_key)
+        fitting = [one for one in queues if one.queue_id == row.queue_id and row.broker in (None, one.broker_name)]
+        if not fitting:
+            listed = ", ".join(map(str, queues[:16]))
+            raise self._encoder.bad(row.number, "queueId", f"the topic has no such queue; it has: {listed}")
+        turn = self._turns[topic, row.queue_id]
+        self._turns[topic, row.queue_id] = turn + (row.broker is None)
+        return fitting[turn % len(fitting)]
+
+    def _submit_all(self) -> None:
+        """Send all batches that wait."""
+        for unit in list(self._open.values()):
+            self._submit(unit)
+
+    def _submit(self, unit: _Unit) -> None:
+        """Start the send of a batch, after the previous one of the same queue has finished."""
+        del self._open[unit.topic, unit.queue]
+        self._waiting_bytes -= unit.size + _ROW_BYTES * len(unit.rows)
+        if unit.queue is not None and (before := self._lanes.get(unit.queue)) is not None:
+            self._finish({before})
+        future = self._start(len(unit.rows), self._send_rows, unit.rows, unit.queue)
+        if unit.queue is not None:
+            self._lanes[unit.queue] = future
+
+    def _start(self, rows: int, action: Callable[..., None], *arguments: object) -> "Future[None]":
+        """Start a send, after waiting for a free place."""
+        if rate := self._options["rateLimit"]:
+            now = time.monotonic()
+            if self._free_at > now:
+                time.sleep(self._free_at - now)
+            self._free_at = max(self._free_at, now) + rows / rate
+        while len(self._in_flight) >= self._options["sendsInFlight"]:
+            done, _ = wait(self._in_flight, return_when=FIRST_COMPLETED)
+            self._finish(done)
+        future = self._pool.submit(action, *arguments)
+        self._in_flight.add(future)
+        return future
+
+    def _finish(self, futures: set[Future[None]]) -> None:
+        for future in tuple(futures):
+            future.result()
+            self._in_flight.discard(future)
+
+    def _send_rows(self, rows: Sequence[OutgoingRow], queue: MessageQueue | None) -> None:
+        """Send rows of one topic; runs in a thread of the pool."""
+        first, last = rows[0].number, rows[-1].number
+        where = f"topic {rows[0].message.topic}, " + (f"row {first}" if first == last else f"rows {first} to {last}")
+        messages = [row.message for row in rows]
+
+        def send() -> list[SendResult]:
+            if len(messages) == 1:
+                return [self._producer.send(messages[0], queue=queue)]
+            return self._producer.send_batch(messages, queue=queue)
+
+        try:
+            self._stored(self._retried(send, where), len(rows))
+        except MessageRefusedError as exc:
+            if len(rows) == 1:
+                raise self._encoder.bad(first, "body", f"the broker rejects the message: {exc}") from exc
+            for row in rows:  # to find the row that the broker rejects
+                self._send_rows([row], queue)
+
+    def _send_encoded(self, rows: EncodedRows, begin: int, end: int) -> None:
+        """Send encoded rows; runs in a thread of the pool."""
+        body, first = rows.body(begin, end), rows.first + begin
+        where = f"topic {rows.topic}, rows {first} to {rows.first + end - 1}"
+        try:
+            result = self._retried(lambda: self._producer.send_encoded_batch(rows.topic, body), where)
+            self._stored([result], end - begin)
+        except MessageRefusedError:
+            for row in self._encoder.encode(rows.source.slice(begin, end - begin), first):
+                self._send_rows([row], None)
+
+    def _stored(self, results: Sequence[SendResult], rows: int) -> None:
+        """Count rows that brokers have stored, and those that are not as safe as wanted."""
+        self._count(rows=rows)
+        unsafe = [result.status for result in results if result.status is not SendStatus.SEND_OK]
+        if unsafe:
+            self._count(not_flushed=len(unsafe))
+            if self._options["requireFlush"]:
+                safety = f"{unsafe[0].value} at {results[0].queue}"
+                raise TriomqError(f"stored, but not as safely as wanted: {safety} (option 'requireFlush')")
+
+    def _count(self, **more: int) -> None:
+        with self._counting:  # threads of the pool count, too
+            self.counts.update(more)
+
+    def _retried(self, action: Callable[[], T], what: str) -> T:
+        """Retry until success, or until a broker was away for ``readTimeoutMs`` or busy for ``taskTimeoutMs``."""
+        busy = Retry(self._options["taskTimeoutMs"] / 1000, f"sending to {what} (option 'taskTimeoutMs')")
+        away = Retry(self._options["readTimeoutMs"] / 1000, f"sending to {what} (option 'readTimeoutMs')")
+        while True:
+            began = time.monotonic()
+            try:
+                return action()
+            except TriomqError as exc:
+                self._count(**{type(exc).__name__: 1})
+                (busy if is_busy(exc) else away).failed(exc, time.monotonic() - began)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,11 +20,11 @@ from triomq.protocol.errors import (
     TriomqError,
 )
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
+from triomq.spark import retry
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading import partition_reader as reading
 from triomq.spark.reading.partition_reader import read_ranges
 from triomq.spark.reading.planning import QueueRange
-from triomq.spark.retry import Retry
 
 QUEUE = MessageQueue("T", "broker-a", 2)
 
@@ -107,11 +108,8 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
     def borrow(_: object) -> Iterator[ClientInstance]:
         yield cast("ClientInstance", None)
 
-    def retry(limit_s: float, what: str) -> Retry:
-        return Retry(limit_s, what, clock=lambda: sum(slept), sleep=slept.append)
-
     monkeypatch.setattr(reading, "borrow_client", borrow)
-    monkeypatch.setattr(reading, "Retry", retry)
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
     monkeypatch.setattr(reading, "PullConsumer", lambda *_, **__: FakeConsumer(made))
     monkeypatch.setattr(reading, "RangeReader", lambda _, begin, *__, **___: FakeReader(made, begin))
     return made
