@@ -10,9 +10,10 @@ What was rejected
 
 What it is
     ``serve`` looks up the row (``protocol/requests/catalogue.py``) and the method, and then takes these steps in order:
-    place, account, limits, audit, run.  Connections call it, and any other front door may: all that it needs of a
-    connection is there before the first request.  ``next_command`` is the short way of plain sends, which take the
-    same steps in ``admits`` and ``counts``.
+    place, account, limits (overload, quotas, size), audit, run.  Connections call it, and any other front door may: all
+    that it needs is the command, when that arrived, and a connection before its first request.  ``commands`` is the
+    short way of plain sends: one decision on overload for all sends of a read, and the other steps in ``admits`` and
+    ``counts``.
 
 The invariant
     - A code without a row, or without a method, is refused, also for administrators.
@@ -25,6 +26,7 @@ The invariant
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from triomq.broker.accounts import Accounts
@@ -89,7 +91,7 @@ class Pipeline:
 
     Attributes:
         access: who may do what.
-        methods: what serves each code.
+        served: the row and the method of each code.
         plain_requests: serves plain sends and decisions together; ``None``: a name server.
         overload: refuses late sends; ``None``: likewise.
     """
@@ -104,7 +106,7 @@ class Pipeline:
         overload: Overload | None = None,
     ) -> None:
         self.access: Final = access
-        self.methods: Final = dict(methods)
+        self.served: Final = {int(code): (CATALOGUE[code], method) for code, method in methods.items()}
         self.plain_requests: Final = plain_requests
         self.overload: Final = overload
         self._config = context.config
@@ -119,33 +121,48 @@ class Pipeline:
             logging.WARNING,
         )
 
-    def next_command(self, connection: Connection, frames: Iterator[Frame]) -> RemotingCommand | None:
-        """Return the next request that must be served by itself; may serve plain ones before it.  ``None`` at the end.
+    def commands(
+        self, connection: Connection, frames: Iterator[Frame], arrived_at: float = inf
+    ) -> Iterator[RemotingCommand]:
+        """Yield the requests of a step that must be served by themselves; serve plain ones, or refuse late sends.
 
         Raises:
             ProtocolError: a frame cannot be read; those before it are served.
         """
-        if self.plain_requests is not None and connection.port is not _NAMESRV_PORT:
-            return self.plain_requests.serve(connection, frames, self if self._is_guarded else None)
-        frame = next(frames, None)
-        return None if frame is None else RemotingCommand.decode(frame)
+        if self.plain_requests is None or self.overload is None or connection.port is _NAMESRV_PORT:
+            yield from map(RemotingCommand.decode, frames)
+            return
+        now, checks = self._worker.step_began, self if self._is_guarded else None
+        waited_ms = self.overload.waited_ms(connection, now, arrived_at)
+        while True:
+            if waited_ms:
+                command = self.overload.refuse_plain(connection, frames, now, waited_ms)
+            else:
+                command = self.plain_requests.serve(connection, frames, checks)
+            if command is None:
+                return
+            yield command
 
-    def serve(self, connection: Connection, command: RemotingCommand) -> Answer:
+    def serve(self, connection: Connection, command: RemotingCommand, arrived_at: float = inf) -> Answer:
         """Serve a request and return its answer, ``None`` if it has none or the answer is sent later.
+
+        Args:
+            connection: where it came from, and where a later answer goes.
+            command: the request.
+            arrived_at: a time by the worker's clock, s: it arrived then, or later.  By default it has not waited.
 
         Raises:
             RefusedError: the request is not served; the text says why.
             TriomqError: it cannot be read, or serving it failed.
         """
-        code = command.code
-        request, method, port = CATALOGUE.get(code), self.methods.get(code), connection.port
-        if request is None or method is None or (port is not _BROKER_PORT and not _is_served_at(port, request)):
+        found, port = self.served.get(command.code), connection.port
+        if found is None or (port is not _BROKER_PORT and not _is_served_at(port, found[0])):
             return self._refuse_unserved(connection, command)
+        request, method = found
         if self._is_guarded or request.is_restricted:
             self._check_place(connection, command, request)
             account = self._check_account(connection, command, request)
-            self._check_quotas(connection, command, request, account)
-            self._check_body(command, request)
+            self._check_limits(connection, command, request, account, arrived_at)
             self._record(connection, command, request, account)
         answer = method(connection, command)
         if answer is None or isinstance(answer, RemotingCommand):
@@ -229,19 +246,23 @@ class Pipeline:
 
     # --- limits -----------------------------------------------------------------------------------------
 
-    def _check_quotas(
-        self, connection: Connection, command: RemotingCommand, request: Request, account: str | None
+    def _check_limits(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        request: Request,
+        account: str | None,
+        arrived_at: float,
     ) -> None:
-        if self._quotas is None or connection.port is _NAMESRV_PORT:
-            return
-        self._quotas.join(connection, account or "")
-        assert connection.usage is not None
-        if request.kind.stores:
-            connection.usage.send(command.content_bytes)
-        elif request.kind.reads:
-            connection.usage.read()
-
-    def _check_body(self, command: RemotingCommand, request: Request) -> None:
+        if self.overload is not None and request.kind.is_shed:
+            self.overload.check(connection, self._worker.clock(), arrived_at)
+        if self._quotas is not None and connection.port is not _NAMESRV_PORT:
+            self._quotas.join(connection, account or "")
+            assert connection.usage is not None
+            if request.kind.stores:
+                connection.usage.send(command.content_bytes)
+            elif request.kind.reads:
+                connection.usage.read()
         limit, size = request.max_body_bytes, len(command.body)
         limit = self._config.max_body_bytes if limit == IN_ONE_STEP else limit
         if limit and size > limit:

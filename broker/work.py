@@ -92,6 +92,7 @@ class Worker:
         nursery: runs the tasks that individual connections need; set while the broker serves.
         read_ready: serves the requests that have arrived on all sockets.
         unflushed: connections with queued answers.
+        step_began: when this step began, by ``clock``.
         wait_s: how long the peer of this step must wait for its next one.
         waiting, served: requests that wait for the disk or for their turn, and those that have waited.
         clock: steady, seconds.
@@ -109,6 +110,7 @@ class Worker:
         self.clock: Callable[[], float] = perf_counter
         self.read_ready: Callable[[], None] = lambda: None
         self.unflushed: Final[list[_Writer]] = []
+        self.step_began = 0.0
         self.wait_s = 0.0
         self.waiting = 0
         self.served = 0
@@ -123,7 +125,8 @@ class Worker:
     def begin_step(self) -> float:
         """Return when a step that begins now should end, by ``clock``."""
         self.wait_s = 0.0
-        return self.clock() + STEP_S
+        self.step_began = self.clock()
+        return self.step_began + STEP_S
 
     def charge(self, work_s: float) -> None:
         """Make the peer of this step wait, as the work took this long and could not pause."""

@@ -14,7 +14,6 @@ import trio
 import trio.testing
 
 from triomq.broker import Broker, BrokerConfig, open_broker
-from triomq.broker.limits.overload import Overload
 from triomq.broker.network.connection import Connection, Service
 from triomq.broker.services.clock_watch import elapsed_ms
 from triomq.protocol.codes import RequestCode
@@ -253,16 +252,11 @@ class _Refusing:
         self._host = host
         self._service = service
 
-    @property
-    def overload(self) -> Overload | None:
-        return self._service.overload
-
-    def next_command(self, connection: Connection, frames: Iterator[Frame]) -> RemotingCommand | None:
+    def commands(self, connection: Connection, frames: Iterator[Frame], arrived_at: float) -> Iterator[RemotingCommand]:
         if not self._host.refusals_left:
-            return self._service.next_command(connection, frames)
-        frame = next(frames, None)
-        return None if frame is None else RemotingCommand.decode(frame)
+            return self._service.commands(connection, frames, arrived_at)
+        return map(RemotingCommand.decode, frames)
 
-    def serve(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+    def serve(self, connection: Connection, command: RemotingCommand, arrived_at: float) -> RemotingCommand | None:
         self._host.check(command)
-        return self._service.serve(connection, command)
+        return self._service.serve(connection, command, arrived_at)

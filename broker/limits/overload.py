@@ -29,10 +29,9 @@ Source: behaviour.md A.1; BrokerFastFailure.java.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from math import inf
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol
 
 import orjson
 
@@ -62,74 +61,67 @@ class _Peer(Protocol):
     def send_frame(self, frame: bytes) -> None: ...
 
 
-#: As in ``connection.py``.
-_NextCommand: TypeAlias = Callable[[_Peer, Iterator[Frame]], RemotingCommand | None]
-_Usual = TypeVar("_Usual")
-
-
 class Overload:
     """Decides when sends are refused, and refuses them."""
 
     def __init__(self, config: BrokerConfig, statistics: BrokerStatistics, refusals: Refusals) -> None:
         self._config = config
         self._statistics = statistics
-        self._refusals = refusals
         self._template = refusals.send_template(RefusedError(_REMARK, ResponseCode.SYSTEM_BUSY))
         self._refused_at = -inf
         self._log = EventLog(
             LOGGER, "sends refused as the broker is overloaded since_start=%d peer=%s waited_ms=%d", logging.WARNING
         )
 
-    def next_command(self, peer: _Peer, now: float, arrived_after: float, usual: _Usual) -> _Usual | _NextCommand:
-        """Return the function that serves requests of a peer: ``usual``, or one that refuses sends.
+    def check(self, peer: _Peer, now: float, arrived_at: float) -> None:
+        """Check that a send need not be refused.
+
+        Raises:
+            RefusedError: it was late, and the broker is overloaded.
+        """
+        waited_ms = self.waited_ms(peer, now, arrived_at)
+        if waited_ms:
+            self._count(peer, now, waited_ms, 1)
+            raise RefusedError(_REMARK % waited_ms, ResponseCode.SYSTEM_BUSY)
+
+    def waited_ms(self, peer: _Peer, now: float, arrived_at: float) -> int:
+        """Return how long the sends of a read have waited if they must be refused for that, else 0.
 
         Also keeps ``peer.late_since``: time of the first late read, if all reads since were late, else 0.
         """
-        waited_s = now - arrived_after
+        waited_s = now - arrived_at
         if waited_s <= self._config.max_send_wait_s:
             peer.late_since = 0.0
-            return usual
+            return 0
         peer.late_since = peer.late_since or now
         is_over = now - self._refused_at >= _PATIENCE_S
         if not self._config.max_send_wait_s or (is_over and now - peer.late_since < _PATIENCE_S):
-            return usual
-        return partial(self._refuse_sends, now, round(waited_s * 1000))
+            return 0
+        return round(waited_s * 1000)
 
-    def _refuse_sends(self, now: float, waited_ms: int, peer: _Peer, frames: Iterator[Frame]) -> RemotingCommand | None:
-        """Refuse sends up to the next other request, and return that one; ``None`` at the end.
+    def refuse_plain(self, peer: _Peer, frames: Iterator[Frame], now: float, waited_ms: int) -> RemotingCommand | None:
+        """Refuse sends with a JSON header up to the next other request, and return that one; ``None`` at the end.
 
         Raises:
             ProtocolError: a frame cannot be read; those before it are answered.
         """
-        count = 0
         answers: list[bytes] = []
         try:
             for frame in frames:
                 opaque = _plain_opaque(frame)
                 if opaque is None:
-                    command = RemotingCommand.decode(frame)
-                    if not _is_shed(command.code) or command.is_response:
-                        return command
-                    if not command.is_oneway:
-                        error = RefusedError(_REMARK % waited_ms, ResponseCode.SYSTEM_BUSY)
-                        answers.append(self._refusals.response_to(peer.peer, command, error).encode())
-                else:
-                    header = self._template % (opaque, waited_ms)
-                    answers.append(build_frame(_JSON, header))
-                count += 1
+                    return RemotingCommand.decode(frame)
+                answers.append(build_frame(_JSON, self._template % (opaque, waited_ms)))
         finally:
-            if count:
-                self._refused_at = now
-                self._statistics.shed_sends += count
-                self._log.occurred(self._statistics.shed_sends, peer.peer, waited_ms)
-                if answers:
-                    peer.send_frame(b"".join(answers))
+            if answers:
+                self._count(peer, now, waited_ms, len(answers))
+                peer.send_frame(b"".join(answers))
         return None
 
-
-def _is_shed(code: int) -> bool:
-    request = CATALOGUE.get(code)
-    return request is not None and request.kind.is_shed
+    def _count(self, peer: _Peer, now: float, waited_ms: int, sends: int) -> None:
+        self._refused_at = now
+        self._statistics.shed_sends += sends
+        self._log.occurred(self._statistics.shed_sends, peer.peer, waited_ms)
 
 
 def _plain_opaque(frame: Frame) -> int | None:
@@ -140,7 +132,8 @@ def _plain_opaque(frame: Frame) -> int | None:
     try:
         fields = orjson.loads(frame[_HEADER_AT:body_at])
         opaque = fields["opaque"]
-        is_plain = _is_shed(fields["code"]) and fields["flag"] == 0 and 0 <= opaque <= INT32_MAX
-        return opaque if is_plain and type(opaque) is int else None
+        request = CATALOGUE.get(fields["code"])
+        is_plain = request is not None and request.kind.is_shed and fields["flag"] == 0
+        return opaque if is_plain and type(opaque) is int and 0 <= opaque <= INT32_MAX else None
     except (ValueError, KeyError, TypeError):
         return None  # the general decoder reports the fault

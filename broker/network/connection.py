@@ -12,13 +12,12 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import trio
 
 from triomq.broker.addresses import Address
 from triomq.broker.limits.connections import ConnectionLimits
-from triomq.broker.limits.overload import Overload
 from triomq.broker.limits.rates import leave
 from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.client_requests import ClientRequests
@@ -50,21 +49,15 @@ class Port(Enum):
     ADMIN = auto()
 
 
-#: Returns the next command that must be served by itself; may serve those before it.  ``None``: none is left.
-NextCommand: TypeAlias = "Callable[[Connection, Iterator[Frame]], RemotingCommand | None]"
-
-
 class Service(Protocol):
     """Serves the requests of all connections, without awaiting; see ``broker/pipeline.py``."""
 
-    @property
-    def overload(self) -> Overload | None:
-        """Refuses late sends."""
+    def commands(
+        self, connection: "Connection", frames: Iterator[Frame], arrived_at: float
+    ) -> Iterator[RemotingCommand]:
+        """Yield the commands that must be served by themselves; may answer the others."""
 
-    def next_command(self, connection: "Connection", frames: Iterator[Frame]) -> RemotingCommand | None:
-        """Return the next command that must be served by itself; may serve those before it."""
-
-    def serve(self, connection: "Connection", command: RemotingCommand) -> RemotingCommand | None:
+    def serve(self, connection: "Connection", command: RemotingCommand, arrived_at: float) -> RemotingCommand | None:
         """Return the answer of a request; ``None``: no answer, or a later one."""
 
 
@@ -109,9 +102,8 @@ class Connection(Writer[ConnectionContext]):
 
     __slots__ = (
         "_arrived_after",
+        "_commands",
         "_joined_at",
-        "_next_command",
-        "_overload",
         "_pause_s",
         "_serve",
         "_splitter",
@@ -150,10 +142,9 @@ class Connection(Writer[ConnectionContext]):
         self.is_local = is_local
         self.logins: frozenset[str] = frozenset()
         self.port = port
-        self._next_command = context.service.next_command
+        self._commands = context.service.commands
         self._serve = context.service.serve
         self._pause_s = 0.0  # before the next step
-        self._overload = None if port is Port.NAMESRV else context.service.overload
         self._arrived_after = 0.0  # all that the socket held when the connection joined the reader's rounds
         self._joined_at = 0.0
         self.late_since = 0.0
@@ -212,12 +203,9 @@ class Connection(Writer[ConnectionContext]):
         """
         worker = self._context.worker
         clock = worker.clock
-        next_command: NextCommand = self._next_command
-        if self._overload is not None:
-            next_command = self._overload.next_command(self, step_ends - STEP_S, arrived_after, next_command)
         try:
-            while (command := next_command(self, frames)) is not None:
-                self.serve(command)
+            for command in self._commands(self, frames, arrived_after):
+                self.serve(command, arrived_after)
                 if self._writes.pending_bytes > self._context.budget.unread_high_bytes:
                     worker.end_step()
                     if self._has_too_much_unread():
@@ -292,14 +280,14 @@ class Connection(Writer[ConnectionContext]):
             LOGGER.warning("connection ended inside a frame peer=%s bytes=%d", self.peer, pending)
         return "closed by peer"
 
-    def serve(self, command: RemotingCommand) -> None:
-        """Answer one command, now or later; raises nothing."""
+    def serve(self, command: RemotingCommand, arrived_at: float) -> None:
+        """Answer one command, which has not arrived before ``arrived_at``, now or later; raises nothing."""
         if command.flag & _RESPONSE:
             if not self._context.client_requests.handle_answer(self, command):
                 self._context.statistics.unmatched_responses += 1
             return
         try:
-            response = self._serve(self, command)
+            response = self._serve(self, command, arrived_at)
         except Exception as exc:  # noqa: BLE001  # boundary: one bad request must not harm the others
             self.refuse(command, exc)
             return

@@ -78,8 +78,11 @@ class ConnectionReader:
             del self._connections[number]
             self._poll.unregister(number)
 
-    def read_ready(self) -> None:
-        """Read the connections that are ready, for one turn; none after the reader has ended."""
+    def read_ready(self, ready: list[tuple[int, int]] | None = None) -> None:
+        """Read the connections that are ready, for one turn; none after the reader has ended.
+
+        ``ready`` is what the poll has just returned, if it was polled already.
+        """
         if self._poll.closed:
             return
         self.turns += 1
@@ -87,7 +90,7 @@ class ConnectionReader:
         now = clock()
         turn_ends = now + _TURN_S
         if not self._round:
-            self._begin_round(now)
+            self._begin_round(now, ready)
         ready = self._round
         while ready and now <= turn_ends:
             number, _ = ready.pop()
@@ -101,8 +104,11 @@ class ConnectionReader:
     def _linger(self) -> None:
         clock = self._worker.clock
         ends = clock() + _LINGERS_S
-        while clock() < ends and not self._others_wait() and self._poll.poll(_LINGER_S, 1):
-            self.read_ready()
+        while clock() < ends and not self._others_wait():
+            ready = self._poll.poll(_LINGER_S, len(self._connections) or 1)
+            if not ready:
+                return
+            self.read_ready(ready)
 
     def _others_wait(self) -> bool:
         """Whether another task can run, waits for the disk, or for a peer to read."""
@@ -111,10 +117,10 @@ class ConnectionReader:
         assert io_statistics.backend == "epoll"
         return bool(statistics.tasks_runnable or io_statistics.tasks_waiting_write or self._worker.waiting)
 
-    def _begin_round(self, now: float) -> None:
+    def _begin_round(self, now: float, ready: list[tuple[int, int]] | None) -> None:
         self.arrived_after = now - self._round_s
         self._round_began = now
-        ready = self._poll.poll(0, len(self._connections) or 1)
+        ready = ready or self._poll.poll(0, len(self._connections) or 1)
         if len(ready) > 1:
             first = next(self._rounds) % len(ready)
             ready = ready[first:] + ready[:first]

@@ -103,7 +103,8 @@ class Request:
         max_body_bytes: the limit of its body; 0: that of a frame; or ``IN_ONE_STEP``.
         refused: why a broker may not serve it; "": it always does.
         is_administration: whether only tools of administrators send it.
-        is_restricted: whether some peers or some bodies are refused although there are neither accounts nor quotas.
+        is_restricted: whether some of them are refused although there are neither accounts nor quotas: by place, by the
+            length of the body, or because the broker is overloaded.
     """
 
     code: Code
@@ -120,7 +121,7 @@ class Request:
     def __post_init__(self) -> None:
         self.right = self.right or self.kind.right
         self.is_administration = self.right is Right.ADMIN and not self.kind.is_from_broker
-        self.is_restricted = self.right is Right.ADMIN or bool(self.max_body_bytes)
+        self.is_restricted = self.right is Right.ADMIN or bool(self.max_body_bytes) or self.kind.is_shed
 
     @property
     def resources(self) -> tuple[tuple[str, Resource, bool], ...]:

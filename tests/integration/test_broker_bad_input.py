@@ -27,6 +27,7 @@ from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
+from triomq.protocol.requests.catalogue import CATALOGUE
 
 SEND = RequestCode.SEND_MESSAGE_V2
 LOGGER_NAME = "triomq.broker.limits.refused"
@@ -240,7 +241,9 @@ async def test_processor_failure_affects_only_its_request(
         raise ZeroDivisionError("a programming error")
 
     async with bystander(root) as (broker, other), connected(broker_port(broker)) as wire:
-        monkeypatch.setitem(broker.pipeline.methods, RequestCode.GET_MIN_OFFSET, broken)
+        monkeypatch.setitem(
+            broker.pipeline.served, RequestCode.GET_MIN_OFFSET, (CATALOGUE[RequestCode.GET_MIN_OFFSET], broken)
+        )
         response = await wire.ask(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": 0})
         assert response.code == ResponseCode.SYSTEM_ERROR
         assert response.remark == "ZeroDivisionError: a programming error"
@@ -255,7 +258,7 @@ async def test_headerless_request_with_garbage_body_is_answered(
     root: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     async with bystander(root) as (broker, _), connected(broker_port(broker)) as wire:
-        is_served = code in broker.pipeline.methods
+        is_served = code in broker.pipeline.served
         for body in (b"", b"\xff\x00rubbish", b"{}", b"[]", b"null"):
             response = await wire.ask(code, {}, body)
             assert (response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED) == is_served

@@ -30,6 +30,7 @@ from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig, TopicRouteData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode, SerializeType
 from triomq.protocol.record.record import decode_records
+from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -95,7 +96,7 @@ async def test_many_requests_of_a_peer_take_turns(root: Path, mock_clock: MockCl
             served.append(command.ext_fields["name"])
             return command.reply()
 
-        broker.pipeline.methods[RequestCode.GET_MAX_OFFSET] = serve
+        broker.pipeline.served[RequestCode.GET_MAX_OFFSET] = CATALOGUE[RequestCode.GET_MAX_OFFSET], serve
         names = [f"busy {number}" for number in range(200)]
         requests = [request(RequestCode.GET_MAX_OFFSET, {"name": name}) for name in names]
         await busy.send(b"".join(requests))
@@ -119,7 +120,7 @@ async def test_peer_waits_after_long_uninterrupted_work(root: Path, mock_clock: 
             broker.worker.charge(0.04)
             return command.reply()
 
-        broker.pipeline.methods[RequestCode.GET_MAX_OFFSET] = serve
+        broker.pipeline.served[RequestCode.GET_MAX_OFFSET] = CATALOGUE[RequestCode.GET_MAX_OFFSET], serve
         await wire.send(request(RequestCode.GET_MAX_OFFSET, {}) * 3)
         mock_clock.rate = 100
         await until(lambda: len(times) == 3)
@@ -137,7 +138,7 @@ async def test_sends_that_wait_too_long_are_refused_unstored(root: Path, mock_cl
             now += 0.125
             return command.reply()
 
-        broker.pipeline.methods[RequestCode.PULL_MESSAGE] = serve
+        broker.pipeline.served[RequestCode.PULL_MESSAGE] = CATALOGUE[RequestCode.PULL_MESSAGE], serve
         codes = []
         for _ in range(20):
             await slow.ask(RequestCode.PULL_MESSAGE)
@@ -162,7 +163,7 @@ async def test_sends_left_unread_during_long_service_are_refused(root: Path, moc
             now, served = now + 0.125, served + 1
             return command.reply()
 
-        broker.pipeline.methods[RequestCode.PULL_MESSAGE] = serve
+        broker.pipeline.served[RequestCode.PULL_MESSAGE] = CATALOGUE[RequestCode.PULL_MESSAGE], serve
         await wire.send(request(RequestCode.PULL_MESSAGE, {}) * 10)
         await until(lambda: served > 0)
         await wire.send(request(SEND, send_fields(), b"hello"))
@@ -503,10 +504,10 @@ async def test_unexpected_error_closes_one_connection(
 ) -> None:
     serve = Connection.serve
 
-    def failing(self: Connection, command: RemotingCommand) -> None:
+    def failing(self: Connection, command: RemotingCommand, arrived_at: float) -> None:
         if command.code == 9999:
             raise RuntimeError("a bug")
-        serve(self, command)
+        serve(self, command, arrived_at)
 
     monkeypatch.setattr(Connection, "serve", failing)
     async with running(root) as broker, connected(broker_port(broker)) as wire, connected(broker_port(broker)) as bad:

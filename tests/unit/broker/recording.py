@@ -62,6 +62,7 @@ class Peer:
         self.usage: Usage | None = None
         self.closed = False
         self.unread_bytes = 0
+        self.late_since = 0.0
         self.sent: list[RemotingCommand] = []
         self._splitter = FrameSplitter()
         self._opaque = 100
@@ -113,7 +114,7 @@ class Peer:
     def read(self, *commands: RemotingCommand) -> None:
         """Let the broker serve requests that one read brings."""
         frames = iter([command.encode()[4:] for command in commands])
-        while (left := self.broker.pipeline.next_command(self.as_connection, frames)) is not None:
+        for left in self.broker.pipeline.commands(self.as_connection, frames):
             self.serve(left)
 
     def refuse(self, command: RemotingCommand, error: Exception) -> None:

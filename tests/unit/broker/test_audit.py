@@ -116,14 +116,14 @@ def test_a_plain_send_is_a_login_once(peer: Peer) -> None:
 
 def test_without_accounts_only_administration_is_recorded(make_broker: MakeBroker, tmp_path: Path) -> None:
     peer = Peer(make_broker(audit=tmp_path / "audit.jsonl"))
-    for code in peer.broker.pipeline.methods:
+    for code in peer.broker.pipeline.served:
         serve(peer, request(code, SENDER, brokerName="b"))
     found = written(peer.broker)
     audit_of(peer.broker).close()
     assert {each["account"] for each in found} == {None}
     codes = [RequestCode[each["request"]] for each in found if each["event"] == "administration"]
     denied = [RequestCode[each["request"]] for each in found if each["event"] == "denied"]
-    expected = [code for code in peer.broker.pipeline.methods if CATALOGUE[code].is_administration]
+    expected = [code for code in peer.broker.pipeline.served if CATALOGUE[code].is_administration]
     assert sorted([*codes, *(code for code in denied if CATALOGUE[code].is_administration)]) == sorted(expected)
     assert len(found) == len(codes) + len(denied)
 

@@ -65,9 +65,9 @@ def answer(peer: Peer, command: RemotingCommand) -> tuple[int, str]:
 
 
 def test_all_but_refused_codes_are_served(make_broker: MakeBroker) -> None:
-    methods = make_broker().pipeline.methods
-    assert set(methods) == {code for code, row in CATALOGUE.items() if not row.refused}
-    assert not [code for code, method in methods.items() if inspect.iscoroutinefunction(method)]
+    served = make_broker().pipeline.served
+    assert set(served) == {code for code, row in CATALOGUE.items() if not row.refused}
+    assert not [code for code, (_, method) in served.items() if inspect.iscoroutinefunction(method)]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +167,6 @@ def test_one_way_question_is_not_run(make_broker: MakeBroker) -> None:
         yield PAUSE
 
     for code in (RequestCode.QUERY_MESSAGE, RequestCode.LOCK_BATCH_MQ):
-        peer.broker.pipeline.methods[code] = work
+        peer.broker.pipeline.served[code] = CATALOGUE[code], work
         assert peer.broker.pipeline.serve(peer.as_connection, request(None, code, {}, flag=CommandFlag.ONEWAY)) is None
     assert run == [RequestCode.LOCK_BATCH_MQ]

@@ -111,10 +111,10 @@ def test_administration_is_served_at_its_listener_only(make_broker: MakeBroker) 
     refused = {
         code
         for port in (Port.BROKER, Port.VIP, Port.NAMESRV)
-        for code in broker.pipeline.methods
+        for code in broker.pipeline.served
         if "takes only at its --admin-listen" in ask(broker, LOCAL, port, code)[1]
     }
-    assert refused == {*broker.pipeline.methods} - {*OF_CLIENTS} - FROM_BROKERS
-    assert refused == {code for code in broker.pipeline.methods if CATALOGUE[code].is_administration}
-    for code in broker.pipeline.methods:
+    assert refused == {*broker.pipeline.served} - {*OF_CLIENTS} - FROM_BROKERS
+    assert refused == {code for code in broker.pipeline.served if CATALOGUE[code].is_administration}
+    for code in broker.pipeline.served:
         assert "--admin-listen" not in ask(broker, STRANGER, Port.ADMIN, code)[1]

@@ -50,7 +50,7 @@ def request(fields: Mapping[str, str], body: bytes = b"body", *, opaque: int = 7
 def quickly(peer: Peer, *requests: RemotingCommand) -> tuple[list[RemotingCommand], RemotingCommand | None]:
     """Return the answers, and the first request that is not a plain one."""
     peer.sent.clear()
-    left = peer.broker.pipeline.next_command(peer.as_connection, iter([each.encode()[4:] for each in requests]))
+    left = next(peer.broker.pipeline.commands(peer.as_connection, iter([each.encode()[4:] for each in requests])), None)
     return peer.sent, left
 
 
@@ -238,7 +238,7 @@ def test_plain_requests_are_stored_before_following_request(peer: Peer) -> None:
 def test_frames_before_bad_one_are_stored(peer: Peer) -> None:
     frames = [request(PLAIN).encode()[4:], b"\x00\x00\x00\x05{bad}"]
     with pytest.raises(ProtocolError):
-        peer.broker.pipeline.next_command(peer.as_connection, iter(frames))
+        next(peer.broker.pipeline.commands(peer.as_connection, iter(frames)), None)
     assert [answer.code for answer in peer.sent] == [0]
 
 
@@ -257,7 +257,7 @@ def test_frames_before_bad_one_are_stored(peer: Peer) -> None:
 )
 def test_unreadable_frame_is_protocol_error(peer: Peer, frame: bytes) -> None:
     with pytest.raises(ProtocolError):
-        peer.broker.pipeline.next_command(peer.as_connection, iter([frame]))
+        next(peer.broker.pipeline.commands(peer.as_connection, iter([frame])), None)
 
 
 @pytest.mark.parametrize("body", [b"x" * 16 * 1024, b"x" * (16 * 1024 + 1)], ids=["longest", "one more"])

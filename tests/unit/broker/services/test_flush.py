@@ -166,7 +166,7 @@ async def test_flush_timeout_is_reported_for_each_message(peer: Peer, disk: Disk
     fields = {name: str(value) for name, value in {**SEND, "i": "TAGS\x01A", "n": "broker-a"}.items()}
     run = [RemotingCommand(RequestCode.SEND_MESSAGE_V2, opaque, ext_fields=fields) for opaque in (7, 8)]
     async with committing(peer.broker):
-        peer.broker.pipeline.next_command(peer.as_connection, iter([each.encode()[4:] for each in run]))
+        next(peer.broker.pipeline.commands(peer.as_connection, iter([each.encode()[4:] for each in run])), None)
         await until(lambda: disk.flushes == 1)
         await wait_all_tasks_blocked()  # also who watches the deadlines: a sleep that begins after the jump never ends
         assert peer.sent == []
