@@ -37,10 +37,10 @@ from triomq.client.consumer.config import ConsumeStatus as ConsumeStatus
 from triomq.client.consumer.config import LitePullConfig as LitePullConfig
 from triomq.client.consumer.config import OrderlyContext as OrderlyContext
 from triomq.client.consumer.config import StartPosition as StartPosition
-from triomq.client.consumer.hooks import ConsumeHook as ConsumeHook
-from triomq.client.consumer.hooks import ConsumeReturnType as ConsumeReturnType
-from triomq.client.consumer.hooks import FilterHook as FilterHook
-from triomq.client.consumer.hooks import HookContext as HookContext
+from triomq.client.consumer.handlers import ConsumeHook as ConsumeHook
+from triomq.client.consumer.handlers import ConsumeReturnType as ConsumeReturnType
+from triomq.client.consumer.handlers import FilterHook as FilterHook
+from triomq.client.consumer.handlers import HookContext as HookContext
 from triomq.client.consumer.lite_pull import LitePullConsumer as LitePullConsumer
 from triomq.client.consumer.pull import PullConsumer as PullConsumer
 from triomq.client.consumer.push import PushConsumer as PushConsumer

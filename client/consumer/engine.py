@@ -8,7 +8,7 @@ Source: behaviour.md B.5 (start, subscribing while running, suspend and resume),
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -19,11 +19,10 @@ from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.rebalancer import Rebalancer
 from triomq.client.consumer.assignment.strategies import AllocateStrategy
 from triomq.client.consumer.config import PullConfig, StartPolicy
-from triomq.client.consumer.hooks import FilterHook
+from triomq.client.consumer.handlers import FilterHook
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.offsets.local_offsets import open_offsets, with_stable_name
 from triomq.client.consumer.offsets.offset_store import OffsetStore
-from triomq.client.consumer.pulling.progress import Progress
 from triomq.client.consumer.pulling.pull_context import ConsumeService, PullContext
 from triomq.client.consumer.statistics import SAMPLE_INTERVAL_S
 from triomq.client.consumer.subscription import Subscriptions
@@ -31,7 +30,6 @@ from triomq.client.environment import wall_clock_ms
 from triomq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumerData,
-    ConsumeResult,
     ConsumerRunningInfo,
     ConsumeType,
     MessageModel,
@@ -99,17 +97,6 @@ _LEAVE_LIMIT_S: Final = 2.0
 END_LIMIT_S: Final = _LAST_COMMIT_LIMIT_S + 2 * _LEAVE_LIMIT_S
 
 
-class EngineService(ConsumeService, Protocol):
-    """What takes the messages of a kind of consumer."""
-
-    @property
-    def concurrency(self) -> int | None:
-        """How many handlers run at a time; ``None`` without a handler: the user polls."""
-
-    async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
-        """Handle one message apart from queues and offsets; return the result and a remark."""
-
-
 class Engine:
     """Holds and pulls the queues of one consumer, stores its offsets, and answers brokers.
 
@@ -123,8 +110,7 @@ class Engine:
         instance: ClientInstance,
         plan: Plan,
         offsets: OffsetStore,
-        service: EngineService,
-        progress: Progress,
+        service: ConsumeService,
         locks: LockKeeper | None = None,
         chosen: dict[str, frozenset[MessageQueue]] | None = None,
     ) -> None:
@@ -135,7 +121,6 @@ class Engine:
             plan: what the user asked for.
             offsets: where progress is kept.
             service: takes the messages.
-            progress: what moves it.
             locks: the broker's queue locks, of orderly consumption.
             chosen: queues by topic that the user chose, see :meth:`assign`; ``None``: the group shares them.
         """
@@ -151,8 +136,10 @@ class Engine:
         self._unannounced = trio.Event()
         self._requests = requests = QueueRequests(instance, plan.group)
         self._context = PullContext(
-            requests, offsets, progress, service, plan.config, self._announce, plan.orderly, plan.filters
+            requests, offsets, service, plan.config, lambda: self._unannounced.set(), plan.orderly, plan.filters
         )
+        is_lite = self._context.is_lite
+        self._consume_type = ConsumeType.CONSUME_ACTIVELY if is_lite else ConsumeType.CONSUME_PASSIVELY
         retry_topic = plan.subscriptions.retry_topic
         first_offsets = FirstOffsets(requests, offsets, plan.start, retry_topic, is_stored=chosen is None)
         strategy = None if plan.is_broadcast else plan.strategy
@@ -190,10 +177,6 @@ class Engine:
                 await self._locks.release_all()
         with trio.move_on_after(_LEAVE_LIMIT_S):
             await self._instance.groups.remove_consumer(self._plan.group)
-
-    def _announce(self) -> None:
-        """Send a heartbeat soon: a broker does not know the subscriptions."""
-        self._unannounced.set()
 
     async def _persist_offsets(self) -> None:
         """Store all offsets once per interval and changes sooner, so that a crash or a new member redelivers less."""
@@ -364,8 +347,3 @@ class Engine:
             remark=remark or None,
             spent_time_mills=round((trio.current_time() - started) * 1000),
         ).encode()
-
-    @property
-    def _consume_type(self) -> ConsumeType:
-        has_handler = self._service.concurrency is not None
-        return ConsumeType.CONSUME_PASSIVELY if has_handler else ConsumeType.CONSUME_ACTIVELY

@@ -1,18 +1,36 @@
-"""The user's handler: for one message or a batch, a coroutine function or a plain function.
+"""The user's handler, for one message or a batch; hooks around it, and filters between pull and handler.
 
-Source: behaviour.md B.12, B.13 (what a result means).
+Hooks observe; they change no result.  One that raises is logged and ignored.  Without hooks they cost nothing:
+they wrap the handler's function when the consumer is created.  Message trace and OpenTelemetry are such a hook, too.
+
+Source: behaviour.md B.10 (filter hooks), B.12, B.13 (results) and B.16 (hooks around the handler);
+ConsumeMessageHook.java, FilterMessageHook.java, ConsumeMessageTraceHookImpl.java, ConsumeReturnType.java.
 """
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from uuid import uuid4
 
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus, OrderlyContext
+from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import is_async
-from triomq.protocol.errors import ConfigError, ProtocolError, UnsupportedCompressionError
+from triomq.client.producer.tracing import Tracer
+from triomq.protocol.bodies.client import MessageModel
+from triomq.protocol.errors import ConfigError
+from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName
+from triomq.protocol.trace import ConsumeBegun, ConsumeEnded
 from triomq.protocol.typed import check_callable
+
+if TYPE_CHECKING:
+    from triomq.client.telemetry import Operation, Telemetry
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
@@ -39,10 +57,6 @@ RAISED: Final = (
 COME_LATER: Final = "they come again after a delay, too often failed ones become dead letters"
 BLOCK_THEIR_QUEUE: Final = "their queue pauses, then they come again"
 ARE_GONE: Final = "they do not come again"
-
-
-#: The error about messages that no handler can read here.
-HELD: Final = "messages are held until a package is installed: %s group=%s topic=%s queue_id=%d offset=%d messages=%d"
 
 
 class Handler(NamedTuple):
@@ -74,40 +88,18 @@ class Handler(NamedTuple):
         check_callable("on_message" if on_messages is None else "on_messages", function, *wanted)
         return cls(function, on_messages is not None, is_async(function), group, after_failure)
 
+    def with_hooks(self, hooks: "Sequence[ConsumeHook]", timeout_s: float, *, orderly: bool) -> "Handler":
+        """Return the handler with hooks around it."""
+        if not hooks:
+            return self
+        around = _Around(tuple(hooks), timeout_s, _ORDERLY if orderly else _CONCURRENT, self)
+        return self._replace(function=around.call_async if self.is_async else around.call)
+
     def failure(self, messages: Sequence[MessageExt]) -> tuple[object, ...]:
         """Return the arguments of :data:`RAISED` for messages whose call of the handler raised."""
         first = messages[0]
         place = self.group, first.topic, first.queue_id, first.queue_offset
         return *place, first.message_id, first.reconsume_times, len(messages), self.after_failure
-
-    def held(self, messages: Sequence[MessageExt], error: UnsupportedCompressionError) -> tuple[object, ...]:
-        """Return the arguments of :data:`HELD` for messages whose call failed, one of which has this error."""
-        first = messages[0]
-        return error, self.group, first.topic, first.queue_id, first.queue_offset, len(messages)
-
-    def log_blocked_loop(self, blocked_s: float, messages: Sequence[MessageExt]) -> None:
-        """Log that the handler kept the event loop from running anything else."""
-        LOGGER.warning(
-            "handler blocked the event loop: nothing else could run for about %.1f s; call blocking code by "
-            "trio.to_thread.run_sync, or use a plain function as handler, which runs in a thread group=%s topic=%s "
-            "message_id=%s",
-            blocked_s,
-            self.group,
-            messages[0].topic,
-            messages[0].message_id,
-        )
-
-
-def missing_package(messages: Sequence[MessageExt]) -> UnsupportedCompressionError | None:
-    """Return the error of a body whose compression needs a package that is not installed; ``None``: all can be read."""
-    for message in messages:
-        try:
-            _ = message.body
-        except UnsupportedCompressionError as exc:
-            return exc
-        except ProtocolError:
-            continue
-    return None
 
 
 def status_of(result: object) -> ConsumeStatus:
@@ -137,3 +129,216 @@ def orderly_status(result: object) -> ConsumeStatus:
 
 
 _SUCCESSES: Final = frozenset((ConsumeStatus.SUCCESS, ConsumeStatus.COMMIT))
+
+FilterHook: TypeAlias = Callable[[MessageQueue, list[MessageExt]], Iterable[MessageExt]]
+"""Returns which of the messages of one pull to handle, in their order; runs in the trio thread."""
+
+
+class ConsumeReturnType(Enum):
+    """How a call of the handler ended.  Source: ConsumeReturnType.java."""
+
+    SUCCESS = "SUCCESS"
+    TIME_OUT = "TIME_OUT"  # it took ``consume_timeout_s`` or longer; its result is still valid
+    EXCEPTION = "EXCEPTION"
+    RETURNNULL = "RETURNNULL"  # Java's clients only: here any value that is no status means success
+    FAILED = "FAILED"  # the messages are redelivered
+
+
+@dataclass(slots=True)
+class HookContext:
+    """One call of the handler, as its hooks see it.
+
+    Attributes:
+        group: the consumer's group.
+        messages: what the handler gets.
+        return_type: how it ended; ``None`` before.
+        result: its return value.
+        error: the exception that it raised.
+        took_s: how long it ran.
+        note: for the hooks themselves, for example from ``before`` to ``after``.
+        trace_id: the id of this call in traces; "" without them.
+        operation: this call in OpenTelemetry; ``None`` without it.
+    """
+
+    group: str
+    messages: Sequence[MessageExt]
+    return_type: ConsumeReturnType | None = None
+    result: object = None
+    error: Exception | None = None
+    took_s: float = 0.0
+    note: object = None
+    trace_id: str = ""
+    operation: "Operation | None" = None
+
+
+class ConsumeHook:
+    """Called before and after the handler, in the thread where that runs.
+
+    Override what you need.  A handler that is cancelled because the consumer ends gets ``abandoned`` instead of
+    ``after``.
+    """
+
+    def before(self, context: HookContext) -> None:
+        """Do something before the handler is called."""
+
+    def after(self, context: HookContext) -> None:
+        """Do something when the handler has returned or raised."""
+
+    def abandoned(self, context: HookContext) -> None:
+        """Do something when the handler was cancelled."""
+
+
+def choose(filters: Sequence[FilterHook], queue: MessageQueue, messages: list[MessageExt]) -> list[MessageExt]:
+    """Return the messages that all filters keep; one that raises keeps all."""
+    for function in filters:
+        try:
+            kept = {message.queue_offset for message in function(queue, list(messages))}
+        except Exception:  # boundary: foreign code may raise anything
+            LOGGER.exception("filter hook failed, its messages are kept queue=%s messages=%d", queue, len(messages))
+        else:
+            messages = [message for message in messages if message.queue_offset in kept]
+    return messages
+
+
+_ReturnTypes: TypeAlias = dict[ConsumeStatus, ConsumeReturnType]
+_CONCURRENT: Final[_ReturnTypes] = {
+    ConsumeStatus.SUCCESS: ConsumeReturnType.SUCCESS,
+    ConsumeStatus.RECONSUME_LATER: ConsumeReturnType.FAILED,
+    ConsumeStatus.COMMIT: ConsumeReturnType.SUCCESS,
+    ConsumeStatus.ROLLBACK: ConsumeReturnType.FAILED,
+    ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: ConsumeReturnType.FAILED,
+}
+_ORDERLY: Final[_ReturnTypes] = _CONCURRENT | {ConsumeStatus.ROLLBACK: ConsumeReturnType.SUCCESS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """A handler's function between its hooks."""
+
+    hooks: tuple[ConsumeHook, ...]
+    timeout_s: float
+    return_types: _ReturnTypes
+    handler: Handler
+
+    async def call_async(self, *arguments: Any) -> object:
+        with self._observed(arguments[0]) as context:
+            context.result = await self.handler.function(*arguments)
+        return context.result
+
+    def call(self, *arguments: Any) -> object:
+        with self._observed(arguments[0]) as context:
+            context.result = self.handler.function(*arguments)
+        return context.result
+
+    @contextmanager
+    def _observed(self, messages: Any) -> Iterator[HookContext]:
+        context = HookContext(self.handler.group, tuple(messages) if self.handler.takes_batch else (messages,))
+        for hook in self.hooks:
+            _run(hook.before, context)
+        started = perf_counter()
+        try:
+            yield context
+            context.return_type = self.return_types[status_of(context.result)]
+            context.took_s = perf_counter() - started
+            if context.took_s >= self.timeout_s:
+                context.return_type = ConsumeReturnType.TIME_OUT
+        except Exception as exc:
+            context.took_s = perf_counter() - started
+            context.return_type, context.result, context.error = ConsumeReturnType.EXCEPTION, None, exc
+            raise
+        except BaseException:
+            for hook in self.hooks:
+                _run(hook.abandoned, context)
+            raise
+        finally:
+            if context.return_type is not None:
+                for hook in self.hooks:
+                    _run(hook.after, context)
+
+
+def _run(hook: Callable[[HookContext], None], context: HookContext) -> None:
+    try:
+        hook(context)
+    except Exception:  # boundary: foreign code may raise anything
+        LOGGER.exception("consume hook failed messages=%d", len(context.messages))
+
+
+_CODES: Final = {kind: number for number, kind in enumerate(ConsumeReturnType)}
+
+
+class ConsumeObserver(ConsumeHook):
+    """Records what a consumer does with its messages: in a trace, as operations of OpenTelemetry, or both."""
+
+    def __init__(self, tracer: Tracer | None, telemetry: "Telemetry | None", model: MessageModel) -> None:
+        self._tracer = tracer
+        self._telemetry = telemetry
+        self._model = model.value.lower()
+
+    def join(self, hooks: Sequence[ConsumeHook]) -> Sequence[ConsumeHook]:
+        """Return the hooks, after this one if it records anything."""
+        return hooks if self._tracer is None and self._telemetry is None else (self, *hooks)
+
+    def before(self, context: HookContext) -> None:
+        """Record that the handler is called; its own spans become children of the operation."""
+        if self._telemetry is not None:
+            context.operation = self._telemetry.consuming("process", context.group, self._model, context.messages)
+            context.operation.make_current()
+        if self._tracer is not None:
+            self._trace_begun(self._tracer, context)
+
+    def after(self, context: HookContext) -> None:
+        """Record how the call ended."""
+        is_success = context.return_type is ConsumeReturnType.SUCCESS
+        if context.operation is not None and context.return_type is not None:
+            context.operation.end(None if is_success else context.error or context.return_type.name)
+        if self._tracer is not None and context.trace_id:
+            self._trace_ended(self._tracer, context, is_success)
+
+    def abandoned(self, context: HookContext) -> None:
+        """Record that the handler was cancelled."""
+        if context.operation is not None:
+            context.operation.end("Cancelled")
+
+    def polled(self, group: str, messages: Sequence[MessageExt]) -> None:
+        """Record messages that the user polled: they count as consumed, because their handling cannot be seen."""
+        if self._tracer is not None:
+            context = HookContext(group, messages, ConsumeReturnType.SUCCESS)
+            self._trace_begun(self._tracer, context)
+            self._trace_ended(self._tracer, context, is_success=True)
+        if self._telemetry is not None:
+            self._telemetry.consuming("receive", group, self._model, messages).end()
+
+    def _trace_begun(self, tracer: Tracer, context: HookContext) -> None:
+        request_id = context.trace_id = uuid4().hex.upper()
+        for message in _traced(context):
+            tracer.put(
+                ConsumeBegun(
+                    wall_clock_ms(),
+                    message.properties.get(PropertyName.MSG_REGION, ""),
+                    context.group,
+                    request_id,
+                    message.message_id,
+                    message.reconsume_times,
+                    " ".join(message.keys),
+                )
+            )
+
+    def _trace_ended(self, tracer: Tracer, context: HookContext, is_success: bool) -> None:
+        messages = _traced(context)
+        for message in messages:
+            tracer.put(
+                ConsumeEnded(
+                    context.trace_id,
+                    message.message_id,
+                    round(context.took_s * 1000 / len(messages)),
+                    is_success,
+                    " ".join(message.keys),
+                    _CODES[context.return_type or ConsumeReturnType.SUCCESS],
+                    wall_clock_ms(),
+                    context.group,
+                )
+            )
+
+
+def _traced(context: HookContext) -> list[MessageExt]:
+    return [message for message in context.messages if message.properties.get(PropertyName.TRACE_SWITCH) != "false"]

@@ -16,10 +16,10 @@ from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartOffset, StartPolicy
 from triomq.client.consumer.engine import END_LIMIT_S, Engine, Plan, open_group
-from triomq.client.consumer.hooks import ConsumeObserver
+from triomq.client.consumer.handlers import ConsumeObserver
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.pull import QueueQueries
-from triomq.client.consumer.pulling.progress import PollBuffer, Progress
+from triomq.client.consumer.pulling.pull_context import PollBuffer
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.statistics import LitePullStatistics
 from triomq.client.consumer.subscription import Subscriptions
@@ -233,7 +233,7 @@ class LitePullConsumer(QueueQueries):
             ClientError: a queue is not held.
         """
         for loop in [self._loop(queue) for queue in queues]:
-            loop.pause()
+            loop.set_paused(paused=True)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Pull these queues again.
@@ -242,7 +242,7 @@ class LitePullConsumer(QueueQueries):
             ClientError: a queue is not held.
         """
         for loop in [self._loop(queue) for queue in queues]:
-            loop.resume()
+            loop.set_paused(paused=False)
 
     def position(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the offset of the first message that was not polled.
@@ -335,7 +335,7 @@ class LitePullConsumer(QueueQueries):
         if self._engine is None:
             self._assigns = assigns
             chosen: dict[str, frozenset[MessageQueue]] | None = {} if assigns else None
-            engine = Engine(instance, self._plan, self._offsets, self._buffer, Progress(), chosen=chosen)
+            engine = Engine(instance, self._plan, self._offsets, self._buffer, chosen=chosen)
             engine.join()
             self._engine = engine
             self._nursery.start_soon(engine.maintain)

@@ -19,14 +19,20 @@ from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
 from triomq.client.consumer.config import MAX_CONCURRENCY, ConsumerConfig, StartOffset, StartPolicy
 from triomq.client.consumer.engine import END_LIMIT_S, Engine, Plan, open_group
-from triomq.client.consumer.handlers import ARE_GONE, COME_LATER, Handler, OnMessage, OnMessages
-from triomq.client.consumer.hooks import ConsumeHook, ConsumeObserver, FilterHook, with_hooks
+from triomq.client.consumer.handlers import (
+    ARE_GONE,
+    COME_LATER,
+    ConsumeHook,
+    ConsumeObserver,
+    FilterHook,
+    Handler,
+    OnMessage,
+    OnMessages,
+)
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.processing.concurrently import ConcurrentService
 from triomq.client.consumer.processing.orderly import OrderlyService
 from triomq.client.consumer.processing.send_back import PassOver, SendBack
-from triomq.client.consumer.processing.workers import concurrent_service
-from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.statistics import ConsumerStatistics
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.client.environment import wall_clock_ms
@@ -238,7 +244,16 @@ class PushConsumer(OpenOnce):
         """
         if self._life is None:
             raise ClientClosedError("the consumer was not entered: use it as async with")
-        return self._life.statistics()
+        engine, service = self._life.engine, self._life.service
+        counters = engine.rebalancer.counters.values()
+        return ConsumerStatistics(
+            succeeded=sum(counted.succeeded for counted in counters),
+            failed=sum(counted.failed for counted in counters),
+            sent_back=self._life.sender.sent,
+            in_flight=service.in_flight(),
+            is_suspended=engine.is_suspended,
+            **engine.common_statistics(),
+        )
 
     def _open_life(self) -> "_Life":
         if self._life is None or not self._is_open:
@@ -289,7 +304,7 @@ class PushConsumer(OpenOnce):
             ):
                 hooks = ConsumeObserver(tracer, instance.telemetry, self._plan.model).join(self._hooks)
                 timeout_s = self._settings.consume_timeout_s
-                handler = with_hooks(self._handler, hooks, self.group, timeout_s, orderly=self._plan.orderly)
+                handler = self._handler.with_hooks(hooks, timeout_s, orderly=self._plan.orderly)
                 life = _Life(instance, self._plan, self._settings, handler, offsets)
 
                 def on_start() -> None:
@@ -329,17 +344,17 @@ class _Life:
     ) -> None:
         self._instance = instance
         self._settings = settings
-        self._sender = PassOver() if plan.is_broadcast else SendBack(instance, plan.group, settings)
+        self.sender = (PassOver if plan.is_broadcast else SendBack)(instance, plan.group, settings)
         self.service: ConcurrentService | OrderlyService
         locks = None
         if plan.orderly:
-            self.service = OrderlyService(handler, self._sender, settings)
+            self.service = OrderlyService(handler, self.sender, settings)
             if not plan.is_broadcast:  # in broadcasting no member shares the queues
                 locks = LockKeeper(QueueRequests(instance, plan.group), settings)
         else:
-            self.service = concurrent_service(handler, self._sender, settings)
+            self.service = ConcurrentService(handler, self.sender, settings)
         self.service.replier = Replier(instance, plan.group)
-        self.engine = Engine(instance, plan, offsets, self.service, HandlerProgress(offsets), locks)
+        self.engine = Engine(instance, plan, offsets, self.service, locks)
         self.handlers_scope = trio.CancelScope()
 
     async def serve(self, stopping: trio.Event, on_start: Callable[[], None]) -> None:
@@ -383,15 +398,3 @@ class _Life:
             LOGGER.warning(
                 "handlers cancelled, their messages will be redelivered group=%s grace_s=%s", self.engine.group, grace_s
             )
-
-    def statistics(self) -> ConsumerStatistics:
-        """Return the present statistics."""
-        counters = self.engine.rebalancer.counters.values()
-        return ConsumerStatistics(
-            succeeded=sum(counted.succeeded for counted in counters),
-            failed=sum(counted.failed for counted in counters),
-            sent_back=self._sender.sent,
-            in_flight=self.service.in_flight(),
-            is_suspended=self.engine.is_suspended,
-            **self.engine.common_statistics(),
-        )

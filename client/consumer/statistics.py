@@ -7,8 +7,8 @@ Source: behaviour.md B.16 (client statistics), ConsumerStatsManager.java.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from triomq.protocol.bodies.client import ConsumeStatus
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
@@ -17,16 +17,7 @@ SAMPLE_INTERVAL_S: Final = 10.0
 _SAMPLES: Final = 7  # one minute
 
 
-class _Sample(NamedTuple):
-    at: float
-    succeeded: int
-    failed: int
-    busy_s: float
-    pulls: int
-    pulled: int
-    pulling_s: float
-
-
+@dataclass(slots=True)
 class TopicCounters:
     """Counts of one topic since the consumer started.
 
@@ -40,40 +31,34 @@ class TopicCounters:
         filtered: messages of these with another tag of the same hash code.
     """
 
-    __slots__ = ("_samples", "busy_s", "failed", "filtered", "pulled", "pulling_s", "pulls", "succeeded")
-
-    def __init__(self) -> None:
-        self.succeeded = 0
-        self.failed = 0
-        self.busy_s = 0.0
-        self.pulls = 0
-        self.pulled = 0
-        self.pulling_s = 0.0
-        self.filtered = 0
-        self._samples: deque[_Sample] = deque(maxlen=_SAMPLES)
+    succeeded: int = 0
+    failed: int = 0
+    busy_s: float = 0.0
+    pulls: int = 0
+    pulled: int = 0
+    pulling_s: float = 0.0
+    filtered: int = 0
+    #: Times, and the counts then.
+    _samples: "deque[tuple[float, TopicCounters]]" = field(default_factory=lambda: deque(maxlen=_SAMPLES), init=False)
 
     def sample(self, now: float) -> None:
         """Record the counts; call it every :data:`SAMPLE_INTERVAL_S`."""
-        self._samples.append(self._now(now))
+        self._samples.append((now, replace(self)))
 
     def rates(self, now: float) -> ConsumeStatus:
         """Return the rates since a minute ago, or since the first sample, and the number of failures."""
-        new = self._now(now)
-        old = self._samples[0] if self._samples else new
-        elapsed = max(new.at - old.at, 0.001)
-        handled = new.succeeded - old.succeeded + new.failed - old.failed
-        pulls = new.pulls - old.pulls
+        began, old = self._samples[0] if self._samples else (now, self)
+        elapsed = max(now - began, 0.001)
+        handled = self.succeeded - old.succeeded + self.failed - old.failed
+        pulls = self.pulls - old.pulls
         return ConsumeStatus(
-            pull_rt=(new.pulling_s - old.pulling_s) * 1000 / pulls if pulls else 0.0,
-            pull_tps=(new.pulled - old.pulled) / elapsed,
-            consume_rt=(new.busy_s - old.busy_s) * 1000 / handled if handled else 0.0,
-            consume_ok_tps=(new.succeeded - old.succeeded) / elapsed,
-            consume_failed_tps=(new.failed - old.failed) / elapsed,
-            consume_failed_msgs=new.failed,
+            pull_rt=(self.pulling_s - old.pulling_s) * 1000 / pulls if pulls else 0.0,
+            pull_tps=(self.pulled - old.pulled) / elapsed,
+            consume_rt=(self.busy_s - old.busy_s) * 1000 / handled if handled else 0.0,
+            consume_ok_tps=(self.succeeded - old.succeeded) / elapsed,
+            consume_failed_tps=(self.failed - old.failed) / elapsed,
+            consume_failed_msgs=self.failed,
         )
-
-    def _now(self, now: float) -> _Sample:
-        return _Sample(now, self.succeeded, self.failed, self.busy_s, self.pulls, self.pulled, self.pulling_s)
 
 
 @dataclass(frozen=True, slots=True)

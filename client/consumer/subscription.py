@@ -4,6 +4,7 @@ Source: behaviour.md A.11 (filters), B.5 step 2 (retry topic), B.7 (versions); w
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from triomq.client.consumer.config import ClockMs
@@ -21,6 +22,7 @@ from triomq.protocol.names import retry_topic, validate_topic
 from triomq.protocol.record.message import MessageExt
 
 
+@dataclass(slots=True, eq=False)
 class Subscription:
     """One topic with its filter.
 
@@ -31,21 +33,14 @@ class Subscription:
         version: the version in heartbeats; raised whenever brokers must replace the subscription.
     """
 
-    __slots__ = ("message_filter", "pull_version", "topic", "version")
-
-    def __init__(self, topic: str, message_filter: MessageFilter, version: int) -> None:
-        self.topic: Final = topic
-        self.message_filter = message_filter
-        self.pull_version = version
-        self.version = version
+    topic: str
+    message_filter: MessageFilter
+    pull_version: int
+    version: int
 
     def announced(self) -> None:
         """Record that brokers know the newest version, so that pulls may name it."""
         self.pull_version = self.version
-
-    def select(self, messages: list[MessageExt]) -> list[MessageExt]:
-        """Return the messages whose tag is wanted: the broker compared hash codes only."""
-        return select(self.message_filter, messages)
 
     def data(self) -> SubscriptionData:
         """Return it as heartbeats carry it."""
@@ -94,12 +89,16 @@ class Subscriptions:
             raise ConfigError('subscriptions: no topic given; write subscriptions={"Topic": "*"}')
         self._clock = clock
         self.retry_topic: Final = retry_topic(group)
-        table: dict[str, Subscription] = {}
+        self._table: Final[dict[str, Subscription]] = {}
         own: dict[str, FilterExpression] = {self.retry_topic: SUBSCRIBE_ALL} if with_retry_topic else {}
         for topic, expression in {**expressions, **own}.items():
-            validate_topic(topic)
-            table[topic] = Subscription(topic, filter_of(expression), clock())
-        self._table: Final = table
+            self._add(topic, filter_of(expression))
+
+    def _add(self, topic: str, message_filter: MessageFilter) -> Subscription:
+        validate_topic(topic)
+        version = self._clock()
+        added = self._table[topic] = Subscription(topic, message_filter, version, version)
+        return added
 
     def __getitem__(self, topic: str) -> Subscription:
         return self._table[topic]
@@ -128,12 +127,9 @@ class Subscriptions:
         """
         if topic == self.retry_topic:
             raise ConfigError(f"subscribe: {topic} is consumed anyway")
-        validate_topic(topic)
         message_filter = filter_of(expression)
-        subscription = self._table.get(topic)
-        if subscription is None:
-            subscription = self._table[topic] = Subscription(topic, message_filter, self._clock())
-            return subscription, False
+        if (subscription := self._table.get(topic)) is None:
+            return self._add(topic, message_filter), False
         is_changed = subscription.message_filter != message_filter
         subscription.message_filter = message_filter
         self.renew(topic)

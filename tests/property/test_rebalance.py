@@ -10,7 +10,6 @@ from triomq.client.consumer.assignment.strategies import (
     allocate_averagely,
     allocate_by_circle,
     allocate_consistent_hash,
-    plan,
 )
 from triomq.protocol.message_queue import MessageQueue
 
@@ -61,12 +60,3 @@ def test_leaving_member_moves_only_its_queues(queues: set[MessageQueue], members
     for member in rest:
         before = allocate(allocate_consistent_hash, queues, members, member)
         assert before <= allocate(allocate_consistent_hash, queues, rest, member), leaver
-
-
-@given(mine=QUEUES, held=QUEUES)
-@REPEATABLE
-def test_executed_plan_leaves_assigned_queues(mine: set[MessageQueue], held: set[MessageQueue]) -> None:
-    added, removed = plan(frozenset(mine), frozenset(held))
-    assert (held - removed) | added == mine
-    assert not added & held
-    assert removed <= held

@@ -32,13 +32,7 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.assignment.locks import LockKeeper
-from triomq.client.consumer.assignment.strategies import (
-    AllocateStrategy,
-    Membership,
-    allocate,
-    allocate_averagely,
-    plan,
-)
+from triomq.client.consumer.assignment.strategies import AllocateStrategy, Membership, allocate, allocate_averagely
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.processing.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pulling.pull_context import PullContext
@@ -275,9 +269,9 @@ class Rebalancer:
         held = {queue for queue in self.loops if queue.topic == topic}
         config = self._context.config
         expiry_s = max(config.pull_expiry_s, 2 * config.pull_timeout_s)  # a broker may hold a pull for minutes
-        stalled = {queue for queue in held if self.loops[queue].is_stalled(expiry_s)}
-        added, removed = plan(mine, frozenset(held - stalled))
-        removed |= stalled
+        oldest = trio.current_time() - expiry_s
+        stalled = {queue for queue in held if self.loops[queue].process_queue.last_pulled_at < oldest}
+        added, removed = mine - (held - stalled), held - mine | stalled
         if removed:
             await self._give_up(removed)
         taken = await self._take(subscription, added)

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import md5
 from math import inf
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from triomq.client.consumer.offsets.offset_store import RETURN_S
 from triomq.protocol.message_queue import MessageQueue
@@ -62,18 +62,6 @@ class Membership:
         self._known.pop(topic, None)
 
 
-class Assignment(NamedTuple):
-    """What to start and what to give up."""
-
-    added: frozenset[MessageQueue]
-    removed: frozenset[MessageQueue]
-
-
-def plan(mine: frozenset[MessageQueue], held: frozenset[MessageQueue]) -> Assignment:
-    """Compare the queues to hold with those held.  No I/O: the caller starts and stops loops."""
-    return Assignment(added=mine - held, removed=held - mine)
-
-
 def allocate(
     strategy: AllocateStrategy, queues: Iterable[MessageQueue], members: Iterable[str], client_id: str
 ) -> frozenset[MessageQueue]:
@@ -86,7 +74,8 @@ def allocate(
         ValueError: the strategy returned a queue that is none of ``queues``.
         Exception: whatever the strategy raises.
     """
-    sorted_members = sorted(set(members), key=_java_order)
+    # as String.compareTo: by UTF-16 code units
+    sorted_members = sorted(set(members), key=lambda member: member.encode("utf-16-be", "surrogatepass"))
     sorted_queues = sorted(set(queues))
     if client_id not in sorted_members or not sorted_queues:
         return frozenset()
@@ -128,11 +117,12 @@ def allocate_consistent_hash(
     """
     points = {_ring_hash(f"{member}-{node}"): member for member in members for node in range(_VIRTUAL_NODES)}
     ring = sorted(points)
-    return [
-        queue
-        for queue in queues
-        if points[ring[bisect_left(ring, _ring_hash(_java_text(queue))) % len(ring)]] == client_id
-    ]
+
+    def owner(queue: MessageQueue) -> str:
+        text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"  # Java's
+        return points[ring[bisect_left(ring, _ring_hash(text)) % len(ring)]]
+
+    return [queue for queue in queues if owner(queue) == client_id]
 
 
 def allocate_by_config(mine: Iterable[MessageQueue]) -> AllocateStrategy:
@@ -164,7 +154,8 @@ def allocate_by_machine_room(rooms: Iterable[str]) -> AllocateStrategy:
     wanted = frozenset(rooms)
 
     def strategy(queues: Sequence[MessageQueue], members: Sequence[str], client_id: str) -> Sequence[MessageQueue]:
-        inside = [queue for queue in queues if _room_of(queue.broker_name) in wanted]
+        names = {queue: queue.broker_name.split("@") for queue in queues}
+        inside = [queue for queue, name in names.items() if len(name) == 2 and name[0] in wanted and name[1]]
         index = members.index(client_id)
         size, left_over = divmod(len(inside), len(members))
         share = inside[index * size : (index + 1) * size]
@@ -219,20 +210,5 @@ def _group_by_room(items: Iterable[_T], room_of: Callable[[_T], str]) -> dict[st
     return rooms
 
 
-def _room_of(broker_name: str) -> str | None:
-    room, _, name = broker_name.partition("@")
-    return room if name and "@" not in name else None
-
-
 def _ring_hash(text: str) -> int:
     return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
-
-
-def _java_text(queue: MessageQueue) -> str:
-    """``MessageQueue.toString`` of Java, which its ring hashes."""
-    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
-
-
-def _java_order(text: str) -> bytes:
-    """Sort key of ``String.compareTo``: by UTF-16 code units."""
-    return text.encode("utf-16-be", "surrogatepass")

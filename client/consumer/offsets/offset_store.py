@@ -46,6 +46,11 @@ class OffsetStore(ABC):
         """Remove a queue from memory."""
         self._offsets.pop(queue, None)
 
+    def reset(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
+        """Record progress that is stored whatever the store has."""
+        self.forget(queue)
+        self._offsets[queue] = queue_offset
+
     def set_aside(self, queue: MessageQueue) -> None:
         """Remove a queue that was lost with its connection, not given up: it may return soon."""
         self.forget(queue)

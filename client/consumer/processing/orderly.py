@@ -15,13 +15,14 @@ Source: behaviour.md B.13 and C.4 (3, 4, 27), ConsumeMessageOrderlyService.java.
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, Final, Protocol, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import trio
 
 from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, ConsumeStatus, OrderlyContext
 from triomq.client.consumer.handlers import BLOCK_THEIR_QUEUE, RAISED, Handler, orderly_status
 from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.client.consumer.processing.send_back import SendBack
 from triomq.client.consumer.processing.worker_pool import BLOCKED_S, Slot, WorkerPool
 from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.event_log import EventLog
@@ -45,13 +46,6 @@ _DIRECT_RESULTS: Final = {
 }
 
 
-class DeadLetterSender(Protocol):
-    """Stores messages that failed too often."""
-
-    async def send_to_dead_letters(self, message: MessageExt) -> bool:
-        """Return whether the message is in the dead-letter topic."""
-
-
 _Handle: TypeAlias = Callable[[ProcessQueue, list[MessageExt], Slot], Awaitable[float | None]]
 """Handles taken messages; returns the pause of the queue, ``None``: it continues."""
 
@@ -61,7 +55,7 @@ class OrderlyService(WorkerPool):
 
     context: ClassVar[type[ConsumeContext | OrderlyContext]] = OrderlyContext
 
-    def __init__(self, handler: Handler, sender: DeadLetterSender, config: ConsumerConfig) -> None:
+    def __init__(self, handler: Handler, sender: SendBack, config: ConsumerConfig) -> None:
         super().__init__(handler._replace(after_failure=BLOCK_THEIR_QUEUE), config)
         self._sender = sender
         self._failures = EventLog(LOGGER, RAISED, logging.WARNING, traceback=True)
@@ -262,14 +256,16 @@ class OrderlyService(WorkerPool):
         if process_queue.dropped:
             return None
         counters, auto_commit = process_queue.counters, context.auto_commit
+        rest_s = self.config.suspend_queue_s if context.suspend_s is None else context.suspend_s
+        rest_s = max(MIN_SUSPEND_S, min(rest_s, MAX_SUSPEND_S))
         if status is ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
             counters.failed += len(messages)
             if again := await self._count_failures(process_queue, messages):
                 process_queue.requeue(again)
-                return self._rest_s(context)
+                return rest_s
         elif status is ConsumeStatus.ROLLBACK and not auto_commit:
             process_queue.rollback()
-            return self._rest_s(context)
+            return rest_s
         else:
             counters.succeeded += len(messages)
             if auto_commit and status is not ConsumeStatus.SUCCESS:
@@ -297,10 +293,6 @@ class OrderlyService(WorkerPool):
                 message.reconsume_times += 1
                 again.append(message)
         return again
-
-    def _rest_s(self, context: OrderlyContext) -> float:
-        wanted = self.config.suspend_queue_s if context.suspend_s is None else context.suspend_s
-        return max(MIN_SUSPEND_S, min(wanted, MAX_SUSPEND_S))
 
     def _resubmit(self, process_queue: ProcessQueue, after_s: float) -> None:
         if self._timers is not None and not process_queue.consuming:

@@ -10,7 +10,8 @@ Source: behaviour.md B.11, ProcessQueue.java.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, repeat
 from math import inf
 from operator import attrgetter, lt
@@ -25,6 +26,7 @@ _offset_of: Final = attrgetter("queue_offset")
 _size_of: Final = attrgetter("store_size")
 
 
+@dataclass(slots=True, eq=False)
 class QueueLock:
     """The broker's lock on a queue, in the owner's clock.
 
@@ -33,17 +35,15 @@ class QueueLock:
         ends: from this time on no message may be handled.
     """
 
-    __slots__ = ("ends", "locked_at")
-
-    def __init__(self, locked_at: float, ends: float) -> None:
-        self.locked_at = locked_at
-        self.ends = ends
+    locked_at: float
+    ends: float
 
 
 #: For queues that need no lock.
 NO_LOCK: Final = QueueLock(0.0, inf)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ProcessQueue:
     """Cached messages by offset, in order; one object for each time the queue is taken.
 
@@ -61,55 +61,26 @@ class ProcessQueue:
         on_removal: called after each removal while set, by a pull loop that waits for room.
     """
 
-    __slots__ = (
-        "_cache",
-        "_order",
-        "_taken",
-        "cached_bytes",
-        "closing",
-        "consuming",
-        "counters",
-        "dropped",
-        "last_consumed_at",
-        "last_offset",
-        "last_pulled_at",
-        "lock",
-        "on_removal",
-        "queue",
-    )
-
-    def __init__(
-        self, queue: MessageQueue, counters: TopicCounters | None = None, now: float = 0.0, lock: QueueLock = NO_LOCK
-    ) -> None:
-        self.queue = queue
-        self.counters = TopicCounters() if counters is None else counters
-        self.dropped = False
-        self.cached_bytes = 0
-        self.last_offset: QueueOffset | None = None
-        self.closing = False
-        self.consuming = False
-        self.lock = lock
-        self.last_pulled_at = now
-        self.last_consumed_at = 0.0
-        self.on_removal: Callable[[], None] | None = None
-        self._cache: dict[QueueOffset, MessageExt] = {}
-        self._taken: dict[QueueOffset, MessageExt] = {}
-        #: Offsets in order, including removed ones until they reach an end.
-        self._order: deque[QueueOffset] = deque()
-
-    def __repr__(self) -> str:
-        dropped = " dropped" if self.dropped else ""
-        return f"<ProcessQueue {self.queue} cached={self.cached_messages} next={self.consumed_offset()}{dropped}>"
+    queue: MessageQueue
+    counters: TopicCounters = field(default_factory=TopicCounters)
+    last_pulled_at: float = 0.0
+    lock: QueueLock = NO_LOCK
+    dropped: bool = False
+    cached_bytes: int = 0
+    last_offset: QueueOffset | None = None
+    closing: bool = False
+    consuming: bool = False
+    last_consumed_at: float = field(default=0.0, init=False)
+    on_removal: Callable[[], None] | None = None
+    _cache: dict[QueueOffset, MessageExt] = field(default_factory=dict)
+    _taken: dict[QueueOffset, MessageExt] = field(default_factory=dict)
+    #: Offsets in order, including removed ones until they reach an end.
+    _order: deque[QueueOffset] = field(default_factory=deque)
 
     @property
     def cached_messages(self) -> int:
         """Messages that are cached or taken."""
         return len(self._cache) + len(self._taken)
-
-    @property
-    def taken_offsets(self) -> Collection[QueueOffset]:
-        """Offsets of these."""
-        return self._taken.keys()
 
     @property
     def first_offset(self) -> QueueOffset | None:
@@ -180,7 +151,8 @@ class ProcessQueue:
             offsets = list(map(_offset_of, messages))
             cache = self._cache
             last = self.last_offset
-            if (last is not None and offsets[0] <= last) or not _ascending(offsets):
+            is_ascending = all(map(lt, offsets, islice(offsets, 1, None)))
+            if (last is not None and offsets[0] <= last) or not is_ascending:
                 self._put_out_of_order(offsets, messages)
             else:
                 cache.update(zip(offsets, messages, strict=True))
@@ -256,7 +228,3 @@ class ProcessQueue:
 
     def _sort(self) -> None:
         self._order = deque(sorted(self._cache))
-
-
-def _ascending(offsets: Sequence[QueueOffset]) -> bool:
-    return all(map(lt, offsets, islice(offsets, 1, None)))

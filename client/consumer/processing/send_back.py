@@ -109,20 +109,29 @@ class SendBack:
         topic = retry_topic(self._group)
         route = await self._instance.routes.topic_route(topic)
         queues = publish_queues(topic, route)
+        properties = decode_properties(message.encoded_properties)  # those stored, without a handler's changes
+        properties.pop(PropertyName.TRANSACTION_PREPARED, None)
+        properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.message_id)
+        delay_level = 0 if failures >= max_failures else _FIRST_RETRY_LEVEL + message.reconsume_times
+        properties |= {
+            PropertyName.RETRY_TOPIC: self._instance.requests.namespace.wrap(message.topic),
+            PropertyName.DELAY_TIME_LEVEL: str(delay_level),
+        }
+        encoded = encode_properties(properties).decode()
         last_error: Exception = NoRouteError(f"topic {topic!r} has no queue that can be written")
         for queue in (RANDOM.sample(queues, len(queues)) * _TRIES)[:_TRIES]:
             try:
-                return await self._send_once(message, queue, failures, max_failures)
+                return await send_copy(
+                    self._instance,
+                    message,
+                    queue,
+                    encoded,
+                    failures=(failures, max_failures),
+                    born_ms=wall_clock_ms(),
+                )
             except REMOTE_ERRORS as exc:
                 last_error = exc
         raise last_error
-
-    async def _send_once(self, message: MessageExt, queue: MessageQueue, failures: int, max_failures: int) -> None:
-        delay_level = 0 if failures >= max_failures else _FIRST_RETRY_LEVEL + message.reconsume_times
-        origin = self._instance.requests.namespace.wrap(message.topic)
-        properties = _copy_properties(message, origin, delay_level).decode()
-        born_ms = wall_clock_ms()
-        await send_copy(self._instance, message, queue, properties, failures=(failures, max_failures), born_ms=born_ms)
 
 
 async def send_copy(
@@ -170,14 +179,8 @@ async def send_copy(
         raise BrokerResponseError.from_response(response.code, response.remark, address)
 
 
-class PassOver:
-    """Logs failed messages in broadcasting.
-
-    Attributes:
-        sent: messages stored again: none.
-    """
-
-    sent: Final = 0
+class PassOver(SendBack):
+    """Logs failed messages in broadcasting."""
 
     async def send(self, message: MessageExt, _delay_level: int) -> bool:
         """Log a message that failed, or whose handler does not return."""
@@ -188,15 +191,3 @@ class PassOver:
     async def send_to_dead_letters(self, message: MessageExt) -> bool:
         """Log a message that an orderly consumer gives up."""
         return await self.send(message, DEAD_LETTER)
-
-
-def _copy_properties(message: MessageExt, origin: str, delay_level: int) -> bytes:
-    """Return the properties of the copy: those stored, without a handler's changes."""
-    properties = decode_properties(message.encoded_properties)
-    properties.pop(PropertyName.TRANSACTION_PREPARED, None)
-    properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.message_id)
-    properties |= {
-        PropertyName.RETRY_TOPIC: origin,
-        PropertyName.DELAY_TIME_LEVEL: str(delay_level),
-    }
-    return encode_properties(properties)

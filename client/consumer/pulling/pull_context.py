@@ -1,26 +1,26 @@
-"""What all pull loops of a consumer share, and the decision whether a queue is pulled now.
+"""What all pull loops of a consumer share, the decision whether a queue is pulled now, and the buffer of polls.
 
 A limit is exceeded above its value: with 1,000 cached messages one more pull is made.  The limit on the span exists
 because one slow message holds back the committed offset, and a crash would redeliver everything after it.
 
-Source: behaviour.md B.9, DefaultMQPushConsumerImpl.pullMessage.
+Source: behaviour.md B.9, DefaultMQPushConsumerImpl.pullMessage; B.15, DefaultLitePullConsumerImpl.java.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import trio
 
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.config import PullConfig
-from triomq.client.consumer.hooks import FilterHook
+from triomq.client.consumer.handlers import FilterHook
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.pulling.progress import Progress
+from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
     BrokerResponseError,
@@ -36,10 +36,6 @@ LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
 
 #: Delay after which a broker that did not know the subscription, and gets a heartbeat now, is asked again.
 _ANNOUNCED_DELAY_S: Final = 0.1
-#: How often a pull that waits for room checks again by itself.
-_RECHECK_S: Final = 1.0
-
-
 _NO_LIMIT: Final = 2**63
 #: Messages of one pull.  Source: pullBatchSize.
 _BATCH_SIZE: Final = 32
@@ -113,42 +109,97 @@ def decide_pull(
     return PullDecision.PULL
 
 
-class Pause(NamedTuple):
-    """What follows a failed pull.
+def pause_after(error: TriomqError, config: PullConfig, complaint_before: str) -> tuple[float, str, int]:
+    """Return the seconds until a failed pull is repeated, a text that stays while the error lasts, and its log level.
 
-    Attributes:
-        delay_s: time until the next pull.
-        complaint: the error, as a text that stays the same while the error lasts.
-        level: of the log.
+    ``complaint_before`` is the text of the previous pull's error, or "".
     """
-
-    delay_s: float
-    complaint: str
-    level: int
-
-
-def pause_after(error: TriomqError, config: PullConfig, complaint_before: str) -> Pause:
-    """Return the pause after a failed pull; ``complaint_before`` is the error of the previous pull, or ""."""
     complaint, delay_s = str(error).partition("\n")[0], config.pull_error_delay_s
     level = logging.INFO if error.is_logged_once else logging.WARNING
     if isinstance(error, SubscriptionNotExistError | SubscriptionNotLatestError):
         if complaint != complaint_before:  # the first time: the heartbeat follows
-            return Pause(min(delay_s, _ANNOUNCED_DELAY_S), complaint, logging.INFO)
+            return min(delay_s, _ANNOUNCED_DELAY_S), complaint, logging.INFO
     elif isinstance(error, BrokerResponseError) and error.code == ResponseCode.FLOW_CONTROL:
         delay_s = config.broker_flow_control_delay_s
     elif isinstance(error, BrokerResponseError) and error.retry_after_s is not None:
         delay_s, complaint = error.retry_after_s, error.remark  # without the time, which differs
-    return Pause(delay_s, complaint, level)
+    return delay_s, complaint, level
 
 
 class ConsumeService(Protocol):
-    """Takes the messages."""
+    """Takes the messages of a kind of consumer."""
+
+    @property
+    def concurrency(self) -> int | None:
+        """How many handlers run at a time; ``None`` without a handler: the user polls."""
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         """Take messages that were put into a process queue."""
 
     def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
         """Count the messages that handlers are processing."""
+
+    async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
+        """Handle one message apart from queues and offsets; return the result and a remark."""
+
+
+#: When there are this many units, those of queues that were given up are removed.
+_MAX_UNCHECKED: Final = 256
+
+
+class PollBuffer:
+    """Messages that a lite pull consumer has pulled and its user has not polled; the pull loops limit them.
+
+    A unit is the messages of one pull.  Units are polled in the order of their arrival.
+    """
+
+    concurrency: Final = None  # no handler
+
+    def __init__(self) -> None:
+        self._units: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
+        self._arrived = trio.Event()
+        self._closed = False
+        self._max_units = _MAX_UNCHECKED
+
+    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
+        """Add messages that were put into a process queue."""
+        self._units.append((process_queue, messages))
+        if len(self._units) > self._max_units:  # else units of lost queues would stay until polled
+            self._units = deque(unit for unit in self._units if not unit[0].dropped)
+            self._max_units = max(_MAX_UNCHECKED, 2 * len(self._units))
+        self._arrived.set()
+
+    async def consume_directly(self, _message: MessageExt, _queue: MessageQueue) -> tuple[ConsumeResult, str]:
+        """Refuse, for lack of a handler."""
+        await trio.lowlevel.checkpoint()
+        return ConsumeResult.CR_THROW_EXCEPTION, "a lite pull consumer has no handler: its user polls"
+
+    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
+        """Return 0: polled messages are the user's responsibility."""
+        return 0
+
+    def take(self) -> list[MessageExt]:
+        """Return the oldest unit, or an empty list; units of queues that were given up are dropped."""
+        while self._units:
+            process_queue, messages = self._units.popleft()
+            if not process_queue.dropped:
+                process_queue.remove_all(messages)
+                process_queue.last_consumed_at = trio.current_time()
+                process_queue.counters.succeeded += len(messages)
+                return messages
+        return []
+
+    async def wait(self) -> None:
+        """Return once there is a unit, or the buffer is closed."""
+        while not (self._units or self._closed):
+            if self._arrived.is_set():
+                self._arrived = trio.Event()
+            await self._arrived.wait()
+
+    def close(self) -> None:
+        """End all waits: no more units will arrive."""
+        self._closed = True
+        self._arrived.set()
 
 
 @dataclass(slots=True)
@@ -158,7 +209,6 @@ class PullContext:
     Attributes:
         requests: how to reach brokers.
         offsets: where progress is kept.
-        progress: what moves it.
         service: where messages go.
         config: settings.
         announce: requests a heartbeat soon, because a broker does not know the subscription.
@@ -174,7 +224,6 @@ class PullContext:
 
     requests: QueueRequests
     offsets: OffsetStore
-    progress: Progress
     service: ConsumeService
     config: PullConfig
     announce: Callable[[], None]
@@ -192,20 +241,10 @@ class PullContext:
     def __post_init__(self) -> None:
         self.share_limits(1)
 
-    async def wait_for_room(self, process_queue: ProcessQueue, is_room: Callable[[], bool]) -> None:
-        """Return when a removal has made room, or after a time: limits may have changed."""
-        room = trio.Event()
-
-        def look() -> None:
-            if is_room():
-                room.set()
-
-        process_queue.on_removal = look
-        try:
-            with trio.move_on_after(_RECHECK_S):
-                await room.wait()
-        finally:
-            process_queue.on_removal = None
+    @property
+    def is_lite(self) -> bool:
+        """Whether the user polls, and only commits move the progress; else the results of handlers do."""
+        return self.service.concurrency is None
 
     def share_limits(self, queues: int) -> None:
         """Divide the limits among this many queues."""

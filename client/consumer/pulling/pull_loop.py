@@ -20,11 +20,11 @@ from typing import Final
 import trio
 
 from triomq.client.cluster.pull import PullRequest, PullResult, PullStatus, complete
-from triomq.client.consumer.hooks import choose
+from triomq.client.consumer.handlers import choose
 from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
 from triomq.client.consumer.pulling.pull_context import PullContext, PullDecision, decide_pull, pause_after, pull_size
 from triomq.client.consumer.statistics import QueueStatistics, TopicCounters
-from triomq.client.consumer.subscription import Subscription
+from triomq.client.consumer.subscription import Subscription, select
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
     REMOTE_ERRORS,
@@ -42,6 +42,9 @@ LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
 _NOT_HELD_S: Final = 0.005
 _NOT_HELD_DELAY_S: Final = 0.05
 _IN_FLIGHT_CHECK_S: Final = 0.05
+_STORE_LIMIT_S: Final = 1.0
+#: How often a pull that waits for room checks again by itself.
+_RECHECK_S: Final = 1.0
 #: How long the broker may hold a pull while others may still store progress of the queue.
 _DOUBTFUL_SUSPEND_S: Final = 1.0
 
@@ -53,7 +56,6 @@ class PullLoop:
         queue: which queue.
         process_queue: its messages; replaced when the queue's offset was corrected or reset.
         next_offset: where the next pull begins.
-        paused: not pulled until :meth:`resume`.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class PullLoop:
     ) -> None:
         self.queue: Final = queue
         self.next_offset = first_offset
-        self.paused = False
+        self._paused = False
         self.process_queue = ProcessQueue(queue, counters, trio.current_time(), lock)
         self._context = context
         self._subscription = subscription
@@ -82,7 +84,9 @@ class PullLoop:
         self._pulls = 0
         self._waiting_for = ""
         self._complaint = ""
-        context.progress.begin(queue, first_offset)
+        if not context.is_lite:
+            context.offsets.update(queue, first_offset, increase_only=False)
+            context.offsets.confirmed(queue, first_offset)
 
     async def run(self) -> None:
         """Pull until cancelled or given up.
@@ -116,18 +120,12 @@ class PullLoop:
 
     def reset(self, queue_offset: QueueOffset) -> None:
         """Continue from another offset, which becomes the group's progress whatever others stored."""
-        self._context.offsets.forget(self.queue)
-        self._context.offsets.update(self.queue, queue_offset, increase_only=False)
+        self._context.offsets.reset(self.queue, queue_offset)
         self.move(queue_offset)
 
-    def pause(self) -> None:
-        """Stop pulling; cached messages stay."""
-        self.paused = True
-        self.pull_anew()
-
-    def resume(self) -> None:
-        """Pull again."""
-        self.paused = False
+    def set_paused(self, *, paused: bool) -> None:
+        """Stop pulling, but keep cached messages, or pull again."""
+        self._paused = paused
         self.pull_anew()
 
     def position(self) -> QueueOffset | None:
@@ -149,13 +147,16 @@ class PullLoop:
         """Stop, but wait for the running handler, whose result counts."""
         self.process_queue.closing = True
         self._scope.cancel()
-        while self._context.service.in_flight(self.process_queue):  # noqa: ASYNC110  # as in _move
+        while self._context.service.in_flight(self.process_queue):  # noqa: ASYNC110  # as in _begin_anew
             await trio.sleep(_IN_FLIGHT_CHECK_S)
         self.give_up()
 
     def update_progress(self) -> None:
-        """Record in memory the offset up to which the queue is consumed."""
-        self._context.progress.update(self.process_queue)
+        """Record in memory the offset up to which handlers have ended; only a user's commits record what is polled."""
+        if self._context.is_lite or self.process_queue.dropped:
+            return
+        if (consumed := self.process_queue.consumed_offset()) is not None:
+            self._context.offsets.update(self.queue, consumed, increase_only=True)
 
     def statistics(self) -> QueueStatistics:
         """Return the present statistics."""
@@ -173,10 +174,6 @@ class PullLoop:
             last_pull_age_s=trio.current_time() - process_queue.last_pulled_at,
             waiting_for=self._waiting_for,
         )
-
-    def is_stalled(self, limit_s: float) -> bool:
-        """Whether the loop has made no progress for this long, so that it must be replaced."""
-        return trio.current_time() - self.process_queue.last_pulled_at > limit_s
 
     async def _pull_until_moved(self) -> None:
         while not self.process_queue.dropped:
@@ -199,20 +196,25 @@ class PullLoop:
 
     async def _accept(self, result: PullResult, took_s: float) -> None:
         self._complain("")
-        self._waiting_for = ""
         if result.status is PullStatus.OFFSET_ILLEGAL:
             if self._is_reset(result):
                 return
             corrected = self._correct(result)
-            if corrected is not None and self._context.progress.keeps_cached(corrected, self.next_offset):
-                self.next_offset = corrected
-            elif corrected is not None:
-                self.move(corrected)
-                return
+            if corrected is not None:
+                if not (self._context.is_lite and corrected > self.next_offset):
+                    self.move(corrected)
+                    return
+                self.next_offset = corrected  # cached messages stay; handlers would record progress before it
         elif result.status is PullStatus.FOUND:
             self._take(result, took_s)
         else:
-            await self._take_nothing(result, took_s)
+            is_held = result.next_begin_offset != self.next_offset or took_s >= _NOT_HELD_S
+            self.next_offset = result.next_begin_offset
+            if not (self._lost_progress is not None or self._context.is_lite or self.process_queue.cached_messages):
+                # no message before it waits: the lag falls although nothing matches
+                self._context.offsets.update(self.queue, self.next_offset, increase_only=True)
+            if not is_held:
+                await trio.sleep(_NOT_HELD_DELAY_S)
         if self._context.config.pull_interval_s:
             await trio.sleep(self._context.config.pull_interval_s)
 
@@ -230,17 +232,28 @@ class PullLoop:
 
     def _decide(self) -> PullDecision:
         context = self._context
-        return decide_pull(self.process_queue, context.limits, suspended=context.suspended, paused=self.paused)
+        return decide_pull(self.process_queue, context.limits, suspended=context.suspended, paused=self._paused)
 
     async def _wait_for_room(self, decision: PullDecision) -> None:
+        """Return when a removal has made room, or after a time: limits may have changed."""
         self._waiting_for = decision.value
-        await self._context.wait_for_room(self.process_queue, lambda: self._decide() is not decision)
+        room = trio.Event()
+
+        def look() -> None:
+            if self._decide() is not decision:
+                room.set()
+
+        self.process_queue.on_removal = look
+        try:
+            with trio.move_on_after(_RECHECK_S):
+                await room.wait()
+        finally:
+            self.process_queue.on_removal = None
 
     async def _pull(self) -> tuple[PullResult, float]:
         context, config = self._context, self._context.config
         self.update_progress()
         consumed = context.offsets.for_pull(self.queue)
-        is_lite = context.progress.is_lite
         is_doubtful = context.offsets.is_doubtful(self.queue)
         started = trio.current_time()
         self._pulls += 1
@@ -249,12 +262,12 @@ class PullLoop:
             self.next_offset,
             size,
             sub_version=self._subscription.pull_version,
-            message_filter=self._subscription.message_filter if is_lite else None,
+            message_filter=self._subscription.message_filter if context.is_lite else None,
             commit_offset=consumed,
             suspend_s=min(config.suspend_s, _DOUBTFUL_SUSPEND_S) if is_doubtful else config.suspend_s,
             timeout_s=config.pull_timeout_s,
             broker_id=self._broker_id,
-            is_lite=is_lite,
+            is_lite=context.is_lite,
             max_bytes=size_bytes,
         )
         result = await context.requests.pull(self.queue, pull)
@@ -273,7 +286,7 @@ class PullLoop:
             LOGGER.warning("broker went back queue=%s asked=%d next=%d", self.queue, asked, following)
         self.next_offset = result.next_begin_offset
         counters, pulled = self._counters, result.messages
-        messages = choose(self._context.filters, self.queue, self._subscription.select(pulled))
+        messages = choose(self._context.filters, self.queue, select(self._subscription.message_filter, pulled))
         counters.pulls += 1
         counters.pulled += len(pulled)
         counters.pulling_s += took_s
@@ -282,14 +295,6 @@ class PullLoop:
         if messages:
             self.process_queue.put(messages)
             self._context.service.submit(self.process_queue, messages)
-
-    async def _take_nothing(self, result: PullResult, took_s: float) -> None:
-        progress = result.next_begin_offset != self.next_offset
-        self.next_offset = result.next_begin_offset
-        if self._lost_progress is None:
-            self._context.progress.skip(self.process_queue, self.next_offset)
-        if not progress and took_s < _NOT_HELD_S:
-            await trio.sleep(_NOT_HELD_DELAY_S)
 
     def _is_reset(self, result: PullResult) -> bool:
         """Move if the requested offset is valid and the broker returns another one: the group was reset.
@@ -346,54 +351,49 @@ class PullLoop:
             self.next_offset = progress
             return False
         LOGGER.warning("queue was created again queue=%s offset_before=%d", self.queue, progress)
-        self._context.offsets.forget(self.queue)  # so that 0 is stored, whatever the broker has
-        self._context.offsets.update(self.queue, QueueOffset(0), increase_only=False)
+        self._context.offsets.reset(self.queue, QueueOffset(0))
         return True
 
     async def _leave_topic(self) -> None:
         """Forget messages and progress of a deleted topic; one of its name will be another, and begins at 0."""
-        if self._is_topic_gone:
-            return
         self.process_queue.dropped = True
         self._is_topic_gone, self._lost_progress = True, self.next_offset
         self._context.gone_topics.add(self.queue.topic)
-        self._context.offsets.forget(self.queue)
-        self._context.offsets.update(self.queue, QueueOffset(0), increase_only=False)
-        await self._wait_for_handlers()
-        self._begin_anew(QueueOffset(0))
+        self._context.offsets.reset(self.queue, QueueOffset(0))
+        await self._begin_anew(QueueOffset(0))
 
-    async def _wait_for_handlers(self) -> None:
+    async def _begin_anew(self, queue_offset: QueueOffset) -> None:
+        """Wait for running handlers, and continue at an offset with an empty process queue."""
         with trio.move_on_after(self._context.config.offset_illegal_delay_s):
-            while self._context.service.in_flight(self.process_queue):  # noqa: ASYNC110  # rare; no event for workers
+            while self._context.service.in_flight(self.process_queue):  # noqa: ASYNC110  # rare
                 await trio.sleep(_IN_FLIGHT_CHECK_S)
-
-    def _begin_anew(self, queue_offset: QueueOffset) -> None:
-        """Continue at an offset with an empty process queue."""
         self.next_offset = queue_offset
         self.process_queue = ProcessQueue(self.queue, self._counters, trio.current_time(), self.process_queue.lock)
 
     async def _move(self, queue_offset: QueueOffset) -> None:
-        """Move: wait for running handlers, store the offset, start with an empty process queue."""
-        await self._wait_for_handlers()
-        await self._context.progress.move(self.queue, queue_offset)
-        LOGGER.info("offset moved queue=%s from=%d to=%d", self.queue, self.next_offset, queue_offset)
+        """Continue at an offset that becomes the group's progress, unless the user commits."""
+        before = self.next_offset
+        await self._begin_anew(queue_offset)
+        if not self._context.is_lite:
+            self._context.offsets.update(self.queue, queue_offset, increase_only=False)
+            with trio.move_on_after(_STORE_LIMIT_S):
+                await self._context.offsets.persist_now([self.queue])
+        LOGGER.info("offset moved queue=%s from=%d to=%d", self.queue, before, queue_offset)
         self._lost_progress, self._is_topic_gone = None, False
-        self._begin_anew(queue_offset)
 
     async def _wait_after(self, error: TriomqError) -> None:
-        pause = pause_after(error, self._context.config, self._complaint)
+        delay_s, complaint, level = pause_after(error, self._context.config, self._complaint)
         if isinstance(error, SubscriptionNotExistError | SubscriptionNotLatestError):
             self._context.announce()
-        self._complain(pause.complaint, pause.level)
-        self._waiting_for = pause.complaint
+        self._complain(complaint, level)
         if isinstance(error, TopicNotExistError):
             if self._broker_id:  # a slave may not have the topic yet
                 self._broker_id = 0
-            else:
+            elif not self._is_topic_gone:
                 await self._leave_topic()
-        await trio.sleep(pause.delay_s)
+        await trio.sleep(delay_s)
 
     def _complain(self, complaint: str, level: int = logging.WARNING) -> None:
-        before, self._complaint = self._complaint, complaint
+        before, self._complaint, self._waiting_for = self._complaint, complaint, complaint
         if complaint or before:
             self._context.complain(self.queue, before, complaint, level)

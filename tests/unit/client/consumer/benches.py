@@ -19,12 +19,12 @@ from triomq.client.consumer.offsets import local_offsets
 from triomq.client.consumer.offsets.local_offsets import OffsetsFile
 from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
+from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.record.message import MessageExt
@@ -123,6 +123,8 @@ class Machine:
 class Service:
     """Keeps submitted messages; tests consume them."""
 
+    concurrency = 1
+
     def __init__(self) -> None:
         self.got: list[tuple[ProcessQueue, MessageExt]] = []
         self.busy = 0
@@ -132,6 +134,9 @@ class Service:
 
     def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
         return self.busy
+
+    async def consume_directly(self, message: MessageExt, queue: MessageQueue) -> tuple[ConsumeResult, str]:
+        raise NotImplementedError
 
     def consume(self, count: int = 2**31) -> None:
         for process_queue, message in self.got[:count]:
@@ -160,7 +165,7 @@ class Bench:
         config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
         requests = QueueRequests(self.instance, "G")
         offsets = RemoteOffsetStore(requests)
-        self.context = PullContext(requests, offsets, HandlerProgress(offsets), self.service, config, self._announce)
+        self.context = PullContext(requests, offsets, self.service, config, self._announce)
         subscription = Subscriptions("G", {"T": expression}, lambda: 77)[topic]
         self.loop = PullLoop(self.context, subscription, self.queue, QueueOffset(first_offset), TopicCounters())
         async with trio.open_nursery() as nursery:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -12,6 +12,7 @@ from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus, Orderly
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
 from triomq.client.consumer.processing.orderly import OrderlyService
 from triomq.client.consumer.processing.process_queue import ProcessQueue
+from triomq.client.consumer.processing.send_back import SendBack
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -67,7 +68,7 @@ class OrderlyBench:
     ) -> None:
         self.sender = DeadLetters()
         config = ConsumerConfig(**{"batch_max_size": 1, **settings})  # type: ignore[arg-type]  # the class checks
-        self.service = OrderlyService(Handler.of(on_message, on_messages), self.sender, config)
+        self.service = OrderlyService(Handler.of(on_message, on_messages), cast("SendBack", self.sender), config)
         self.queue = ProcessQueue(QUEUE)
 
     def pull(self, *offsets: int, queue: ProcessQueue | None = None) -> None:

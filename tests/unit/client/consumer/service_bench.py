@@ -2,14 +2,16 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import trio
 
 from tests.unit.client.consumer.fake_cluster import make_message
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.handlers import Handler, OnMessage, OnMessages
+from triomq.client.consumer.processing.concurrently import ConcurrentService
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.processing.workers import concurrent_service
+from triomq.client.consumer.processing.send_back import SendBack
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -40,7 +42,9 @@ class Bench:
     ) -> None:
         self.sender = Sender()
         config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
-        self.service = concurrent_service(Handler.of(on_message, on_messages, "G"), self.sender, config)
+        self.service = ConcurrentService(
+            Handler.of(on_message, on_messages, "G"), cast("SendBack", self.sender), config
+        )
         self.queue = ProcessQueue(QUEUE)
 
     def pull(self, *offsets: int) -> None:

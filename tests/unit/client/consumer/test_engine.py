@@ -15,7 +15,7 @@ from triomq.client.consumer.assignment.strategies import allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
 from triomq.client.consumer.engine import END_LIMIT_S, Engine, Plan, open_group
 from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
-from triomq.client.consumer.pulling.progress import PollBuffer, Progress
+from triomq.client.consumer.pulling.pull_context import PollBuffer
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.bodies.client import (
@@ -41,7 +41,7 @@ class LiteEngine(Engine):
         plan = Plan("G", subscriptions, start, MessageModel.CLUSTERING, allocate_averagely, LitePullConfig())
         self.offsets = RemoteOffsetStore(QueueRequests(instance, "G"))
         self.buffer = PollBuffer()
-        super().__init__(instance, plan, self.offsets, self.buffer, Progress())
+        super().__init__(instance, plan, self.offsets, self.buffer)
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:

@@ -9,10 +9,17 @@ from trio.testing import MockClock
 from tests.unit.client.consumer.benches import QUEUE, Inbox, consumer
 from tests.unit.client.consumer.fake_cluster import FakeCluster, make_message, offsets_of
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.consumer import hooks
+from triomq.client.consumer import handlers
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus
-from triomq.client.consumer.handlers import Handler, is_success, orderly_status
-from triomq.client.consumer.hooks import ConsumeHook, ConsumeReturnType, HookContext, choose, with_hooks
+from triomq.client.consumer.handlers import (
+    ConsumeHook,
+    ConsumeReturnType,
+    Handler,
+    HookContext,
+    choose,
+    is_success,
+    orderly_status,
+)
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
@@ -56,14 +63,14 @@ class Notes(ConsumeHook):
 )
 async def test_hooks_receive_outcome_of_handler(result: object, orderly: bool, expected: ConsumeReturnType) -> None:
     notes = Notes()
-    plain = with_hooks(Handler(lambda _message: result, False, False), [notes], "G", 900, orderly=orderly)
+    plain = Handler(lambda _message: result, False, False, "G").with_hooks([notes], 900, orderly=orderly)
     assert plain.function(make_message(4)) is result
 
     async def asynchronous(_messages: list[MessageExt], _context: object) -> object:
         await trio.lowlevel.checkpoint()
         return result
 
-    batch = with_hooks(Handler(asynchronous, True, True), [notes], "G", 900, orderly=orderly)
+    batch = Handler(asynchronous, True, True, "G").with_hooks([notes], 900, orderly=orderly)
     assert await batch.function([make_message(5), make_message(6)], None) is result
     assert notes.before_calls == [("G", [4]), ("G", [5, 6])]
     assert notes.ended == [expected, expected]
@@ -83,9 +90,9 @@ async def test_handler_error_reaches_consumer_after_hooks() -> None:
         raise error
 
     with pytest.raises(ValueError, match="bad"):
-        with_hooks(Handler(fail, False, False), [notes], "G", 900, orderly=False).function(make_message(0))
+        Handler(fail, False, False, "G").with_hooks([notes], 900, orderly=False).function(make_message(0))
     with pytest.raises(ValueError, match="bad"):
-        await with_hooks(Handler(fail_later, False, True), [notes], "G", 900, orderly=False).function(make_message(0))
+        await Handler(fail_later, False, True, "G").with_hooks([notes], 900, orderly=False).function(make_message(0))
     assert notes.ended == [ConsumeReturnType.EXCEPTION] * 2
     assert notes.last is not None
     assert notes.last.error is error
@@ -94,8 +101,8 @@ async def test_handler_error_reaches_consumer_after_hooks() -> None:
 def test_slow_success_is_reported_but_stays_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
     notes = Notes()
     times = iter([100.0, 1_000.0])
-    monkeypatch.setattr(hooks, "perf_counter", lambda: next(times))
-    handler = with_hooks(Handler(lambda _message: None, False, False), [notes], "G", 900, orderly=False)
+    monkeypatch.setattr(handlers, "perf_counter", lambda: next(times))
+    handler = Handler(lambda _message: None, False, False, "G").with_hooks([notes], 900, orderly=False)
     assert handler.function(make_message(0)) is None
     assert notes.last is not None
     assert (notes.ended, notes.last.took_s) == ([ConsumeReturnType.TIME_OUT], 900)
@@ -107,7 +114,7 @@ async def test_a_cancelled_handler_has_no_after(autojump_clock: MockClock) -> No
     async def sleep(_message: MessageExt) -> None:
         await trio.sleep_forever()
 
-    handler = with_hooks(Handler(sleep, False, True), [notes], "G", 900, orderly=False)
+    handler = Handler(sleep, False, True, "G").with_hooks([notes], 900, orderly=False)
     with trio.move_on_after(1):
         await handler.function(make_message(0))
     assert (len(notes.before_calls), notes.ended) == (1, [])
@@ -115,7 +122,7 @@ async def test_a_cancelled_handler_has_no_after(autojump_clock: MockClock) -> No
 
 def test_without_hooks_the_handler_is_the_users_own() -> None:
     handler = Handler(print, False, False)
-    assert with_hooks(handler, (), "G", 900, orderly=False) is handler
+    assert handler.with_hooks((), 900, orderly=False) is handler
 
 
 @pytest.mark.parametrize("orderly", [False, True])

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.unit.client.consumer.fake_cluster import make_message
-from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.subscription import Subscriptions, select
 from triomq.protocol.errors import ConfigError, IllegalNameError, SubscriptionParseError
 from triomq.protocol.filters.filter_types import EVERYTHING, filter_of
 
@@ -33,7 +33,7 @@ def test_selection_compares_tags_not_hashes() -> None:
     """C.2 scenario 27."""
     table = subscriptions(T="Aa")
     wanted, same_hash, none = make_message(0, TAGS="Aa"), make_message(1, TAGS="BB"), make_message(2)
-    assert table["T"].select([wanted, same_hash, none]) == [wanted]
+    assert select(table["T"].message_filter, [wanted, same_hash, none]) == [wanted]
 
 
 def test_impossible_subscriptions_are_refused() -> None:

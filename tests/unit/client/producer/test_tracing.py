@@ -10,8 +10,7 @@ from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.fake_broker import FakeBroker
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import ConsumeStatus
-from triomq.client.consumer.handlers import Handler
-from triomq.client.consumer.hooks import ConsumeObserver, with_hooks
+from triomq.client.consumer.handlers import ConsumeObserver, Handler
 from triomq.client.producer import tracing
 from triomq.client.producer.producer import Producer
 from triomq.client.producer.tracing import Tracer, trace_topic
@@ -125,8 +124,10 @@ async def test_cancelled_send_keeps_its_record(broker: FakeBroker, tracer: Trace
 
 async def test_calls_of_a_handler_are_recorded(tracer: Tracer) -> None:
     observer = ConsumeObserver(tracer, None, MessageModel.CLUSTERING)
-    handler = Handler(lambda _messages, _context: ConsumeStatus.RECONSUME_LATER, takes_batch=True, is_async=False)
-    traced = with_hooks(handler, observer.join(()), "G", 900, orderly=False)
+    handler = Handler(
+        lambda _messages, _context: ConsumeStatus.RECONSUME_LATER, takes_batch=True, is_async=False, group="G"
+    )
+    traced = handler.with_hooks(observer.join(()), 900, orderly=False)
     messages = [make_message(1, UNIQ_KEY="A", KEYS="k"), make_message(2, UNIQ_KEY="B", TRACE_ON="false")]
     traced.function(messages, None)
     begun, ended = tracer.waiting

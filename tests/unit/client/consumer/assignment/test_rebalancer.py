@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.benches import Inbox, consumer
+from tests.unit.client.consumer.benches import Inbox, Service, consumer
 from tests.unit.client.consumer.fake_cluster import ADDRESS, FakeCluster, FakeInstance, as_instance, make_message
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
@@ -17,24 +17,14 @@ from triomq.client.consumer.config import ConsumerConfig, LitePullConfig, StartP
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.offsets.offset_store import RETURN_S, RemoteOffsetStore
-from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.pulling.progress import HandlerProgress
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.bodies.client import ConsumerIdList
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.message import MessageExt
 from triomq.protocol.wire.command import RemotingCommand
 
 GROUP = "G"
-
-
-class Service:
-    def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None: ...
-
-    def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
-        return 0
 
 
 class Member:
@@ -55,9 +45,7 @@ class Member:
         config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
         requests = QueueRequests(self.instance, GROUP)
         self.offsets = RemoteOffsetStore(requests)
-        self.context = PullContext(
-            requests, self.offsets, HandlerProgress(self.offsets), Service(), config, self._announce
-        )
+        self.context = PullContext(requests, self.offsets, Service(), config, self._announce)
         first_offsets = FirstOffsets(requests, self.offsets, StartPolicy.parse(start), self.subscriptions.retry_topic)
         self.rebalancer = Rebalancer(self.instance, self.context, self.subscriptions, first_offsets, strategy)
 

@@ -2,7 +2,6 @@ import pytest
 
 from triomq.client.consumer.assignment.strategies import (
     AllocateStrategy,
-    Assignment,
     Membership,
     allocate,
     allocate_averagely,
@@ -11,7 +10,6 @@ from triomq.client.consumer.assignment.strategies import (
     allocate_by_machine_room,
     allocate_consistent_hash,
     allocate_nearby,
-    plan,
 )
 from triomq.client.consumer.offsets.offset_store import RETURN_S
 from triomq.protocol.message_queue import MessageQueue
@@ -127,13 +125,6 @@ def test_a_client_that_is_no_member_gets_nothing() -> None:
 
 def test_member_listed_twice_counts_once() -> None:
     assert len(allocate(allocate_averagely, queues(6), ["a", "a", "b"], "a")) == 3
-
-
-def test_plan_lists_queues_to_start_and_stop() -> None:
-    first, second, third = queues(3)
-    assert plan(frozenset((first, second)), frozenset((second, third))) == Assignment(
-        frozenset((first,)), frozenset((third,))
-    )
 
 
 BOTH = ("a", "b")

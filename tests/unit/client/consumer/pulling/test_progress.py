@@ -6,7 +6,7 @@ from trio.testing import wait_all_tasks_blocked
 from tests.unit.client.consumer.benches import QUEUE
 from tests.unit.client.consumer.fake_cluster import make_message, offsets_of
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.pulling.progress import PollBuffer
+from triomq.client.consumer.pulling.pull_context import PollBuffer
 
 
 def put(buffer: PollBuffer, process_queue: ProcessQueue, *offsets: int) -> None:
