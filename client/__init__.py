@@ -45,13 +45,13 @@ from triomq.client.consumer.lite_pull import LitePullConsumer as LitePullConsume
 from triomq.client.consumer.pull import PullConsumer as PullConsumer
 from triomq.client.consumer.push import PushConsumer as PushConsumer
 from triomq.client.producer.config import ProducerConfig as ProducerConfig
+from triomq.client.producer.config import SendResult as SendResult
+from triomq.client.producer.config import SendStatus as SendStatus
 from triomq.client.producer.producer import Producer as Producer
 from triomq.client.producer.producer import QueueSelector as QueueSelector
 from triomq.client.producer.producer import select_by_hash as select_by_hash
 from triomq.client.producer.producer import select_by_random as select_by_random
 from triomq.client.producer.reply import Responder as Responder
-from triomq.client.producer.send_result import SendResult as SendResult
-from triomq.client.producer.send_result import SendStatus as SendStatus
 from triomq.client.producer.transaction import Transaction as Transaction
 from triomq.client.producer.transaction import TransactionProducer as TransactionProducer
 from triomq.client.producer.transaction import TransactionState as TransactionState

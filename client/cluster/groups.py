@@ -14,6 +14,7 @@ from triomq.client.cluster.requests import Requests
 from triomq.client.cluster.route import MASTER_ID, BrokerTable
 from triomq.client.connection.broker_requests import ConsumerCallbacks, TransactionChecker
 from triomq.client.connection.pool import ConnectionObserver
+from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import HeartbeatData, ProducerData
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerResponseError, ClientError
@@ -195,9 +196,11 @@ class Groups(ConnectionObserver):
         try:
             version = await self._requests.heartbeat(address, body)
         except (ClientError, BrokerResponseError) as exc:
-            if is_logged:
-                self._failed(address, exc)
-            is_answered = isinstance(exc, BrokerResponseError)
+            is_answered, is_repeated = isinstance(exc, BrokerResponseError), address in self._unreached
+            if is_logged:  # a refusal, or the second failure in a row; a single one does no harm
+                self._unreached.add(address)
+                if is_answered or (is_repeated and not (self.consumers and exc.is_logged_once)):
+                    self._heartbeats_log.occurred(address, exc, key=address)
             if is_answered:
                 self._connections_log.ended(address, key=address)
             return is_answered
@@ -211,24 +214,16 @@ class Groups(ConnectionObserver):
         finally:
             self._beating[address] -= 1
 
-    def _failed(self, address: str, error: ClientError | BrokerResponseError) -> None:
-        """Log a refusal, or the second failure in a row; a single one does no harm."""
-        is_repeated = address in self._unreached
-        self._unreached.add(address)
-        if isinstance(error, BrokerResponseError) or (is_repeated and not (self.consumers and error.is_logged_once)):
-            self._heartbeats_log.occurred(address, error, key=address)
-
     async def _leave(self, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Unregister where there is a connection: other brokers have dropped this client already."""
         header = UnregisterClientRequestHeader(self._client_id, producer_group, consumer_group)
         connected = self._requests.check_open().addresses()
-        with trio.move_on_after(LEAVE_S, shield=True):
-            async with trio.open_nursery() as nursery:
-                for address in self._brokers.addresses().keys() & connected:
-                    nursery.start_soon(self._leave_one, address, header)
 
-    async def _leave_one(self, address: str, header: UnregisterClientRequestHeader) -> None:
-        try:
-            await self._requests.invoke(address, self._requests.command(RequestCode.UNREGISTER_CLIENT, header))
-        except ClientError as exc:
-            LOGGER.info("unregister failed broker=%s error=%s", address, exc)
+        async def leave(address: str) -> None:
+            try:
+                await self._requests.invoke(address, self._requests.command(RequestCode.UNREGISTER_CLIENT, header))
+            except ClientError as exc:
+                LOGGER.info("unregister failed broker=%s error=%s", address, exc)
+
+        with trio.move_on_after(LEAVE_S, shield=True):
+            await in_parallel(leave, self._brokers.addresses().keys() & connected)

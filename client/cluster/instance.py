@@ -16,7 +16,7 @@ from triomq.client.cluster.requests import NameServers, Requests
 from triomq.client.cluster.route import MASTER_ID, BrokerTable
 from triomq.client.cluster.routes import Routes
 from triomq.client.config import ClientConfig, parse_namesrv
-from triomq.client.connection.broker_requests import Replies, RequestServer
+from triomq.client.connection.broker_requests import PendingReply, RequestServer
 from triomq.client.environment import RANDOM
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.protocol.bodies.client import HeartbeatData
@@ -41,7 +41,7 @@ class ClientInstance(OpenOnce):
         brokers: addresses of the brokers in the known routes.
         requests: sends requests to brokers and name servers.
         groups: the registered producers and consumers, and their heartbeats.
-        replies: requests that wait for replies of consumers.
+        replies: requests that wait for replies of consumers, by correlation id.
         routes: the routes of topics.
         telemetry: makes spans and metrics; ``None``: ``config.open_telemetry`` is off, or this is not entered.
     """
@@ -59,7 +59,7 @@ class ClientInstance(OpenOnce):
         self.brokers = BrokerTable()
         self.requests = Requests(self.config, NameServers(parse_namesrv(namesrv)), self.brokers)
         self.groups = Groups(self.requests, self.brokers)
-        self.replies = Replies()
+        self.replies: dict[str, PendingReply] = {}
         self.routes = Routes(self.requests, self.brokers, self.groups)
         self.telemetry: Telemetry | None = None
 

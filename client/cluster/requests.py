@@ -6,7 +6,7 @@ Source: wire.md 1.4 and 11, behaviour.md B.1.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
 from typing import Final
@@ -45,40 +45,11 @@ _NO_NAME_SERVER: Final = " (is it a name server of RocketMQ?)"
 
 
 class NameServers:
-    """The given name servers and the one in use."""
+    """The given name servers, and the address of the one in use."""
 
     def __init__(self, addresses: tuple[str, ...]) -> None:
         self.addresses = addresses
-        self._current = 0
-
-    @property
-    def current(self) -> str:
-        """The address in use."""
-        return self.addresses[self._current]
-
-    async def request(
-        self, command: RemotingCommand, invoke: Callable[[str, RemotingCommand], Awaitable[RemotingCommand]]
-    ) -> RemotingCommand:
-        """Ask the name server in use; if it fails, all others in turn.
-
-        Raises:
-            NameServerError: none answered; the text names each with its reason.
-        """
-        reasons: list[str] = []
-        for _ in self.addresses:
-            asked = self._current
-            address = self.addresses[asked]
-            try:
-                return await invoke(address, command)
-            except ClientClosedError:
-                raise
-            except ClientError as exc:
-                reasons.append(f"{exc}{'' if isinstance(exc, ConnectError) else _NO_NAME_SERVER}")
-                if asked == self._current:  # else another task has moved on already
-                    self._current = (asked + 1) % len(self.addresses)
-                    if len(reasons) < len(self.addresses):  # else the error below says it
-                        LOGGER.warning("name server failed address=%s next=%s error=%s", address, self.current, exc)
-        raise NameServerError(f"no name server answered: {'; '.join(reasons)}")
+        self.current = addresses[0]
 
 
 class Requests:
@@ -229,12 +200,26 @@ class Requests:
         return [answer for answer in await in_parallel(ask, addresses) if answer is not None]
 
     async def invoke_namesrv(self, command: RemotingCommand) -> RemotingCommand:
-        """Ask the name server in use; if it fails, the others.
+        """Ask the name server in use; if it fails, all others in turn.
 
         Raises:
-            NameServerError: none answered.
+            NameServerError: none answered; the text names each with its reason.
         """
-        return await self.name_servers.request(command, self.invoke)
+        servers, reasons = self.name_servers, list[str]()
+        for _ in servers.addresses:
+            asked = servers.current
+            try:
+                return await self.invoke(asked, command)
+            except ClientClosedError:
+                raise
+            except ClientError as exc:
+                reasons.append(f"{exc}{'' if isinstance(exc, ConnectError) else _NO_NAME_SERVER}")
+                if asked == servers.current:  # else another task has moved on already
+                    following = servers.addresses.index(asked) + 1
+                    servers.current = servers.addresses[following % len(servers.addresses)]
+                    if len(reasons) < len(servers.addresses):  # else the error below says it
+                        LOGGER.warning("name server failed address=%s next=%s error=%s", asked, servers.current, exc)
+        raise NameServerError(f"no name server answered: {'; '.join(reasons)}")
 
     async def ask_namesrv(self, code: int) -> RemotingCommand:
         """Like :meth:`invoke_namesrv`, for a request without arguments whose only good answer is SUCCESS.
@@ -253,7 +238,7 @@ class Requests:
             RequestTimeoutError: the write buffer stayed full.
         """
         deadline = trio.current_time() + self.config.api_timeout_s
-        connection = self.check_open().get(address) or await self.connections.connect(address, deadline)
+        connection = await self.check_open().connect(address, deadline)
         command.flag |= _ONEWAY
         await connection.send(self._encode(command, connection), deadline)
 
@@ -266,7 +251,7 @@ class Requests:
         """
         wanted = self.config.header_format
         deadline = trio.current_time() + self.config.api_timeout_s
-        connection = self.check_open().get(address) or await self.connections.connect(address, deadline)
+        connection = await self.check_open().connect(address, deadline)
         command = self.command(RequestCode.HEART_BEAT, body=body)
         command.ext_fields = offer(wanted)
         frame = self._encode(command, connection)

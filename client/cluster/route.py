@@ -3,12 +3,13 @@
 Source: behaviour.md B.2 (route update, finding a broker), wire.md 9.4.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Final
 
 from triomq.client.config import join_address, split_address
-from triomq.protocol.bodies.route import ClusterInfo, QueueData, TopicRouteData
+from triomq.protocol.bodies.route import ClusterInfo, TopicRouteData
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import ConfigError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
@@ -72,7 +73,8 @@ def publish_queues(topic: str, route: TopicRouteData) -> Queues:
     An order topic has exactly the queues that its configuration lists, also while a broker is away.
     """
     if route.order_topic_conf:
-        return _order_queues(topic, route.order_topic_conf)
+        counts = _order_counts(route.order_topic_conf)
+        return tuple(MessageQueue(topic, name, queue_id) for name, count in counts for queue_id in range(count))
     masters = masters_of_route(route)
     return tuple(
         sorted(
@@ -96,14 +98,6 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> Queues:
     )
 
 
-def _order_queues(topic: str, configuration: str) -> Queues:
-    return tuple(
-        MessageQueue(topic, broker_name, queue_id)
-        for broker_name, count in _order_counts(configuration)
-        for queue_id in range(count)
-    )
-
-
 def _order_counts(configuration: str) -> Iterator[tuple[str, int]]:
     """Read ``broker-a:4;broker-b:4``; parts that cannot be read have no queues."""
     for part in configuration.split(";"):
@@ -114,16 +108,10 @@ def _order_counts(configuration: str) -> Iterator[tuple[str, int]]:
 
 def default_route(template: TopicRouteData) -> TopicRouteData:
     """Return the route that a topic will have once the first send created it from the default topic's."""
-    queue_datas = [
-        QueueData(
-            broker_name=data.broker_name,
-            read_queue_nums=min(DEFAULT_TOPIC_QUEUES, data.read_queue_nums),
-            write_queue_nums=min(DEFAULT_TOPIC_QUEUES, data.read_queue_nums),
-            perm=data.perm,
-            topic_sys_flag=data.topic_sys_flag,
-        )
-        for data in template.queue_datas
-    ]
+    queue_datas = []
+    for data in template.queue_datas:
+        number = min(DEFAULT_TOPIC_QUEUES, data.read_queue_nums)
+        queue_datas.append(replace(data, read_queue_nums=number, write_queue_nums=number))
     return TopicRouteData(queue_datas=queue_datas, broker_datas=template.broker_datas)
 
 
@@ -173,14 +161,6 @@ def dialled_address(advertised: str, name_server: str) -> str:
         return advertised
 
 
-def explain_no_broker(topic: str, asked: Sequence[str]) -> str:
-    """Return the error text if no broker is registered: whether the topic exists is unknown then."""
-    return (
-        f"topic {topic!r} has no route: no broker is registered (name server asked: {', '.join(asked)}); "
-        "is the broker running, and is this its name server?"
-    )
-
-
 def similar_names(kind: str, wanted: str, names: Sequence[str]) -> str:
     """Return the names that resemble a wanted one, or all if they are few; ``kind`` is "topic" or "group"."""
     similar = get_close_matches(wanted, names[:_MAX_COMPARED], n=3, cutoff=0.6)
@@ -220,9 +200,5 @@ def _sorted_form(route: TopicRouteData) -> tuple[object, ...]:
     queues = sorted(
         (data.broker_name, data.read_queue_nums, data.write_queue_nums, data.perm) for data in route.queue_datas
     )
-    brokers = sorted((data.broker_name, _items(data.broker_addrs)) for data in route.broker_datas)
+    brokers = sorted((data.broker_name, sorted(data.broker_addrs.items())) for data in route.broker_datas)
     return queues, brokers, route.order_topic_conf
-
-
-def _items(addresses: Mapping[int, str]) -> list[tuple[int, str]]:
-    return sorted(addresses.items())

@@ -15,7 +15,6 @@ from triomq.client.cluster.route import (
     BrokerTable,
     Queues,
     default_route,
-    explain_no_broker,
     explain_no_route,
     publish_queues,
     read_route,
@@ -77,9 +76,8 @@ class Routes:
         self._published: set[str] = set()
         self._sought: set[str] = set()  # addresses of brokers that consumers cannot reach
         self._refreshed: dict[str, float] = {}  # when a failure last asked for the route
-        self._watched: dict[
-            str, tuple[frozenset[str], float]
-        ] = {}  # names of the brokers expected to return, and until when
+        # By topic: names of the brokers expected to return, and until when.
+        self._watched: dict[str, tuple[frozenset[str], float]] = {}
         self._log = EventLog(
             LOGGER, "routes not updated topics=%d error=%s", logging.WARNING, recovery="routes are updated again"
         )
@@ -212,7 +210,10 @@ class Routes:
             topics = await self.topics()
             auto_create = await self.find(AUTO_CREATE_TOPIC) is not None
             if not (await self.cluster()).broker_addr_table:
-                return NoBrokerError(explain_no_broker(topic, asked))
+                return NoBrokerError(
+                    f"topic {topic!r} has no route: no broker is registered (name server asked: {', '.join(asked)}); "
+                    "is the broker running, and is this its name server?"
+                )
         except REMOTE_ERRORS as exc:
             LOGGER.info("no hints for a missing topic topic=%s error=%s", topic, exc)
         return NoRouteError(explain_no_route(topic, asked, topics, auto_create))
@@ -254,25 +255,19 @@ class Routes:
             while self._requests.is_open and self._requests.connections.get(address) is None:
                 await trio.sleep(RANDOM.uniform(pause_s / 2, pause_s))
                 pause_s = min(2 * pause_s, longest_s)
-                topics = sorted(topic for topic in self._polled() if self._has_broker(topic, name, address))
-                if not topics or await self._has_moved(topics[0], name, address):
-                    for topic in topics:
-                        self._start_fetch(topic)
-                    return
+                topics = sorted(topic for topic in self._polled() if address in _addresses(self.known(topic), name))
+                if topics:
+                    try:
+                        now_at = _addresses(await self._ask(topics[0]), name)
+                    except REMOTE_ERRORS:
+                        continue  # the poll logs it
+                    if not now_at or address in now_at:
+                        continue
+                for topic in topics:
+                    self._start_fetch(topic)
+                return
         finally:
             self._sought.discard(address)
-
-    def _has_broker(self, topic: str, name: str, address: str) -> bool:
-        return (route := self._known.get(topic)) is not None and address in _addresses(route, name)
-
-    async def _has_moved(self, topic: str, name: str, address: str) -> bool:
-        """Whether a broker is in a topic's route, but not at an address."""
-        try:
-            route = await self._ask(topic)
-        except REMOTE_ERRORS:
-            return False  # the poll logs it
-        addresses = _addresses(route, name) if route is not None else ()
-        return bool(addresses) and address not in addresses
 
     def _watch(self, topic: str) -> None:
         """Poll the route more often for a time, until it has the brokers that it has now and none fails."""
@@ -330,10 +325,9 @@ class Routes:
                 consumer.route_changed(topic)
 
 
-def _addresses(route: TopicRouteData, name: str) -> list[str]:
-    return [
-        each for broker in route.broker_datas if broker.broker_name == name for each in broker.broker_addrs.values()
-    ]
+def _addresses(route: TopicRouteData | None, name: str) -> list[str]:
+    brokers = [] if route is None else [broker for broker in route.broker_datas if broker.broker_name == name]
+    return [address for broker in brokers for address in broker.broker_addrs.values()]
 
 
 def _broker_names(route: TopicRouteData) -> frozenset[str]:

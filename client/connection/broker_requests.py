@@ -6,8 +6,7 @@ Source: wire.md 6, behaviour.md A.8, B.2; ClientRemotingProcessor.java, RequestF
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol, TypeAlias
 
 import trio
@@ -88,63 +87,155 @@ class PendingReply:
         self.arrived = trio.Event()
 
 
-class Replies:
-    """The pending replies of one instance."""
+class RequestServer:
+    """Answers the brokers' requests of one instance."""
 
-    def __init__(self) -> None:
-        self._pending: dict[str, PendingReply] = {}
+    def __init__(
+        self,
+        consumers: Mapping[str, ConsumerCallbacks],
+        checkers: Mapping[str, TransactionChecker],
+        replies: Mapping[str, PendingReply],
+        nursery: trio.Nursery,
+        namespace: Namespace,
+    ) -> None:
+        """Take consumers and checkers by group, the pending replies, a nursery for tasks, and the prefix of names."""
+        self._namespace = namespace
+        self._replies = replies
+        self._consumers = consumers
+        self._checkers = checkers
+        self._nursery = nursery
+        self._direct = 0
+        self._log = EventLog(LOGGER, "requests dropped, the peer does not read answers peer=%s", logging.WARNING)
+        self._handlers: Mapping[int, Callable[[ClientConnection, RemotingCommand], RemotingCommand | None]] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._consumer_status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+            RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._take_reply,
+        }
 
-    def __len__(self) -> int:
-        return len(self._pending)
+    def serve(self, connection: ClientConnection, command: RemotingCommand) -> None:
+        """Answer a broker's request; a malformed one is refused and logged.  One that does not read gets no answer."""
+        if connection.is_full and not command.is_oneway:
+            self._log.occurred(connection.address, key=connection.address)
+            return  # its answer would only take memory, too
+        handler = self._handlers.get(command.code)
+        if self._namespace:
+            command.ext_fields = self._namespace.unwrap_fields(command.ext_fields)
+        answer: RemotingCommand | None
+        if handler is None:
+            answer = command.reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"request type {command.code} not supported"
+            )
+        else:
+            try:
+                answer = handler(connection, command)
+            except ProtocolError as exc:
+                LOGGER.warning("request refused peer=%s code=%d error=%s", connection.address, command.code, exc)
+                answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=str(exc))
+        if answer is not None and not command.is_oneway:
+            if self._namespace and handler is not None:
+                answer.body = self._namespace.wrap_json(bytes(answer.body))
+            connection.post(answer.encode())
 
-    @contextmanager
-    def expect(self, correlation_id: str) -> Iterator[PendingReply]:
-        """Expect the reply with this id during the block."""
-        pending = self._pending[correlation_id] = PendingReply()
-        try:
-            yield pending
-        finally:
-            del self._pending[correlation_id]
+    def _members_changed(self, _connection: ClientConnection, command: RemotingCommand) -> None:
+        consumer = self._consumers.get(ConsumerGroupRequestHeader.decode(command.ext_fields).consumer_group)
+        if consumer is not None:
+            consumer.members_changed()
 
-    def take(self, header: PushReplyMessageRequestHeader, body: bytes) -> None:
-        """Hand a reply to its caller; log a reply whose caller has stopped waiting.
+    def _reset_offsets(self, _connection: ClientConnection, command: RemotingCommand) -> None:
+        header = ResetOffsetRequestHeader.decode(command.ext_fields)
+        offsets = ResetOffsetBody.decode(self._namespace.unwrap_json(bytes(command.body))).offset_table
+        consumer = self._consumers.get(header.group)
+        if consumer is not None:
+            LOGGER.info("offset reset group=%s topic=%s queues=%d", header.group, header.topic, len(offsets))
+            consumer.reset_offsets(header.topic, offsets)
 
-        Raises:
-            ProtocolError: the reply cannot be read.
-        """
-        message = _message(header, body)
+    def _consumer_status(self, _connection: ClientConnection, command: RemotingCommand) -> RemotingCommand:
+        header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
+        consumer = self._consumers.get(header.group)
+        offsets = {} if consumer is None else consumer.consumer_status(header.topic)
+        return command.reply(body=GetConsumerStatusBody(dict(offsets)).encode())
+
+    def _running_info(self, _connection: ClientConnection, command: RemotingCommand) -> RemotingCommand:
+        header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
+        consumer = self._consumers.get(header.consumer_group)
+        if consumer is None:
+            return _unknown_group(command, header.consumer_group)
+        return command.reply(body=consumer.running_info())
+
+    def _consume_directly(self, connection: ClientConnection, command: RemotingCommand) -> RemotingCommand | None:
+        """Consume the message in a task, which answers."""
+        header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
+        consumer = self._consumers.get(header.consumer_group)
+        if consumer is None:
+            return _unknown_group(command, header.consumer_group)
+        message = decode_record(command.body)
+        message.broker_name = header.broker_name or ""
+        self._namespace.unwrap_messages((message,))
+        if self._direct >= _MAX_DIRECT:
+            return command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{_MAX_DIRECT} messages are being consumed directly")
+        self._direct += 1
+
+        async def run() -> None:
+            try:
+                body = await consumer.consume_directly(message, message.broker_name)
+            finally:
+                self._direct -= 1
+            connection.post(command.reply(body=body).encode())
+
+        self._nursery.start_soon(run)
+        return None
+
+    def _check_transaction(self, connection: ClientConnection, command: RemotingCommand) -> None:
+        header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
+        message = decode_record(command.body)
+        self._namespace.unwrap_messages((message,))
+        group = self._namespace.unwrap(message.properties.get(PropertyName.PRODUCER_GROUP, ""))
+        checker = self._checkers.get(group)
+        if checker is None:
+            LOGGER.warning("check of a transaction ignored, the group is not on this client group=%s", group)
+        else:
+            checker(connection.address, header, message)
+
+    def _take_reply(self, _connection: ClientConnection, command: RemotingCommand) -> RemotingCommand:
+        """Hand a reply to its caller as if it had been pulled; it has no place in a queue."""
+        header = PushReplyMessageRequestHeader.decode(command.ext_fields)
+        message = decode_record(
+            encode_record(
+                queue_id=header.queue_id,
+                queue_offset=0,
+                physical_offset=0,
+                sys_flag=header.sys_flag,
+                born_timestamp=header.born_timestamp,
+                born_host=_host(header.born_host),
+                store_timestamp=header.store_timestamp,
+                store_host=_host(header.store_host),
+                body=bytes(command.body),
+                topic=header.topic.encode(),
+                properties=(header.properties or "").encode(),
+                flag=header.flag,
+                reconsume_times=header.reconsume_times or 0,
+            )
+        )
         correlation_id = message.properties.get(PropertyName.CORRELATION_ID, "")
-        pending = self._pending.get(correlation_id)
+        pending = self._replies.get(correlation_id)
         if pending is None:
             LOGGER.warning(
                 "reply dropped, its request has timed out or is unknown correlation_id=%s from=%s",
                 correlation_id,
                 header.born_host,
             )
-            return
-        pending.message = message
-        pending.arrived.set()
+        else:
+            pending.message = message
+            pending.arrived.set()
+        return command.reply()
 
 
-def _message(header: PushReplyMessageRequestHeader, body: bytes) -> MessageExt:
-    """Return a pushed reply as if it had been pulled; it has no place in a queue."""
-    return decode_record(
-        encode_record(
-            queue_id=header.queue_id,
-            queue_offset=0,
-            physical_offset=0,
-            sys_flag=header.sys_flag,
-            born_timestamp=header.born_timestamp,
-            born_host=_host(header.born_host),
-            store_timestamp=header.store_timestamp,
-            store_host=_host(header.store_host),
-            body=body,
-            topic=header.topic.encode(),
-            properties=(header.properties or "").encode(),
-            flag=header.flag,
-            reconsume_times=header.reconsume_times or 0,
-        )
-    )
+def _unknown_group(command: RemotingCommand, group: str) -> RemotingCommand:
+    return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"The Consumer Group <{group}> not exist in this consumer")
 
 
 def _host(text: str) -> bytes:
@@ -154,153 +245,3 @@ def _host(text: str) -> bytes:
         return encode_host(host.strip("[]"), int(port))
     except (ValueError, ProtocolError):  # a name, or nothing
         return encode_host("0.0.0.0", 0)  # noqa: S104  # an unknown address
-
-
-class RequestServer:
-    """Answers the brokers' requests of one instance."""
-
-    def __init__(
-        self,
-        consumers: Mapping[str, ConsumerCallbacks],
-        checkers: Mapping[str, TransactionChecker],
-        replies: Replies,
-        nursery: trio.Nursery,
-        namespace: Namespace,
-    ) -> None:
-        """Take consumers and checkers by group, the pending replies, a nursery for tasks, and the prefix of names."""
-        self.namespace = namespace
-        self.replies = replies
-        self.consumers = consumers
-        self.checkers = checkers
-        self._nursery = nursery
-        self._direct = 0
-        self._log = EventLog(LOGGER, "requests dropped, the peer does not read answers peer=%s", logging.WARNING)
-
-    def serve(self, connection: ClientConnection, command: RemotingCommand) -> None:
-        """Answer a broker's request; a malformed one is refused and logged.  One that does not read gets no answer."""
-        if connection.is_full and not command.is_oneway:
-            self._log.occurred(connection.address, key=connection.address)
-            return  # its answer would only take memory, too
-        handler = _HANDLERS.get(command.code)
-        if self.namespace:
-            command.ext_fields = self.namespace.unwrap_fields(command.ext_fields)
-        answer: RemotingCommand | None
-        if handler is None:
-            answer = command.reply(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"request type {command.code} not supported"
-            )
-        else:
-            try:
-                answer = handler(self, connection, command)
-            except ProtocolError as exc:
-                LOGGER.warning("request refused peer=%s code=%d error=%s", connection.address, command.code, exc)
-                answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=str(exc))
-        if answer is not None and not command.is_oneway:
-            if self.namespace and handler is not None:
-                answer.body = self.namespace.wrap_json(bytes(answer.body))
-            connection.post(answer.encode())
-
-    def start_directly(
-        self,
-        connection: ClientConnection,
-        command: RemotingCommand,
-        consumer: ConsumerCallbacks,
-        message: MessageExt,
-    ) -> bool:
-        """Consume the message in a task, which answers; return ``False`` if too many are running."""
-        if self._direct >= _MAX_DIRECT:
-            return False
-        self._direct += 1
-        self._nursery.start_soon(self._run_directly, connection, command, consumer, message)
-        return True
-
-    async def _run_directly(
-        self,
-        connection: ClientConnection,
-        command: RemotingCommand,
-        consumer: ConsumerCallbacks,
-        message: MessageExt,
-    ) -> None:
-        try:
-            body = await consumer.consume_directly(message, message.broker_name)
-        finally:
-            self._direct -= 1
-        connection.post(command.reply(body=body).encode())
-
-
-def _unknown_group(command: RemotingCommand, group: str) -> RemotingCommand:
-    return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"The Consumer Group <{group}> not exist in this consumer")
-
-
-def _members_changed(server: RequestServer, _connection: ClientConnection, command: RemotingCommand) -> None:
-    header = ConsumerGroupRequestHeader.decode(command.ext_fields)
-    consumer = server.consumers.get(header.consumer_group)
-    if consumer is not None:
-        consumer.members_changed()
-
-
-def _reset_offsets(server: RequestServer, _connection: ClientConnection, command: RemotingCommand) -> None:
-    header = ResetOffsetRequestHeader.decode(command.ext_fields)
-    offsets = ResetOffsetBody.decode(server.namespace.unwrap_json(bytes(command.body))).offset_table
-    consumer = server.consumers.get(header.group)
-    if consumer is not None:
-        LOGGER.info("offset reset group=%s topic=%s queues=%d", header.group, header.topic, len(offsets))
-        consumer.reset_offsets(header.topic, offsets)
-
-
-def _consumer_status(server: RequestServer, _connection: ClientConnection, command: RemotingCommand) -> RemotingCommand:
-    header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
-    consumer = server.consumers.get(header.group)
-    offsets = {} if consumer is None else consumer.consumer_status(header.topic)
-    return command.reply(body=GetConsumerStatusBody(dict(offsets)).encode())
-
-
-def _running_info(server: RequestServer, _connection: ClientConnection, command: RemotingCommand) -> RemotingCommand:
-    header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
-    consumer = server.consumers.get(header.consumer_group)
-    if consumer is None:
-        return _unknown_group(command, header.consumer_group)
-    return command.reply(body=consumer.running_info())
-
-
-def _consume_directly(
-    server: RequestServer, connection: ClientConnection, command: RemotingCommand
-) -> RemotingCommand | None:
-    header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
-    consumer = server.consumers.get(header.consumer_group)
-    if consumer is None:
-        return _unknown_group(command, header.consumer_group)
-    message = decode_record(command.body)
-    message.broker_name = header.broker_name or ""
-    server.namespace.unwrap_messages((message,))
-    if not server.start_directly(connection, command, consumer, message):
-        return command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{_MAX_DIRECT} messages are being consumed directly")
-    return None
-
-
-def _check_transaction(server: RequestServer, connection: ClientConnection, command: RemotingCommand) -> None:
-    header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
-    message = decode_record(command.body)
-    server.namespace.unwrap_messages((message,))
-    group = server.namespace.unwrap(message.properties.get(PropertyName.PRODUCER_GROUP, ""))
-    checker = server.checkers.get(group)
-    if checker is None:
-        LOGGER.warning("check of a transaction ignored, the group is not on this client group=%s", group)
-    else:
-        checker(connection.address, header, message)
-
-
-def _take_reply(server: RequestServer, _connection: ClientConnection, command: RemotingCommand) -> RemotingCommand:
-    server.replies.take(PushReplyMessageRequestHeader.decode(command.ext_fields), bytes(command.body))
-    return command.reply()
-
-
-_HANDLERS: Final[Mapping[int, Callable[[RequestServer, ClientConnection, RemotingCommand], RemotingCommand | None]]] = {
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _members_changed,
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: _reset_offsets,
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: _consumer_status,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: _running_info,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
-    RequestCode.CHECK_TRANSACTION_STATE: _check_transaction,
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: _take_reply,
-}

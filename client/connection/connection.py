@@ -25,7 +25,6 @@ import trio
 
 from triomq.client.config import ClientConfig
 from triomq.client.connection.tls import ClientTlsSocket
-from triomq.client.connection.waiter import Waiter
 from triomq.protocol.codes import CommandFlag
 from triomq.protocol.errors import (
     ConnectionLostError,
@@ -50,11 +49,52 @@ _PROBE_TIMEOUT_S: Final = 5.0
 _LOOK_S: Final = 2.5
 #: If the timer runs this late, this process was stopped or busy, and the silence proves nothing.
 _STALL_S: Final = 1.0
+#: If the timer looks this late, this process was busy, and what arrived meanwhile may still be unread ...
+_LATE_S: Final = 0.1
+#: ... but is read by then.
+_READ_S: Final = 0.02
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ABORTED: Final = trio.lowlevel.Abort.SUCCEEDED
 _RESET_ON_CLOSE: Final = Struct("ii").pack(1, 0)  # struct linger: on, 0 s
 
 RequestHandler = Callable[["ClientConnection", RemotingCommand], None]
+
+
+class Waiter:
+    """A task that waits for an answer; when it runs again ``response`` or ``error`` is set.
+
+    Attributes:
+        deadline: when to look at it next; if that is not put off then, the request has timed out.
+    """
+
+    __slots__ = ("_limit", "_silence_s", "deadline", "error", "response", "task")
+
+    def __init__(self, task: trio.lowlevel.Task, deadline: float, silence_s: float) -> None:
+        """Take the latest time of the answer, and the longest silence of the peer until then (0: any)."""
+        self.task = task
+        self.response: RemotingCommand | None = None
+        self.error: Exception | None = None
+        self.deadline = self._limit = deadline
+        self._silence_s = silence_s
+        if silence_s:
+            self.deadline = min(deadline, trio.current_time() + silence_s / 2)
+
+    def put_off(self, now: float, last_heard: float, probed_at: float) -> bool:
+        """Put the deadline off unless the time is up or the peer is too silent; return whether to probe the peer.
+
+        The peer is probed in the middle of the silence that is allowed, unless it owes the answer to a probe already.
+        """
+        if now >= self._limit:
+            return False
+        if now > self.deadline + _LATE_S:
+            self.deadline = now + _READ_S
+            return False
+        due = last_heard + self._silence_s / 2
+        wants_probe = due <= now and probed_at <= last_heard
+        if due <= now:
+            due = (now if wants_probe else probed_at) + self._silence_s / 2
+        self.deadline = min(due, self._limit)
+        return wants_probe
 
 
 class ClientConnection:
@@ -65,32 +105,6 @@ class ClientConnection:
         closed: why it was closed, "" while it is open.
         header_format: number of the :class:`SerializeType` that requests to this peer are written in.
     """
-
-    __slots__ = (
-        "_answered",
-        "_gave_up",
-        "_idle_timeout_s",
-        "_last_heard",
-        "_last_oneway",
-        "_limit_bytes",
-        "_next_deadline",
-        "_on_request",
-        "_probe",
-        "_probed_at",
-        "_queue",
-        "_receiver",
-        "_reset",
-        "_room",
-        "_scope",
-        "_socket",
-        "_timer_scope",
-        "_waiters",
-        "_waiting_since",
-        "_writer",
-        "address",
-        "closed",
-        "header_format",
-    )
 
     def __init__(
         self,
@@ -254,13 +268,18 @@ class ClientConnection:
     async def _write(self) -> None:
         queue = self._queue
         blocked = False
+
+        def forget(_raise_cancel: Any) -> trio.lowlevel.Abort:
+            self._writer = None
+            return _ABORTED
+
         try:
             while True:
                 if queue:
                     await trio.lowlevel.wait_writable(self._socket)
                 else:
                     self._writer = trio.lowlevel.current_task()
-                    await trio.lowlevel.wait_task_rescheduled(self._forget_writer)
+                    await trio.lowlevel.wait_task_rescheduled(forget)
                 with suppress(BlockingIOError):
                     queue.written(self._socket.sendmsg(queue.chunks()))
                     if blocked:  # the kernel's buffer was full and has drained: the peer is there
@@ -270,10 +289,6 @@ class ClientConnection:
                     self._room.unpark_all()
         except OSError as exc:
             self.close(f"writing failed: {exc.strerror or exc}")
-
-    def _forget_writer(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
-        self._writer = None
-        return _ABORTED
 
     async def _wait_for_room(self, deadline: float) -> None:
         with trio.move_on_at(deadline):
@@ -305,7 +320,11 @@ class ClientConnection:
         except BlockingIOError:
             return
         if not count:
-            self.close(self._end_of_stream())
+            reason = "the peer closed it"
+            if not self._answered:
+                wants_tls = "" if isinstance(self._socket, ClientTlsSocket) else " Or does it want TLS?"
+                reason += f" without an answer (is this the port of a RocketMQ broker or name server?{wants_tls})"
+            self.close(reason)
             return
         self._last_heard = trio.current_time()
         self._gave_up = False
@@ -324,14 +343,6 @@ class ClientConnection:
             self._answered = True
         if error is not None:
             raise error
-
-    def _end_of_stream(self) -> str:
-        if self._answered:
-            return "the peer closed it"
-        wants_tls = "" if isinstance(self._socket, ClientTlsSocket) else " Or does it want TLS?"
-        return (
-            f"the peer closed it without an answer (is this the port of a RocketMQ broker or name server?{wants_tls})"
-        )
 
     def _lost(self) -> ConnectionLostError:
         return ConnectionLostError(f"connection to {self.address} lost: {self.closed}")

@@ -35,7 +35,8 @@ async def dial(
         try:
             stream = await trio.open_tcp_stream(*split_address(address))
         except OSError as exc:
-            reason = _connect_reason(exc)
+            causes = exc.__cause__.exceptions if isinstance(exc.__cause__, BaseExceptionGroup) else (exc,)
+            reason = ", ".join(dict.fromkeys(map(_text_of, causes)))
         except (ConfigError, UnicodeError) as exc:  # UnicodeError: not a possible host name
             reason = str(exc)
         else:
@@ -57,11 +58,6 @@ async def _start_tls(sock: socket.socket, address: str, tls: ssl.SSLContext) -> 
         made.close()
         raise
     return made
-
-
-def _connect_reason(exc: OSError) -> str:
-    causes = exc.__cause__.exceptions if isinstance(exc.__cause__, BaseExceptionGroup) else (exc,)
-    return ", ".join(dict.fromkeys(map(_text_of, causes)))
 
 
 def _text_of(cause: BaseException) -> str:

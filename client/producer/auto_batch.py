@@ -11,10 +11,9 @@ from typing import Final
 
 import trio
 
-from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.config import ProducerConfig, SendResult
 from triomq.client.producer.delivery import Delivery
-from triomq.client.producer.publish import RECORD_BYTES, Outgoing, batch_request, message_request
-from triomq.client.producer.send_result import SendResult
+from triomq.client.producer.publish import RECORD_BYTES, batch_request, message_request
 from triomq.client.producer.tracing import SendObserver
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ClientClosedError, TriomqError
@@ -45,7 +44,12 @@ class _Waiting:
 
     async def wait(self) -> SendResult:
         """Return the result, or raise it."""
-        await trio.lowlevel.wait_task_rescheduled(self._abort)
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
         if isinstance(self.result, SendResult):
             return self.result
         assert self.result is not None
@@ -57,10 +61,6 @@ class _Waiting:
             self.result = result
             trio.lowlevel.reschedule(self._task)
             self._task = None
-
-    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class _TopicQueue:
@@ -137,7 +137,13 @@ class AutoBatch:
             queue.requests -= 1
 
     async def _send(self, topic: str, batch: list[_Waiting]) -> None:
-        request = _batch_request(batch) if len(batch) > 1 else _single_request(batch[0])
+        first = batch[0]
+        if len(batch) == 1:
+            request = message_request(first.message, first.message_id, first.properties)
+        else:
+            entries = [(waiting.message.flag, waiting.message.body, waiting.properties.encode()) for waiting in batch]
+            ids = ",".join([waiting.message_id for waiting in batch])
+            request = batch_request(encode_batch(entries), ids, wait_store_ok=first.message.wait_store_ok)
         try:
             result = await self._delivery.send(topic, request, None)
         except TriomqError as exc:
@@ -164,13 +170,3 @@ def _take(waiting: deque[_Waiting]) -> list[_Waiting]:
             batch.append(first)
             total += RECORD_BYTES + len(first.message.body) + len(first.properties)
     return batch
-
-
-def _single_request(waiting: _Waiting) -> Outgoing:
-    return message_request(waiting.message, waiting.message_id, waiting.properties)
-
-
-def _batch_request(batch: list[_Waiting]) -> Outgoing:
-    entries = [(waiting.message.flag, waiting.message.body, waiting.properties.encode()) for waiting in batch]
-    ids = ",".join([waiting.message_id for waiting in batch])
-    return batch_request(encode_batch(entries), ids, wait_store_ok=batch[0].message.wait_store_ok)

@@ -11,9 +11,8 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.connection.connection import ClientConnection
 from triomq.client.environment import RANDOM
-from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.config import STATUS_BY_CODE, ProducerConfig, SendResult, SendStatus, read_send_result
 from triomq.client.producer.publish import NoSuchQueueError, Outgoing, Target, TopicPlan, check_topic
-from triomq.client.producer.send_result import STATUS_BY_CODE, SendResult, SendStatus, read_send_result
 from triomq.protocol.codes import CommandFlag, ResponseCode
 from triomq.protocol.errors import (
     BrokerResponseError,
@@ -156,18 +155,6 @@ class LatencyFaults:
 
 class Delivery:
     """Sends prepared requests for one open producer."""
-
-    __slots__ = (
-        "_connections",
-        "_failing",
-        "_group",
-        "_instance",
-        "_latencies",
-        "_on_answer",
-        "_plans",
-        "_settings",
-        "namespace",
-    )
 
     def __init__(
         self,

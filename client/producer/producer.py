@@ -14,13 +14,13 @@ import trio
 
 from triomq.client.cluster.groups import LEAVE_S
 from triomq.client.cluster.instance import ClientInstance, use_instance
-from triomq.client.cluster.requests import raise_for_code
 from triomq.client.cluster.route import Queues
 from triomq.client.config import ClientConfig
+from triomq.client.connection.broker_requests import PendingReply
 from triomq.client.environment import RANDOM, wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.producer.auto_batch import AutoBatch
-from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.config import ProducerConfig, SendResult
 from triomq.client.producer.delivery import Choice, Delivery
 from triomq.client.producer.publish import (
     Outgoing,
@@ -30,7 +30,6 @@ from triomq.client.producer.publish import (
     message_request,
     split_batch,
 )
-from triomq.client.producer.send_result import SendResult
 from triomq.client.producer.tracing import ObservedDelivery, SendObserver, Tracer, open_tracer, trace_topic
 from triomq.protocol.errors import (
     ClientClosedError,
@@ -216,12 +215,16 @@ class Producer(OpenOnce):
         ttl_ms = round(timeout_s * 1000)
         added = f"\x02CORRELATION_ID\x01{correlation_id}\x02REPLY_TO_CLIENT\x01{instance.client_id}\x02TTL\x01{ttl_ms}"
         result = None
-        with instance.replies.expect(correlation_id) as pending, trio.move_on_after(timeout_s):
-            outgoing = await self._prepare(message, added)
-            plan = await delivery.plan(message.topic)
-            await instance.groups.announce(plan.masters.values())  # a broker pushes replies to producers that it knows
-            result = await delivery.send(message.topic, outgoing, _choice(message, queue, None, None))
-            await pending.arrived.wait()
+        pending = instance.replies[correlation_id] = PendingReply()
+        try:
+            with trio.move_on_after(timeout_s):
+                outgoing = await self._prepare(message, added)
+                plan = await delivery.plan(message.topic)
+                await instance.groups.announce(plan.masters.values())  # brokers push replies to producers they know
+                result = await delivery.send(message.topic, outgoing, _choice(message, queue, None, None))
+                await pending.arrived.wait()
+        finally:
+            del instance.replies[correlation_id]
         if pending.message is not None:
             return pending.message
         text = "the request was not stored" if result is None else f"no reply to message {result.message_id}"
@@ -315,8 +318,8 @@ class Producer(OpenOnce):
         if address is None:
             raise NoRouteError(f"recall: broker {wanted.broker_name!r} is in no known route; is it running?")
         header = RecallMessageRequestHeader(wanted.topic, handle, self.group, wanted.broker_name)
-        response = await instance.requests.invoke(address, instance.requests.command(header.code, header))
-        return raise_for_code(response, address).ext_fields.get("msgId", wanted.message_id)
+        response = await instance.requests.ask(address, header.code, header)
+        return response.ext_fields.get("msgId", wanted.message_id)
 
     async def publish_queues(self, topic: str) -> Queues:
         """Return the writable queues of a topic, sorted.
@@ -341,15 +344,12 @@ class Producer(OpenOnce):
     async def _prepare(self, message: Message, added: str = "") -> Outgoing:
         """Check a message, give it an id, and make its request; ``added`` are further encoded properties."""
         self._check_size(message)
-        packed = None if len(message.body) < self._settings.compress_over_bytes else await _compress(message.body)
+        packed, size = None, len(message.body)
+        if size >= self._settings.compress_over_bytes:
+            in_thread = size > _THREAD_OVER_BYTES
+            packed = await trio.to_thread.run_sync(compress, message.body) if in_thread else compress(message.body)
         message_id = self._next_id()
         return message_request(message, message_id, encode_message_properties(message, message_id) + added, packed)
-
-
-async def _compress(body: bytes) -> bytes:
-    if len(body) > _THREAD_OVER_BYTES:
-        return await trio.to_thread.run_sync(compress, body)
-    return compress(body)
 
 
 def _choice(message: Message, queue: MessageQueue | None, selector: QueueSelector | None, key: object) -> Choice | None:

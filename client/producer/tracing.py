@@ -18,10 +18,9 @@ import trio
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import open_service_nursery
-from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.config import ProducerConfig, SendResult
 from triomq.client.producer.delivery import Choice, Delivery
 from triomq.client.producer.publish import Outgoing, encode_message_properties, message_request
-from triomq.client.producer.send_result import SendResult
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import REMOTE_ERRORS
 from triomq.protocol.event_log import EventLog
@@ -115,7 +114,10 @@ class Tracer:
         """Send waiting records now."""
         while self.waiting:
             records, body = self._next_batch()
-            message = Message(self._topic, body, keys=_keys(records))
+            keys = trace_keys(records)
+            if sum(len(key) + 1 for key in keys) > _MAX_KEYS_CHARACTERS + 1024:  # users' keys make it too long
+                keys = list(dict.fromkeys(record.message_id for record in records))
+            message = Message(self._topic, body, keys=keys)
             try:
                 message_id = uuid4().hex.upper()
                 outgoing = message_request(message, message_id, encode_message_properties(message, message_id))
@@ -145,14 +147,6 @@ class Tracer:
     def _drop(self, count: int, reason: object) -> None:
         self.dropped += count
         self._log.occurred(self._topic, reason)
-
-
-def _keys(records: list[TraceRecord]) -> list[str]:
-    """Return the keys of a trace message, without those of users that would make it too long."""
-    keys = trace_keys(records)
-    if sum(len(key) + 1 for key in keys) > _MAX_KEYS_CHARACTERS + 1024:
-        return list(dict.fromkeys(record.message_id for record in records))
-    return keys
 
 
 @asynccontextmanager
@@ -221,6 +215,9 @@ class SendObserver:
         address = self._instance.brokers.find(broker_name) or ""
         places = result.offset_message_id.split(",")
         for number, (message_id, body_bytes, properties) in enumerate(outgoing.contents()):
+            kind = _NORMAL if _DELAYS.isdisjoint(properties) else _DELAYED
+            if properties.get(PropertyName.TRANSACTION_PREPARED) == "true":
+                kind = _HALF
             self._tracer.put(
                 Published(
                     time_ms,
@@ -233,7 +230,7 @@ class SendObserver:
                     address,
                     body_bytes,
                     took_ms,
-                    _message_type(properties),
+                    kind,
                     places[number] if number < len(places) else "",
                 )
             )
@@ -259,9 +256,3 @@ class ObservedDelivery(Delivery):
         """Write the request once; a trace records only what a broker has confirmed."""
         with self._observer.sending(topic, outgoing):
             await super().send_oneway(topic, outgoing, choose)
-
-
-def _message_type(properties: Mapping[str, str]) -> int:
-    if properties.get(PropertyName.TRANSACTION_PREPARED) == "true":
-        return _HALF
-    return _NORMAL if _DELAYS.isdisjoint(properties) else _DELAYED

@@ -18,9 +18,8 @@ import trio
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.config import ClientConfig
 from triomq.client.nursery import OpenOnce, is_async, open_service_nursery
-from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.config import STATUS_BY_CODE, ProducerConfig, SendResult, SendStatus
 from triomq.client.producer.producer import Producer
-from triomq.client.producer.send_result import STATUS_BY_CODE, SendResult, SendStatus
 from triomq.protocol.codes import MessageSysFlag, RequestCode
 from triomq.protocol.errors import REMOTE_ERRORS, ClientError, MessageIllegalError, WrongTypeError
 from triomq.protocol.message_queue import PhysicalOffset, QueueOffset

@@ -26,8 +26,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from triomq.client import ProducerConfig
+from triomq.client.producer.config import SendResult, SendStatus
 from triomq.client.producer.producer import select_by_hash
-from triomq.client.producer.send_result import SendResult, SendStatus
 from triomq.client.sync import Producer
 from triomq.protocol.errors import MessageRefusedError, TriomqError
 from triomq.protocol.host import pack_ip

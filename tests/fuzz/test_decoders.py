@@ -21,7 +21,7 @@ import pytest
 from tests.fuzz.test_decode import FRAMES, cut, cut_out, flip_bits, insert_garbage, repeat_a_part, write_an_edge
 from triomq.client.cluster.queue_requests import offset_entries
 from triomq.client.cluster.route import publish_queues, read_route
-from triomq.client.producer.send_result import SendStatus, read_send_result
+from triomq.client.producer.config import SendStatus, read_send_result
 from triomq.protocol.acl.addresses import parse_pattern
 from triomq.protocol.acl.plain_acl import read_rules, set_account
 from triomq.protocol.bodies import client, group_health, route, statistics

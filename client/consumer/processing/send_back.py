@@ -17,7 +17,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, publish_queues
 from triomq.client.consumer.config import DEAD_LETTER, ConsumerConfig
 from triomq.client.environment import RANDOM, wall_clock_ms
-from triomq.client.producer.send_result import STATUS_BY_CODE
+from triomq.client.producer.config import STATUS_BY_CODE
 from triomq.protocol.codes import MessageSysFlag, RequestCode
 from triomq.protocol.errors import REMOTE_ERRORS, BrokerResponseError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue

@@ -9,7 +9,7 @@ from tests.records import make_record
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.fake_consumer import FakeConsumer, until
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.connection.broker_requests import Replies, RequestServer
+from triomq.client.connection.broker_requests import RequestServer
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
@@ -126,7 +126,7 @@ class FullConnection:
 
 async def test_peer_that_does_not_read_gets_no_answers(nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
     consumer = FakeConsumer("Topic")
-    server = RequestServer({"group": consumer}, {}, Replies(), nursery, Namespace(None))
+    server = RequestServer({"group": consumer}, {}, {}, nursery, Namespace(None))
     connection: Any = FullConnection()
     for _ in range(10):
         server.serve(connection, direct_request())

@@ -8,9 +8,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from tests.unit.client.fake_broker import FakeBroker
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.config import ProducerConfig, SendResult
 from triomq.client.producer.producer import Producer
-from triomq.client.producer.send_result import SendResult
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ClientClosedError, MessageIllegalError
 from triomq.protocol.record.batch import decode_batch

@@ -12,10 +12,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.client.fake_broker import BrokerFactory, CancelledAtEveryAwait, FakeBroker
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
-from triomq.client.producer.config import ProducerConfig
+from triomq.client.producer.config import ProducerConfig, SendStatus
 from triomq.client.producer.producer import Producer, select_by_hash, select_by_random
 from triomq.client.producer.publish import encode_message_properties, split_batch
-from triomq.client.producer.send_result import SendStatus
 from triomq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
 from triomq.protocol.errors import (

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
-from triomq.client.producer.send_result import SendResult, SendStatus
+from triomq.client.producer.config import SendResult, SendStatus
 from triomq.client.sync import Producer
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
