@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import trio
 
 from triomq.broker.config import ConnectionConfig
-from triomq.broker.signals import Signal
+from triomq.broker.work import Signal
 from triomq.common.log_file import LogFile
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ConfigError

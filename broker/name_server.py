@@ -12,26 +12,23 @@ import trio
 from triomq.broker.addresses import Address
 from triomq.broker.audit import Audit
 from triomq.broker.config import NameServerConfig
-from triomq.broker.limits.connections import ConnectionLimits
-from triomq.broker.limits.memory import MemoryBudget
+from triomq.broker.limits.peers import ConnectionLimits, MemoryBudget
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext, Port
-from triomq.broker.network.listeners import Acceptors, Endpoint, check_ports
-from triomq.broker.network.sockets import listen
+from triomq.broker.network.listeners import Acceptors, Endpoint, check_ports, listen
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.pipeline import Access, Pipeline, methods_of
 from triomq.broker.processors.namesrv import NameServerProcessors
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, log_exposure
 from triomq.broker.services.monitor import Monitor, put_server
 from triomq.broker.services.saving import TableSaving
-from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.statistics.exposition import Exposition
-from triomq.broker.work import Worker
+from triomq.broker.work import Signal, Worker
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import system_clock_ms

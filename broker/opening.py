@@ -14,7 +14,7 @@ from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.network.listeners import check_ports
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.server import Broker, Gate
-from triomq.broker.services.clock_watch import elapsed_ms
+from triomq.broker.services.housekeeping import elapsed_ms
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import check_broker_name
 from triomq.storage.commit_log.log_scan import ProgressLog

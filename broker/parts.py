@@ -16,28 +16,25 @@ from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.service import ScheduledDelivery
 from triomq.broker.delayed.timer import Timer
-from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.groups.groups import FormerOffsets, GroupNotices, Groups
 from triomq.broker.groups.members import ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import QueueLocks
-from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
-from triomq.broker.limits.connections import ConnectionLimits
-from triomq.broker.limits.memory import MemoryBudget
-from triomq.broker.limits.rates import Quotas
+from triomq.broker.groups.tables import ConsumerOffsetTable, SubscriptionGroupTable
+from triomq.broker.limits.peers import ConnectionLimits, MemoryBudget
+from triomq.broker.limits.quotas import Quotas
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection, ConnectionContext
 from triomq.broker.pipeline import Access
 from triomq.broker.processors.pull import PullAnswers
 from triomq.broker.processors.pull_hold import PullHold
-from triomq.broker.services.clock_watch import ClockWatch
 from triomq.broker.services.flush import GroupCommit
-from triomq.broker.signals import Signal
+from triomq.broker.services.housekeeping import ClockWatch
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.checks import TransactionChecks
 from triomq.broker.transactions.undecided import Undecided
-from triomq.broker.work import Worker
+from triomq.broker.work import Signal, Worker
 from triomq.protocol.message_queue import MessageQueue
 from triomq.storage.config import Durability
 from triomq.storage.files.json_table import JsonTable

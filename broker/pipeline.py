@@ -32,8 +32,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import is_in
 from triomq.broker.audit import Audit
-from triomq.broker.limits.overload import Overload
-from triomq.broker.limits.rates import Quotas
+from triomq.broker.limits.quotas import Quotas
+from triomq.broker.limits.refused import Overload
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, ConnectionContext, Port
 from triomq.broker.processors.plain_requests import PlainRequests

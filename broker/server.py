@@ -15,7 +15,7 @@ import trio
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
-from triomq.broker.limits.overload import Overload
+from triomq.broker.limits.refused import Overload
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
@@ -43,19 +43,17 @@ from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
-from triomq.broker.services.clock_watch import ClockWatch, elapsed_ms, steady_ms
 from triomq.broker.services.flush import flush_commit_log, flush_consume_queues
-from triomq.broker.services.housekeeping import Housekeeping, Indexing, log_exposure
+from triomq.broker.services.housekeeping import ClockWatch, Housekeeping, Indexing, elapsed_ms, log_exposure, steady_ms
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService
 from triomq.broker.services.saving import TableSaving, save_now
 from triomq.broker.services.stalls import StallWatch
 from triomq.broker.settings import Settings
-from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
-from triomq.broker.work import Worker
+from triomq.broker.work import Signal, Worker
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
 Gate: TypeAlias = Callable[[Service], Service]

@@ -38,7 +38,7 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
-from triomq.broker.limits.memory import MemoryBudget
+from triomq.broker.limits.peers import MemoryBudget
 from triomq.broker.limits.refused import Refusals
 from triomq.protocol.bodies.json_body import json_pieces
 from triomq.protocol.codes import CommandFlag, ResponseCode
@@ -47,6 +47,32 @@ from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.reading.cold_read import PAUSE, Needed, Work, read_ranges
 
 LOGGER: Final = logging.getLogger("triomq.broker.work")
+
+
+class Signal:
+    """An event that its only waiter clears before it does the work, so that no later :meth:`set` is lost."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        """Wake the waiter, now or when it waits next."""
+        self._event.set()
+
+    def is_set(self) -> bool:
+        """Whether :meth:`wait` returns at once."""
+        return self._event.is_set()
+
+    def clear(self) -> None:
+        """Make :meth:`wait` wait again."""
+        self._event = trio.Event()
+
+    async def wait(self) -> None:
+        """Return when the signal is set."""
+        await self._event.wait()
+
 
 #: What one peer may take of the loop at a time; a step ends with the next item after it.
 STEP_S: Final = 0.002

@@ -15,7 +15,7 @@ import trio.testing
 
 from triomq.broker import Broker, BrokerConfig, open_broker
 from triomq.broker.network.connection import Connection, Service
-from triomq.broker.services.clock_watch import elapsed_ms
+from triomq.broker.services.housekeeping import elapsed_ms
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, with_real_place
 from triomq.broker.saved_table import SavedTable
-from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.work import Signal
 from triomq.protocol.errors import StoreError
 from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.consume_queue_unit import UNIT

@@ -18,8 +18,7 @@ from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.services.flush import FlushRuns, GroupCommit
 from triomq.broker.services.saving import TableSaving
-from triomq.broker.signals import Signal
-from triomq.broker.work import Worker
+from triomq.broker.work import Signal, Worker
 from triomq.protocol.event_log import EventLog
 from triomq.storage.message_store import MessageStore
 

@@ -30,8 +30,8 @@ from typing import Final
 from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, decode, with_real_place
 from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, Recalls, TimerIndex, TimerProgress
-from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.work import Signal
 from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.names import TIMER_TOPIC
 from triomq.protocol.record.consume_queue_unit import UNIT

@@ -6,13 +6,11 @@ from typing import Final
 
 import trio
 
-from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
 from triomq.broker.groups.members import ConsumerGroup, ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import CLOSE_GRACE_S, QueueLocks
-from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.groups.tables import ConsumerOffsetTable, SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.signals import Signal
-from triomq.broker.work import Worker
+from triomq.broker.work import Signal, Worker
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.requests.messages import PullMessageRequestHeader

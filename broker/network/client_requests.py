@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import trio
 
-from triomq.broker.limits.memory import MemoryBudget, Reader
+from triomq.broker.limits.peers import MemoryBudget, Reader
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.wire.command import RemotingCommand

@@ -17,13 +17,12 @@ from typing import Final, Protocol
 import trio
 
 from triomq.broker.addresses import Address
-from triomq.broker.limits.connections import ConnectionLimits
-from triomq.broker.limits.rates import leave
+from triomq.broker.limits.peers import ConnectionLimits
+from triomq.broker.limits.quotas import leave
 from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
-from triomq.broker.network.sockets import Wire
-from triomq.broker.network.writing import JOIN_BYTES, Writer, WriterContext
+from triomq.broker.network.writing import JOIN_BYTES, Wire, Writer, WriterContext
 from triomq.broker.work import STEP_S
 from triomq.protocol.codes import CommandFlag, LanguageCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
@@ -96,7 +95,7 @@ class Connection(Writer[ConnectionContext]):
         language, version: of the peer's newest heartbeat; version 0 before the first one.
         port: the kind of port that the peer connected to.
         is_local: whether the peer is on this machine.
-        late_since: time of the first late read, if all reads since were late, else 0; see ``limits/overload.py``.
+        late_since: time of the first late read, if all reads since were late, else 0; see ``limits/refused.py``.
         logins: accounts whose first request here is in the audit file.
     """
 

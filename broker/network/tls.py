@@ -32,9 +32,9 @@ from typing import Final, Protocol
 import trio
 
 from triomq.broker.config import TlsConfig
-from triomq.broker.limits.connections import ConnectionLimits
+from triomq.broker.limits.peers import ConnectionLimits
 from triomq.broker.network.connection_reader import ConnectionReader
-from triomq.broker.network.sockets import Wire
+from triomq.broker.network.writing import Wire
 from triomq.broker.watched_file import WatchedFiles
 from triomq.common.tls import HANDSHAKE, TlsSession, TlsSocket, load_ca, load_identity, make_context, tls_reason
 from triomq.protocol.event_log import EventLog

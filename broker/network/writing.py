@@ -6,16 +6,15 @@ does not take at once needs a task.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import trio
 
 from triomq.broker.config import ConnectionConfig
-from triomq.broker.limits.memory import MemoryBudget
-from triomq.broker.limits.rates import Usage
-from triomq.broker.network.sockets import Wire
+from triomq.broker.limits.peers import MemoryBudget
+from triomq.broker.limits.quotas import Usage
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import Worker
 from triomq.protocol.wire.write_queue import WriteQueue
@@ -23,6 +22,25 @@ from triomq.protocol.wire.write_queue import WriteQueue
 LOGGER: Final = logging.getLogger("triomq.broker.network.writing")
 
 JOIN_BYTES: Final = 64 * 1024  # up to here one copy is cheaper than a vector of buffers
+
+
+class Wire(Protocol):
+    """The socket of a connection: non-blocking, plain or with TLS."""
+
+    def fileno(self) -> int:
+        """Return the file descriptor; -1 after it was closed."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Receive; b"" at the end."""
+
+    def send(self, data: bytes, /) -> int:
+        """Write; return how many bytes are gone."""
+
+    def sendmsg(self, chunks: Iterable[bytes | memoryview], /) -> int:
+        """Write buffers; return how many bytes are gone."""
+
+    def close(self) -> None:
+        """Close the socket."""
 
 
 @dataclass(slots=True, eq=False)

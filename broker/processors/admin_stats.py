@@ -14,7 +14,7 @@ from triomq.broker.delayed.levels import DelayOffsetTable
 from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import Member
 from triomq.broker.network.connection import Connection
-from triomq.broker.services.clock_watch import ClockWatch
+from triomq.broker.services.housekeeping import ClockWatch
 from triomq.broker.services.stalls import StallWatch
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable

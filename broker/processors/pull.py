@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from triomq.broker.groups.groups import Groups
-from triomq.broker.limits.memory import MemoryBudget
+from triomq.broker.limits.peers import MemoryBudget
 from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.pull_hold import Pull, PullHold

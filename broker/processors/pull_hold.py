@@ -36,7 +36,7 @@ from typing import Final
 
 import trio
 
-from triomq.broker.limits.memory import MemoryBudget
+from triomq.broker.limits.peers import MemoryBudget
 from triomq.broker.network.connection import Connection
 from triomq.protocol.filters.filter_types import MessageFilter
 from triomq.protocol.requests.messages import PullMessageRequestHeader

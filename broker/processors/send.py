@@ -11,7 +11,7 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import with_real_place
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
-from triomq.broker.groups.subscription_groups import SubscriptionGroupTable
+from triomq.broker.groups.tables import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.statistics.counters import BrokerStatistics

@@ -18,9 +18,8 @@ from typing import Final, NamedTuple, Self
 import trio
 
 from triomq.broker.network.connection import Connection
-from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics, Flushes
-from triomq.broker.work import Worker
+from triomq.broker.work import Signal, Worker
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog

@@ -22,9 +22,8 @@ from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
 from triomq.broker.network.connection import Connection
 from triomq.broker.services.namesrv_session import CONNECT_S, Session, Stream, ask_once, client_context, connect
-from triomq.broker.signals import Signal
 from triomq.broker.topics import TopicTable
-from triomq.broker.work import Worker, encode
+from triomq.broker.work import Signal, Worker, encode
 from triomq.common.tls import tls_reason
 from triomq.protocol.bodies.route import ClusterInfo, DataVersion, RegisterBrokerBody, TopicConfigSerializeWrapper
 from triomq.protocol.codes import RequestCode, ResponseCode

@@ -14,8 +14,8 @@ from typing import Final
 
 import trio
 
-from triomq.broker.services.clock_watch import ClockWatch
-from triomq.broker.signals import Signal
+from triomq.broker.services.housekeeping import ClockWatch
+from triomq.broker.work import Signal
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue

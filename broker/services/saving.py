@@ -11,8 +11,7 @@ import trio
 
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import FlushRuns
-from triomq.broker.signals import Signal
-from triomq.broker.work import Worker
+from triomq.broker.work import Signal, Worker
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
 from triomq.storage.reading.cold_read import PAUSE, Work

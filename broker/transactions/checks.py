@@ -21,10 +21,9 @@ from triomq.broker.groups.members import ProducerGroups
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection
 from triomq.broker.services.flush import GroupCommit
-from triomq.broker.signals import Signal
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
-from triomq.broker.work import Worker
+from triomq.broker.work import Signal, Worker
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.event_log import EventLog

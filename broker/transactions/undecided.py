@@ -37,7 +37,7 @@ from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from triomq.broker.config import BrokerConfig
-from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.broker.groups.tables import ConsumerOffsetTable
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.transactions.recovery import find_transactions, half_at
 from triomq.protocol.codes import TRANSACTION_MASK

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from tests.unit.storage.making import StoreMaker, bodies, filled
-from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.broker.groups.tables import ConsumerOffsetTable
 from triomq.protocol.errors import StoreError
 from triomq.storage.files.json_table import JsonTable
 

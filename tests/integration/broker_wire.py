@@ -12,7 +12,7 @@ from tests.commands import make_command
 from tests.processes import tests_disk
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig, Listener
-from triomq.broker.network.sockets import VIP_PORT_DISTANCE
+from triomq.broker.network.listeners import VIP_PORT_DISTANCE
 from triomq.broker.opening import open_broker
 from triomq.broker.server import Broker
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode

@@ -29,7 +29,7 @@ from tests.integration.broker_wire import (
 )
 from triomq.broker.addresses import Address
 from triomq.broker.config import NameServerConfig, TlsConfig
-from triomq.broker.limits.connections import TLS_SESSION_BYTES
+from triomq.broker.limits.peers import TLS_SESSION_BYTES
 from triomq.broker.name_server import open_name_server
 from triomq.broker.server import Broker
 from triomq.broker.watched_file import WatchedFiles

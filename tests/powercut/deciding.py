@@ -14,7 +14,7 @@ from tests.powercut.expected import Intent
 from tests.powercut.sending import HOST, OPERATION_CODE
 from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import real_queue
-from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.broker.groups.tables import ConsumerOffsetTable
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.transactions.undecided import Decision, Undecided
 from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC

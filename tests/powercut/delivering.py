@@ -14,8 +14,8 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
-from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.work import Signal
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.record import decode_record
 from triomq.storage.append import entry

@@ -25,7 +25,7 @@ from tests.powercut.expected import DeletedFiles, Intent, Stored, records_of, st
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from tests.powercut.sending import MAX_BODY, TOPICS
 from tests.unit.storage.making import run
-from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.broker.groups.tables import ConsumerOffsetTable
 from triomq.protocol.codes import TRANSACTION_MASK, MessageSysFlag
 from triomq.protocol.record.index_unit import key_hash
 from triomq.protocol.record.record import decode_record

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triomq.broker.limits.memory import UNCOUNTED_BYTES, MemoryBudget
+from triomq.broker.limits.peers import UNCOUNTED_BYTES, MemoryBudget
 from triomq.broker.statistics.counters import BrokerStatistics
 
 LIMIT = 64 * 1024

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.broker.limits.rates import Bucket
+from triomq.broker.limits.quotas import Bucket
 
 BURST_MS = 1000
 UNITS = st.integers(1, 5000)

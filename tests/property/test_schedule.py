@@ -18,8 +18,8 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
-from triomq.broker.signals import Signal
 from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.work import Signal
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.record import decode_records
 from triomq.storage.append import HELD_STEP_MS, entry

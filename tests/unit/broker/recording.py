@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias, cast
 import trio
 
 from tests.commands import make_command
-from triomq.broker.limits.rates import Usage
+from triomq.broker.limits.quotas import Usage
 from triomq.broker.network.connection import Connection, Port
 from triomq.broker.server import Broker
 from triomq.broker.work import STEP_S

@@ -8,12 +8,13 @@ from functools import partial
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.commands import make_command
 from tests.unit.broker.recording import Clock, MakeBroker, Peer, make_steps_short
 from triomq.broker.network.connection import Connection
 from triomq.broker.server import Broker
+from triomq.broker.work import Signal
 from triomq.protocol.bodies.client import ConsumerData
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
@@ -364,3 +365,23 @@ async def test_departed_peer_ends_work_that_only_reads(broker: Broker, peer: Pee
         assert serve(make_command(1, 2)) is None
         peer.closed = True
     assert sorted(steps) == ([2] if only_reads else [1, 1, 1, 2, 2, 2])
+
+
+async def test_signal_wakes_until_cleared(nursery: trio.Nursery) -> None:
+    signal = Signal()
+    woken: list[int] = []
+
+    async def wait(number: int) -> None:
+        await signal.wait()
+        woken.append(number)
+
+    signal.set()
+    await wait(1)
+    signal.clear()
+    assert not signal.is_set()
+    nursery.start_soon(wait, 2)
+    await wait_all_tasks_blocked()
+    assert woken == [1]
+    signal.set()
+    await wait_all_tasks_blocked()
+    assert woken == [1, 2]

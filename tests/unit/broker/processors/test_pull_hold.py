@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from triomq.broker.limits.memory import MemoryBudget
+from triomq.broker.limits.peers import MemoryBudget
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.pull_hold import Pull, PullHold
 from triomq.broker.statistics.counters import BrokerStatistics

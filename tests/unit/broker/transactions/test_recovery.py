@@ -7,7 +7,7 @@ import pytest
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import real_queue
-from triomq.broker.groups.consumer_offsets import ConsumerOffsetTable
+from triomq.broker.groups.tables import ConsumerOffsetTable
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.transactions.undecided import Decision, Undecided
 from triomq.protocol.host import encode_host

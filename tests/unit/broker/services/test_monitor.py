@@ -9,8 +9,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triomq.broker.addresses import Address
-from triomq.broker.network.http_server import MAX_CONNECTIONS, MAX_REQUEST_BYTES, TIME_LIMIT_S, HttpServer, Reply
-from triomq.broker.network.sockets import listen
+from triomq.broker.network.listeners import listen
+from triomq.broker.services.monitor import MAX_CONNECTIONS, MAX_REQUEST_BYTES, TIME_LIMIT_S, HttpServer, Reply
 
 GET = b"GET /path?query HTTP/1.1\r\nHost: h\r\n\r\n"
 

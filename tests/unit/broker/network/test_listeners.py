@@ -9,8 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from triomq.broker.addresses import Address
-from triomq.broker.network import sockets
-from triomq.broker.network.sockets import VIP_PORT_DISTANCE, accept_loop, listen, listen_with_vip
+from triomq.broker.network import listeners
+from triomq.broker.network.listeners import VIP_PORT_DISTANCE, accept_loop, listen, listen_with_vip
 from triomq.protocol.errors import ConfigError
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -85,7 +85,7 @@ def test_free_port_is_chosen_with_vip_port() -> None:
 
 
 def test_free_port_is_found_without_a_vip_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "_listen_vip", lambda *_: None)
+    monkeypatch.setattr(listeners, "_listen_vip", lambda *_: None)
     sock, vip = listen_with_vip(LOOPBACK)
     with sock:
         assert vip is None
