@@ -236,7 +236,7 @@ class BrokerMetrics:
         text.put("rocketmq_storage_dispatch_behind_bytes", hidden, _STORAGE)
         text.put("triomq_log_bytes", log.max_offset - log.min_offset)
         text.put("triomq_index_behind_bytes", store.index.lag_bytes)
-        text.put("triomq_damaged_records_total", log.damage.count)
+        text.put("triomq_damaged_records_total", log.damaged_records)
         text.put("triomq_store_refuses", int(store.refused.is_active))
         text.put("triomq_disk_full_ratio", config.disk_full_ratio / 100)
         try:

@@ -111,8 +111,6 @@ def entry(  # noqa: PLR0913  # the fields of a record
 class Dispatcher:
     """Shows appended messages to consumers: at once, or once they are on the disk."""
 
-    __slots__ = ("_pending", "_wait_for_flush")
-
     def __init__(self, *, wait_for_flush: bool) -> None:
         self._wait_for_flush = wait_for_flush
         self._pending: deque[tuple[int, ConsumeQueue, int]] = deque()
@@ -148,22 +146,7 @@ _Packed: TypeAlias = tuple[list[bytes], list[tuple[int, int]], dict[ConsumeQueue
 
 
 class Appender:
-    """Appends entries to the log and the queues of an open store.
-
-    Attributes:
-        messages_put: how many, since the store was opened.
-    """
-
-    __slots__ = (
-        "_clock_ms",
-        "_dispatcher",
-        "_log",
-        "_max_body_bytes",
-        "_max_queues",
-        "_max_record_bytes",
-        "_small_bytes",
-        "messages_put",
-    )
+    """Appends entries to the log and the queues of an open store."""
 
     def __init__(
         self,
@@ -181,7 +164,6 @@ class Appender:
         self._max_record_bytes = config.max_record_size_bytes
         self._max_queues = max(min(_MAX_QUEUES, queues.pool.limit // 4), 1)
         self._small_bytes = min(self._max_record_bytes, self._max_body_bytes, MAX_PROPERTIES_BYTES)
-        self.messages_put = 0
 
     def append(self, entries: Sequence[Entry], *, are_copies: bool = False) -> list[tuple[int, int]]:
         """Store messages one after the other, in one file and with one store time, or none of them.
@@ -201,33 +183,33 @@ class Appender:
         if not entries:
             return []
         log = self._log
-        now_ms = self._clock_ms()
-        times = (now_ms if now_ms >= log.store_timestamp else self._time_behind(now_ms)), now_ms
+        newest_ms, now_ms = log.store_timestamp, self._clock_ms()
+        store_ms = newest_ms if now_ms < newest_ms <= now_ms + HELD_STEP_MS else now_ms
+        times = store_ms, now_ms
         max_size = _UNLIMITED if are_copies else self._small_bytes
         begin = log.max_offset
         parts, places, units_of, end = self._pack(entries, begin, times, max_size)
         log.reserve(end - begin)
         for queue, units in units_of.items():
             if not queue.has_room(len(units)):
-                self._reserve_units(units_of)
+                if len(units_of) > self._max_queues:
+                    raise MessageIllegalError(
+                        f"messages for {len(units_of)} queues, at most {self._max_queues} in one append"
+                    )
+                for each, its_units in units_of.items():  # all of them: mapping one must not unmap another
+                    each.reserve(len(its_units))
                 break
         at = log.begin(end - begin)
         if at != begin:  # in the next file
             parts, places, units_of, end = self._pack(entries, at, times, max_size)
-        if times[0] < log.store_timestamp:
-            log.clock_steps.add(at, log.store_timestamp)
-        log.store_timestamp = times[0]
+        if store_ms < newest_ms:
+            log.clock_steps.add(at, newest_ms)
+        log.store_timestamp = store_ms
         log.write(parts, end - at)
-        self.messages_put += len(places)
         for queue, units in units_of.items():
             queue.append_units(b"".join(units), end)
             self._dispatcher.appended(queue, end)
         return places
-
-    def _time_behind(self, now_ms: int) -> int:
-        """Return the store time while the clock is behind the newest record: small steps are not followed."""
-        newest_ms = self._log.store_timestamp
-        return newest_ms if newest_ms - now_ms <= HELD_STEP_MS else now_ms
 
     def _pack(self, entries: Sequence[Entry], physical_offset: int, times: tuple[int, int], max_size: int) -> _Packed:
         """Pack records that begin at ``physical_offset``; records above ``max_size`` are checked.
@@ -308,9 +290,3 @@ class Appender:
         else:
             return
         raise MessageIllegalError(f"message too large: {limit}")
-
-    def _reserve_units(self, units_of: dict[ConsumeQueue, list[bytes]]) -> None:
-        if len(units_of) > self._max_queues:
-            raise MessageIllegalError(f"messages for {len(units_of)} queues, at most {self._max_queues} in one append")
-        for queue, units in units_of.items():  # all of them: mapping one must not unmap another
-            queue.reserve(len(units))

@@ -54,8 +54,6 @@ class DelayLevels:
         delays_ms: delay of level 1, level 2, ...
     """
 
-    __slots__ = ("delays_ms",)
-
     def __init__(self, text: str = DEFAULT_DELAY_LEVELS) -> None:
         """Parse ``text``: numbers with the unit s, m, h or d, separated by blanks.
 

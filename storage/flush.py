@@ -19,8 +19,8 @@ from typing import Final
 from triomq.protocol.errors import StoreError
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.files.checkpoint import Checkpoint
 from triomq.storage.files.file_system import FileSystem, is_unopened, store_error, translated
+from triomq.storage.files.log_state import Checkpoint
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 

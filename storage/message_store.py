@@ -14,20 +14,18 @@ from typing import Final, Self
 
 from triomq.protocol.errors import StoreError
 from triomq.storage.append import Appender, Dispatcher, Entry
-from triomq.storage.commit_log.clock_steps import ClockSteps
 from triomq.storage.commit_log.commit_log import FILL_PIECE_BYTES, SYNCED_FILL_PIECE_BYTES, CommitLog
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.delays import TagsCodeOf, stored_tags_code
-from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
-from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import DiskSpace, DiskWork, FileSystem, translated
+from triomq.storage.files.log_state import Checkpoint, ClockSteps, DeletedTopics, load_checkpoint
 from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
 from triomq.storage.index.message_index import MessageIndex
 from triomq.storage.reading.cold_read import ColdReads, Work, finish
-from triomq.storage.reading.store_reader import StoreReader, StoreStatistics
+from triomq.storage.reading.store_reader import StoreReader
 from triomq.storage.recovery.recovery import Recovery, RecoveryReport
 from triomq.storage.refusal import Refusal
 from triomq.storage.store_directory import StoreDirectory
@@ -76,12 +74,12 @@ class MessageStore:
         """
         self.config = config
         self.recovery: RecoveryReport | None = None
-        self.file_system = self._file_system = file_system or FileSystem()
-        self._directory = StoreDirectory(config.root, self._file_system)
+        self.file_system = file_system or FileSystem()
+        self._directory = StoreDirectory(config.root, self.file_system)
         self._clock_ms = clock_ms
         self._clock_s = clock_s
         self._tags_code_of = tags_code_of or stored_tags_code(config.delay_levels)
-        self.refused = self._refusal = Refusal(config)
+        self.refused = Refusal(config)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
         self._build_parts()
 
@@ -105,7 +103,7 @@ class MessageStore:
             StoreLayoutError: a file does not belong to such a store; nothing was changed.
             StoreFullError, StoreError: reading or writing a file failed.
         """
-        if self._refusal.is_open and self.recovery is not None:
+        if self.refused.is_open and self.recovery is not None:
             return self.recovery
         self._directory.acquire()
         try:
@@ -115,7 +113,7 @@ class MessageStore:
             self._directory.release()
             raise
         self.recovery = report
-        self._refusal.opened()
+        self.refused.opened()
         LOGGER.info(
             "store open root=%s durability=%s clean=%s records=%d truncated_bytes=%d damaged_parts=%d lost_messages=%d "
             "units_added=%d units_removed=%d repaired_queues=%d seconds=%.3f",
@@ -141,9 +139,9 @@ class MessageStore:
         Raises:
             StoreError: writing failed; the store is closed all the same.
         """
-        if not self._refusal.is_open:
+        if not self.refused.is_open:
             return
-        self._refusal.closed()
+        self.refused.closed()
         try:
             if not self.has_failed:
                 self._put_on_disk()
@@ -188,7 +186,7 @@ class MessageStore:
             StoreClosedError: the store is not open.
             StoreError: a write failed, now or earlier.
         """
-        if (refusal := self._refusal).is_active and (error := refusal.error()) is not None:
+        if (refusal := self.refused).is_active and (error := refusal.error()) is not None:
             raise error
         try:
             return self._appender.append(entries, are_copies=are_copies)
@@ -208,7 +206,7 @@ class MessageStore:
             least_pages: minimum of dirty pages, unless a file is full; 0 flushes any byte.
         """
         self._require_open()
-        plan = FlushPlan(self._file_system, self._refusal.failed)
+        plan = FlushPlan(self.file_system, self.refused.failed)
         return plan if fill_commit_log_plan(plan, self.commit_log, least_pages) else None
 
     def flush_consume_queues_plan(self, least_pages: int = 0) -> FlushPlan | None:
@@ -218,7 +216,7 @@ class MessageStore:
     def planning_consume_queues_flush(self, least_pages: int) -> Work[FlushPlan | None]:
         """Do what ``flush_consume_queues_plan`` does, in steps."""
         self._require_open()
-        plan = FlushPlan(self._file_system, self._refusal.failed)
+        plan = FlushPlan(self.file_system, self.refused.failed)
         log = self.commit_log
         planned = {"logics": log.store_timestamp, "queues_end": log.max_offset} if least_pages == 0 else {}
         dirty = yield from fill_consume_queue_plan(plan, self.queues, least_pages)
@@ -238,7 +236,7 @@ class MessageStore:
         plan.finish()
         if plan.log is self.commit_log and plan.flushed_offset > self._checkpoint.log_end:
             self._checkpoint = self._checkpoint._replace(physic=plan.store_timestamp, log_end=plan.flushed_offset)
-        if plan.checkpoint is not None and self._refusal.is_open:
+        if plan.checkpoint is not None and self.refused.is_open:
             self._checkpoint_on_disk = saved = plan.checkpoint[0]
             self._checkpoint = saved._replace(physic=self._checkpoint.physic, log_end=self._checkpoint.log_end)
 
@@ -262,8 +260,8 @@ class MessageStore:
         """
         self._require_open()
         with translated("measure the disk of", self.config.root):
-            disk = self._file_system.space(self.config.root)
-        self._refusal.measured(disk)
+            disk = self.file_system.space(self.config.root)
+        self.refused.measured(disk)
         return disk
 
     def delete_topic(self, topic: str) -> int:
@@ -295,37 +293,32 @@ class MessageStore:
     @property
     def has_failed(self) -> bool:
         """Whether a flush has failed: messages stored since the flush before it may be lost."""
-        return self._refusal.failure is not None
-
-    def statistics(self) -> StoreStatistics:
-        """Return a snapshot for monitoring and tests."""
-        refusal = str(self._refusal.error() or "")
-        return self.reader.statistics(self._appender.messages_put, refusal)
+        return self.refused.failure is not None
 
     def _load(self, progress: Progress | None) -> RecoveryReport:
         started_s = self._clock_s()
         layout = self._directory.check(self.config, self.queues)
         self.deleted.load()
         self.commit_log.clock_steps.load()
-        checkpoint = load_checkpoint(self._file_system, self._directory.checkpoint)
+        checkpoint = load_checkpoint(self.file_system, self._directory.checkpoint)
         self.commit_log.files.load(layout.log, self._directory.quarantine)
         self.commit_log.files.sync_directory()  # a file deleted before a power cut must stay deleted
         if any(queue.files.stray_starts for queue in layout.queues):
             # These queues are deleted and rebuilt.  If this start is killed before that, only a scan of the whole
             # log finds that a queue is too short: without a checkpoint the next start makes one.
-            Checkpoint().save(self._file_system, self._directory.checkpoint)
+            Checkpoint().save(self.file_system, self._directory.checkpoint)
         self.queues.load(layout.queues)
         clean = self._directory.mark_running()
         recovery = Recovery(
-            self.config, self._file_system, self.commit_log, self.queues, self.deleted, checkpoint, self._tags_code_of
+            self.config, self.file_system, self.commit_log, self.queues, self.deleted, checkpoint, self._tags_code_of
         )
         report = recovery.run(clean=clean, progress=progress)
         report.removed_index_files = self.index.load(recovery.checkpoint, clean=clean)
         report.seconds = self._clock_s() - started_s
         self._checkpoint = self.index.vouched(recovery.checkpoint)
-        on_disk = load_checkpoint(self._file_system, self._directory.checkpoint)
-        if self._checkpoint != on_disk or not self._file_system.exists(self._directory.checkpoint):
-            self._checkpoint.save(self._file_system, self._directory.checkpoint)
+        on_disk = load_checkpoint(self.file_system, self._directory.checkpoint)
+        if self._checkpoint != on_disk or not self.file_system.exists(self._directory.checkpoint):
+            self._checkpoint.save(self.file_system, self._directory.checkpoint)
         self._checkpoint_on_disk = self._checkpoint
         return report
 
@@ -333,7 +326,7 @@ class MessageStore:
         """Flush all, remove preallocated files, write the checkpoint, and only then remove ``abort``."""
         log = self.commit_log
         self.index.catch_up_before_close()
-        plan = FlushPlan(self._file_system, self._refusal.failed)
+        plan = FlushPlan(self.file_system, self.refused.failed)
         fill_commit_log_plan(plan, log, 0)
         finish(fill_consume_queue_plan(plan, self.queues, 0))
         newest, end = log.store_timestamp, log.max_offset
@@ -342,7 +335,7 @@ class MessageStore:
         plan.run()
         log.files.remove_from(sum(file.start < log.max_offset for file in log.files.files))
         self.queues.remove_preallocated_files()
-        checkpoint.save(self._file_system, self._directory.checkpoint)
+        checkpoint.save(self.file_system, self._directory.checkpoint)
         self._directory.mark_closed()
 
     def _forget(self) -> None:
@@ -353,20 +346,21 @@ class MessageStore:
 
     def _build_parts(self) -> None:
         """Set up the parts of an empty, closed store."""
-        config, directory, files = self.config, self._directory, self._file_system
+        config, directory, files = self.config, self._directory, self.file_system
         waits_for_flush = self.config.durability is Durability.SYNC
         fill_bytes = SYNCED_FILL_PIECE_BYTES if waits_for_flush else FILL_PIECE_BYTES
-        steps = ClockSteps(directory.config / "clockSteps.json", files)
-        self.commit_log = log = CommitLog(directory.commit_log_files(config), fill_bytes, steps)
+        self.commit_log = log = CommitLog(
+            directory.commit_log_files(config), ClockSteps(directory.config, files), fill_bytes
+        )
         self.queues = QueueTable(config, files)
         self.cold_reads = ColdReads(log, config, files, self._clock_s)
         self.index = MessageIndex(config, files, log, self.cold_reads, self._clock_ms, self._clock_s)
-        self.deleted = DeletedTopics(directory.config / "deletedTopics.json", files)
+        self.deleted = DeletedTopics(directory.config, files)
         self._dispatcher = Dispatcher(wait_for_flush=waits_for_flush)
         self._reader = StoreReader(config, log, self.queues, self.cold_reads)
         self._appender = Appender(config, log, self.queues, self._dispatcher, self._clock_ms)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
 
     def _require_open(self) -> None:
-        if not self._refusal.is_open:
-            raise self._refusal.closed_error()
+        if not self.refused.is_open:
+            raise self.refused.closed_error()

@@ -20,8 +20,6 @@ class Refusal:
         is_active: whether messages are refused now.
     """
 
-    __slots__ = ("_config", "_disk", "_has_refused", "_log", "failure", "is_active", "is_open")
-
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
         self._disk: DiskSpace | None = None

@@ -22,7 +22,7 @@ from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.consume_queue.unit_search import correct_min_offset, find_start, first_offset, physical_offset_of
+from triomq.storage.consume_queue.unit_search import correct_min_offset, find_start
 from triomq.storage.files.file_system import DiskSpace
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
@@ -84,34 +84,25 @@ def plan(files: Iterable[LogFile], moment: Moment, config: StoreConfig) -> list[
     for file in files:
         modified_ms = max(modified_ms, file.modified_ms)
         used_percent = DiskSpace(used, available).used_percent
-        reason = _reason(file._replace(modified_ms=modified_ms), moment, config, used_percent, log_bytes)
-        if reason is None or len(reasons) == MAX_FILES_PER_RUN:
+        is_old = moment.is_clock_trusted and modified_ms + config.retention_hours * _MS_PER_HOUR <= moment.now_ms
+        may_delete = moment.is_delete_hour or moment.is_requested or used_percent > config.disk_max_used_ratio
+        if len(reasons) == MAX_FILES_PER_RUN:
             break
-        reasons.append(reason)
+        if config.clean_file_forcibly and used_percent > config.disk_clean_ratio:
+            reasons.append(Reason.DISK)
+        elif config.retention_bytes is not None and log_bytes > config.retention_bytes:
+            reasons.append(Reason.LENGTH)
+        elif may_delete and is_old:
+            reasons.append(Reason.AGE)
+        else:
+            break
         used, available = used - file.size_bytes, available + file.size_bytes
         log_bytes -= file.size_bytes
     return reasons
 
 
-def _reason(file: LogFile, moment: Moment, config: StoreConfig, used_percent: int, log_bytes: int) -> Reason | None:
-    if config.clean_file_forcibly and used_percent > config.disk_clean_ratio:
-        return Reason.DISK
-    if config.retention_bytes is not None and log_bytes > config.retention_bytes:
-        return Reason.LENGTH
-    may_delete = moment.is_delete_hour or moment.is_requested or used_percent > config.disk_max_used_ratio
-    if (
-        may_delete
-        and moment.is_clock_trusted
-        and file.modified_ms + config.retention_hours * _MS_PER_HOUR <= moment.now_ms
-    ):
-        return Reason.AGE
-    return None
-
-
 class Deletion:
     """Files that have left the store."""
-
-    __slots__ = ("_files", "_sequences")
 
     def __init__(self) -> None:
         self._files: list[MappedFile] = []
@@ -252,31 +243,13 @@ class Retention:
         is_known = self._followed_start == self._store.commit_log.min_offset
         return list(self._refused_queues if is_known else self._store.queues)
 
-    def reading_for(self, queues: Iterable[ConsumeQueue]) -> Callable[[], None] | None:
-        """Return the call to make in a worker thread before ``correct_queues`` looks at ``queues``, if any.
+    def reading_for(self, queues: Iterable[ConsumeQueue]) -> Callable[[], None]:
+        """Return the call to make in a worker thread before ``correct_queues`` looks at ``queues``.
 
         Most queues rest, and their units are on the disk only.  It raises ``StoreError`` if they cannot be read.
         """
-        cold = [
-            (tuple(queue.files.files), queue.max_offset)
-            for queue in queues
-            if queue.files.files and not self._is_start_in_memory(queue)
-        ]
-        return partial(_read_starts, cold, self._store.commit_log.min_offset) if cold else None
-
-    def _is_start_in_memory(self, queue: ConsumeQueue) -> bool:
-        """Whether all units are in memory that a search for the start of the log reads."""
-        log_start = self._store.commit_log.min_offset
-        cold: list[int] = []
-
-        def physical_offset(number: int) -> int:
-            if self._store.cold_reads.is_unit_in_memory(queue, number):
-                return physical_offset_of(queue, number)
-            cold.append(number)
-            return log_start
-
-        find_start(first_offset(queue), queue.max_offset, log_start, physical_offset)
-        return not cold
+        parts = [(tuple(queue.files.files), queue.max_offset) for queue in queues if queue.files.files]
+        return partial(_read_starts, parts, self._store.commit_log.min_offset)
 
     def correct_queues(self, queues: Iterable[ConsumeQueue]) -> None:
         """Start queues with the first message that is still in the commit log."""

@@ -15,11 +15,11 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from triomq.protocol.errors import StoreError, StoreLayoutError, StoreLockedError
-from triomq.storage.commit_log.damage import QUARANTINE
+from triomq.storage.commit_log.log_scan import QUARANTINE
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.queue_table import QueueLayout, QueueTable
-from triomq.storage.files.checkpoint import CHECKPOINT
 from triomq.storage.files.file_system import FILE_MODE, FileSystem, list_store_directory, store_error, translated
+from triomq.storage.files.log_state import CHECKPOINT
 from triomq.storage.files.mapped_file_queue import SCRATCH, FoundFiles, MappedFileQueue, check_directory
 
 
@@ -174,8 +174,6 @@ _held: Final[set[tuple[int, int]]] = set()  # device and inode of the lock files
 
 class LockFile:
     """The lock of one store directory."""
-
-    __slots__ = ("_identity", "_number", "path")
 
     def __init__(self, path: Path) -> None:
         """Set the path; opens nothing."""

@@ -37,11 +37,11 @@ from triomq.protocol.names import TIMER_TOPIC
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property, set_property
 from triomq.storage.append import HELD_STEP_MS, DueTime, Entry
-from triomq.storage.commit_log.clock_steps import ClockStep
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.unit_search import find_start, first_offset, physical_offset_of
 from triomq.storage.delays import OUT_MS, RECALL_LEAD_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, stored_time, wake_time
 from triomq.storage.files.json_table import JsonTable
+from triomq.storage.files.log_state import ClockStep
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Work
 

@@ -311,21 +311,21 @@ class StatisticsProcessors:
         }
 
     def _store_state(self) -> dict[str, object]:
-        store, moment = self.store, self.store.statistics()
+        store, log = self.store, self.store.commit_log
         with translated("look at", store.config.root):
             disk_ratio = f"{FileSystem().space(store.config.root).used_percent / 100:.2f}"
         hidden_bytes = 0  # stored, but not visible to consumers before the disk has confirmed it
         if store.config.durability is Durability.SYNC:
-            hidden_bytes = moment.max_offset - moment.flushed_offset
+            hidden_bytes = log.max_offset - log.flushed_offset
         return {
-            "commitLogMinOffset": moment.min_offset,
-            "commitLogMaxOffset": moment.max_offset,
+            "commitLogMinOffset": log.min_offset,
+            "commitLogMaxOffset": log.max_offset,
             "commitLogDiskRatio": disk_ratio,
             "consumeQueueDiskRatio": disk_ratio,  # one directory, so one disk
-            "earliestMessageTimeStamp": store.commit_log.store_time(moment.min_offset),
+            "earliestMessageTimeStamp": log.store_time(log.min_offset),
             "dispatchBehindBytes": hidden_bytes,
             "pageCacheLockTimeMills": 0,  # one thread appends without a lock
-            "triomqRefusal": moment.refusal,
+            "triomqRefusal": str(store.refused.error() or ""),
         }
 
 

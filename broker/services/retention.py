@@ -103,8 +103,7 @@ class RetentionService:
         """Delete the units of deleted messages; a queue that cannot be read or cut does not affect the others."""
         retention = self.retention
         try:
-            if (read := retention.reading_for(queues)) is not None:
-                await trio.to_thread.run_sync(read)
+            await trio.to_thread.run_sync(retention.reading_for(queues))
             retention.correct_queues(queues)
             await trio.lowlevel.checkpoint()
             while deletion := retention.delete_queue_files(queues):

@@ -29,9 +29,8 @@ from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import decode_host
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record
-from triomq.storage.commit_log.log_scan import Damage, Progress, find_ends, walk
-from triomq.storage.consume_queue.unit_search import newest_unit
-from triomq.storage.tools.stopped_store import StoppedStore
+from triomq.storage.commit_log.log_scan import Progress
+from triomq.storage.tools.stopped_store import Damage, StoppedStore
 from triomq.storage.tools.store_check import CheckReport
 from triomq.storage.tools.store_check import check as check_store
 
@@ -44,9 +43,7 @@ def info(options: StoreOptions) -> int:
     """Write the sizes, files and queues of the store."""
     with _stopped(options) as store, progress_bar("reading") as progress:
         log = store.log
-        units = (newest_unit(queue) for queue in store.queues)
-        known = max((unit.physical_offset for unit in units if unit is not None), default=-1)
-        first, last = find_ends(log, known, progress) or (None, None)
+        first, last = store.ends(progress) or (None, None)
         found: dict[str, Any] = {
             "store": str(store.root),
             "closed_properly": store.is_clean,
@@ -119,7 +116,7 @@ def _stopped(options: StoreOptions) -> StoppedStore:
 
 def _messages(store: StoppedStore, progress: Progress | None) -> Iterator[MessageExt]:
     """Yield the good messages in the order of the log."""
-    for found in walk(store.log, store.file_system, progress=progress):
+    for found in store.walk(progress):
         if not isinstance(found, Damage):
             record = store.log.look_message(found[0])
             assert record is not None, "the walk has found it"

@@ -4,6 +4,7 @@ A record never crosses a file border: what does not fit is preceded by a blank r
 8 bytes, a blank record, stay free after every message.  Source: CommitLog.java; store.md 2.
 """
 
+import logging
 from mmap import mmap
 from threading import Lock
 from typing import Final
@@ -11,14 +12,16 @@ from typing import Final
 from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.record.layout import BLANK_HEAD, BLANK_MAGIC, BORN_HOST_V6, IPV6_EXTRA_BYTES, head_struct
 from triomq.protocol.record.record import RecordCheck, RecordKind, check_record
-from triomq.storage.commit_log.clock_steps import ClockSteps
-from triomq.storage.commit_log.damage import DamageLog
+from triomq.storage.files.log_state import ClockSteps
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
 MIN_BLANK_BYTES: Final = 8
 """Room that must stay free after a message for the blank record."""
 
+LOGGER: Final = logging.getLogger("triomq.storage.commit_log.commit_log")
+
+_MAX_DAMAGED_REMEMBERED: Final = 1000
 _JOINED_PART_BYTES: Final = 1024  # longer ones go straight into the map: joining would copy them twice
 _FILL_STEP_BYTES: Final = 256 * 1024
 FILL_PIECE_BYTES: Final = 64 * 1024
@@ -34,7 +37,8 @@ class CommitLog:
 
     Attributes:
         clock_steps: where store times go back.
-        damage: records that turned out to be damaged while messages were read.
+        damaged_records: how many turned out to be damaged while messages were read; after the first thousand one may
+            be counted again.
         files: the mapped files.
         max_offset: end of the last record; where the next one is written.
         flushed_offset: everything before it is on the disk.
@@ -44,35 +48,18 @@ class CommitLog:
         sync_failure: why that failed; it is never tried again then.
     """
 
-    __slots__ = (
-        "_at",
-        "_current",
-        "_fill_piece_bytes",
-        "_limit",
-        "_map",
-        "_message_limit",
-        "clock_steps",
-        "damage",
-        "files",
-        "flushed_offset",
-        "max_offset",
-        "own_from",
-        "store_timestamp",
-        "sync_failure",
-        "syncing",
-    )
-
     def __init__(
-        self, files: MappedFileQueue, fill_piece_bytes: int = FILL_PIECE_BYTES, clock_steps: ClockSteps | None = None
+        self, files: MappedFileQueue, clock_steps: ClockSteps, fill_piece_bytes: int = FILL_PIECE_BYTES
     ) -> None:
         """Describe an empty log of mapped files; nothing is opened.
 
         ``fill_piece_bytes``: see ``MappedFile.fill``; the less, the less a flush of a short record writes.
         """
         self.files = files
-        self.clock_steps = clock_steps or ClockSteps()
+        self.clock_steps = clock_steps
         self._fill_piece_bytes = fill_piece_bytes
-        self.damage = DamageLog()
+        self._damaged: set[int] = set()
+        self.damaged_records = 0
         self.max_offset = 0
         self.own_from = 0
         self.flushed_offset = 0
@@ -119,8 +106,14 @@ class CommitLog:
 
         ``reserve`` must have made room for them.
         """
-        if self._at + size > self._message_limit:
-            self._roll()
+        file = self._current
+        if file is not None and self._at + size > self._message_limit:
+            if self._at < file.size:
+                BLANK_HEAD.pack_into(self._map, self._at, file.size - self._at, BLANK_MAGIC)
+            following = self.files.file_at(file.end)
+            assert following is not None, "reserve() has made the next file"
+            self._enter(following, 0)
+            self.max_offset = following.start
         return self.max_offset
 
     def write(self, parts: list[bytes], size: int) -> None:
@@ -193,6 +186,19 @@ class CommitLog:
         (sys_flag,) = _unpack_sys_flag(record)
         return int(_unpack_store_timestamp(record, IPV6_EXTRA_BYTES if sys_flag & BORN_HOST_V6 else 0)[0])
 
+    def note_damage(self, physical_offset: int, reason: str) -> None:
+        """Count and log, once, a record that cannot be read: its message is skipped."""
+        if physical_offset in self._damaged:
+            return
+        if len(self._damaged) < _MAX_DAMAGED_REMEMBERED:
+            self._damaged.add(physical_offset)
+        self.damaged_records += 1
+        file = self.files.file_at(physical_offset)
+        path = file.path if file is not None else None
+        LOGGER.warning(
+            "message skipped, its record is damaged file=%s offset=%d reason=%s", path, physical_offset, reason
+        )
+
     def _enter(self, file: MappedFile, at: int) -> None:
         self._current = file
         self._map = file.map
@@ -221,13 +227,3 @@ class CommitLog:
         following = self.files.file_at(file.end) or self.files.create_next(file.end)
         self._prepare(following, size)
         self.files.reserve(file, min(self._at + MIN_BLANK_BYTES, file.size))
-
-    def _roll(self) -> None:
-        file = self._current
-        assert file is not None, "reserve() has made the first file"
-        if self._at < file.size:
-            BLANK_HEAD.pack_into(self._map, self._at, file.size - self._at, BLANK_MAGIC)
-        following = self.files.file_at(file.end)
-        assert following is not None, "reserve() has made the next file"
-        self._enter(following, 0)
-        self.max_offset = following.start

@@ -1,27 +1,45 @@
-"""Walk over the records of the commit log, from a place where one begins to the last one that is good.
+"""Walk over the records of the commit log, from a place where one begins to the last one that is good, past damage.
 
-``LogScan`` decides which bytes are damage and where the log continues.  ``walk`` and ``find_ends`` use it on a stopped
-store, whose end is unknown.
+A torn or corrupt record costs only itself.  The scan continues at the next record that proves itself:
+magic, own position, lengths that add up, CRC.  Nothing false can pass, because whatever lies past the end of the log
+is cleared before it grows again, so a record that proves itself was written there and belongs there.  Only after the
+last such record is the torn tail, which is cut.
+
+The bytes in between become one record of the topic ``-`` with the flag of a rolled back transaction, which no queue
+gets a unit for; up to the end of a file they become a blank record.  So the log has no hole for later readers,
+of which RocketMQ would end it there.  The damaged bytes go to ``quarantine/`` first.  A unit of a lost
+message becomes one of those that readers pass by (``consume_queue.lost_units``), at the end of a queue it is cut.
 """
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from triomq.protocol.codes import MessageSysFlag
+from triomq.protocol.host import IPV4_HOST_LENGTH
 from triomq.protocol.record.intact_record import IntactWalk
-from triomq.protocol.record.layout import MESSAGE_MAGIC, head_offset
-from triomq.protocol.record.record import RecordCheck, RecordKind
+from triomq.protocol.record.layout import BLANK_HEAD, BLANK_MAGIC, MESSAGE_MAGIC, head_offset, record_size
+from triomq.protocol.record.record import RecordCheck, RecordKind, encode_record
 from triomq.storage.commit_log.commit_log import CommitLog
-from triomq.storage.commit_log.damage import DamagedPart
 from triomq.storage.files.file_system import FileSystem, translated
+from triomq.storage.files.mapped_file import MappedFile
+from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
 Progress = Callable[[int, int], None]
 """Called with the bytes scanned so far and the bytes there may be at most."""
 
 LOGGER: Final = logging.getLogger("triomq.storage.commit_log.log_scan")
 
+FILLER_TOPIC: Final = "-"
+QUARANTINE: Final = "quarantine"
+"""Directory in the root of a store for what could not stay in its place."""
+
+_FILLER_BYTES: Final = record_size(0, len(FILLER_TOPIC), 0)
+_MAX_SAVED_BYTES: Final = 64 * 1024**2
+_SCRATCH: Final = "new-copy.tmp"
+_NO_HOST: Final = bytes(IPV4_HOST_LENGTH)
 _MIB: Final = 1024**2
 _PROGRESS_STEP_BYTES: Final = 16 * _MIB
 _PROGRESS_LOG_S: Final = 3.0
@@ -29,10 +47,23 @@ _MAGIC: Final = MESSAGE_MAGIC.to_bytes(4, signed=True)
 _MAGIC_AT: Final = head_offset("magic")
 
 
+class DamagedPart(NamedTuple):
+    """A part of the commit log that holds no record.
+
+    Attributes:
+        start, end: physical offsets; ``end`` is where the next intact record begins.
+        reason: the defect at ``start``.
+        store_timestamp: of the next intact record, ms.
+    """
+
+    start: int
+    end: int
+    reason: str
+    store_timestamp: int
+
+
 class ProgressLog:
     """Logs the progress of a long walk now and then: pass it as ``progress``."""
-
-    __slots__ = ("_clock_s", "_next_s")
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -49,7 +80,7 @@ class ProgressLog:
 class LogScan:
     """One walk; iterating it gives each message with its physical offset.
 
-    After damage it continues at the next record that proves itself, see ``damage``.
+    After damage it continues at the next record that proves itself.
 
     Attributes:
         start: where the walk starts.
@@ -92,60 +123,48 @@ class LogScan:
 
         Damage between two messages ends a run.
         """
-        file_size = self._log.files.file_size
+        files = self._log.files
         while self.end < self._stop:
-            if run := self._plain():
-                yield run
-                continue
             offset = self.end
-            record = self._log.check(offset, check_crc=self._check_crc)
-            if record.kind is RecordKind.MESSAGE:
-                yield self._passed([record])
-            elif record.kind is RecordKind.BLANK:
-                self.end = offset - offset % file_size + file_size
-            elif not self._step_over(offset, record):
-                self.stopped_by = record.reason
-                return
+            file = files.file_at(offset)
+            run = []
+            if file is not None:  # usually the next records in it need no closer look
+                run = self._walk.run(file.map, offset - file.start, self._stop - file.start, file.start)
+            if not run:
+                record = self._log.check(offset, check_crc=self._check_crc)
+                if record.kind is RecordKind.BLANK:
+                    self.end = offset - offset % files.file_size + files.file_size
+                    continue
+                if record.kind is not RecordKind.MESSAGE:
+                    if self._step_over(offset, record):
+                        continue
+                    self.stopped_by = record.reason
+                    return
+                run = [record]
+            last = run[-1]
+            self.end = last.physical_offset + last.size
+            self.records += len(run)
+            self.store_timestamp = last.store_timestamp
+            if self.end >= self._report_at:
+                self._report_at = self.end + _PROGRESS_STEP_BYTES
+                if self._progress is not None:
+                    self._progress(self.end - self.start, self._stop - self.start)
+            yield run
 
-    def _plain(self) -> list[RecordCheck]:
-        """Continue over the next records of one file that need no closer look, if there are any."""
-        file = self._log.files.file_at(self.end)
-        if file is None:
-            return []
-        run = self._walk.run(file.map, self.end - file.start, self._stop - file.start, file.start)
-        return self._passed(run) if run else run
-
-    def _passed(self, run: list[RecordCheck]) -> list[RecordCheck]:
-        last = run[-1]
-        self.end = end = last.physical_offset + last.size
-        self.records += len(run)
-        self.store_timestamp = last.store_timestamp
-        if end >= self._report_at:
-            self._report(end)
-        return run
-
-    def _report(self, end: int) -> None:
-        self._report_at = end + _PROGRESS_STEP_BYTES
-        if self._progress is not None:
-            self._progress(end - self.start, self._stop - self.start)
-
-    def _step_over(self, offset: int, damaged: RecordCheck) -> bool:
+    def _step_over(self, start: int, damaged: RecordCheck) -> bool:
         """Continue at the next record before the stop that proves itself; ``False`` without one."""
-        found = self._after(offset, damaged) or self._next_proven(offset)
-        if found is None:
-            return False
-        path = next(at.path for at in self._log.files.files if offset < at.end)
-        start = found.physical_offset
-        self.damage.append(DamagedPart(path, offset, start, damaged.reason, found.store_timestamp))
-        self.end = start
-        return True
-
-    def _after(self, offset: int, damaged: RecordCheck) -> RecordCheck | None:
-        """Return the record after damaged ones whose lengths agree: bytes of a body may look like a record."""
+        offset, reason = start, damaged.reason
+        # Bytes of a body may look like a record, so the lengths of damaged records count as long as they agree.
         while damaged.kind is RecordKind.BAD and damaged.size and offset < self._stop:
             offset += damaged.size
             damaged = self._log.check(offset, check_crc=True)
-        return damaged if damaged.kind is RecordKind.MESSAGE and offset < self._stop else None
+        is_found = damaged.kind is RecordKind.MESSAGE and offset < self._stop
+        found = damaged if is_found else self._next_proven(start)
+        if found is None:
+            return False
+        self.end = found.physical_offset
+        self.damage.append(DamagedPart(start, self.end, reason, found.store_timestamp))
+        return True
 
     def _next_proven(self, offset: int) -> RecordCheck | None:
         for file in self._log.files.files:
@@ -161,80 +180,71 @@ class LogScan:
         return None
 
 
-_COMPARED_AT_ONCE: Final = 256 * 1024
-
-
-class Damage(NamedTuple):
-    """A part of the log without a good record.
-
-    Attributes:
-        offset, end: where it is, as physical offsets.
-        reason: the defect at its start.
-        is_tail: no good record lies after it; a start of the store cuts it off.
-    """
-
-    offset: int
-    end: int
-    reason: str
-    is_tail: bool
-
-
-def walk(
-    log: CommitLog, file_system: FileSystem, *, check_crc: bool = True, progress: Progress | None = None
-) -> Iterator[tuple[int, RecordCheck] | Damage]:
-    """Yield each message with its physical offset, and each damaged part, in the order of the log.
-
-    Args:
-        log: its files are loaded; where it ends need not be known.
-        file_system: reports where files have holes.
-        check_crc: also compare bodies with their CRC; those after damage are compared anyway.
-        progress: called now and then.
+def fill(files: MappedFileQueue, parts: Sequence[DamagedPart], file_system: FileSystem, quarantine: Path) -> None:
+    """Replace damaged parts by records that everybody can read over, after copies were made.
 
     Raises:
-        StoreError: a file cannot be read.
+        StoreFullError, StoreError: the disk reports an error; each part that was replaced has its copy.
     """
-    scan = LogScan(log, log.files.start, check_crc=check_crc, progress=progress)
-    for offset, record in scan:
-        for part in scan.damage:
-            yield Damage(part.start, part.end, part.reason, is_tail=False)
-        scan.damage.clear()
-        yield offset, record
-    if scan.stopped_by and (end := _data_end(log, file_system, scan.end)) > scan.end:
-        yield Damage(scan.end, end, scan.stopped_by, is_tail=True)
+    pieces: list[tuple[MappedFile, int, int, int]] = []  # begin and end in the file, time of the next intact record
+    for start, part_end, reason, store_timestamp in parts:
+        at, number = start, len(pieces)
+        while at < part_end:
+            file = files.file_at(at)
+            assert file is not None, "the scan has read there"
+            end = min(part_end, file.end)
+            pieces.append((file, at - file.start, end - file.start, store_timestamp))
+            at = end
+        path, size_bytes = pieces[number][0].path, part_end - start
+        LOGGER.warning("commit log damaged file=%s offset=%d bytes=%d reason=%s", path, start, size_bytes, reason)
+    if sum(_is_saved(file, at, stop, quarantine, file_system) for file, at, stop, _ in pieces):
+        for directory in (quarantine, quarantine.parent):
+            with translated("sync", directory):
+                file_system.sync_directory(directory)
+    for piece in pieces:
+        _fill(files, *piece)
 
 
-def find_ends(
-    log: CommitLog, known: int, progress: Progress | None = None
-) -> tuple[tuple[int, RecordCheck], tuple[int, RecordCheck]] | None:
-    """Return the first and the last message, each with its physical offset; ``None`` without messages.
+def _fill(files: MappedFileQueue, file: MappedFile, at: int, stop: int, store_timestamp: int) -> None:
+    files.reserve(file, stop)
+    if stop == file.size and stop - at >= BLANK_HEAD.size:
+        BLANK_HEAD.pack_into(file.map, at, stop - at, BLANK_MAGIC)
+        return
+    if stop - at < _FILLER_BYTES:  # a body held what proves itself as a record: the hole stays
+        return
+    file.map[at:stop] = encode_record(
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=file.start + at,
+        sys_flag=MessageSysFlag.TRANSACTION_ROLLBACK,
+        born_timestamp=store_timestamp,
+        born_host=_NO_HOST,
+        store_timestamp=store_timestamp,
+        store_host=_NO_HOST,
+        body=bytes(file.view[at + _FILLER_BYTES : stop]),
+        topic=FILLER_TOPIC.encode(),
+        properties=b"",
+    )
 
-    Args:
-        log: its files are loaded; where it ends need not be known.
-        known: where a record near the end begins, such as the last one that has a unit; any number.
-        progress: called now and then.
+
+def _is_saved(file: MappedFile, at: int, stop: int, quarantine: Path, file_system: FileSystem) -> bool:
+    """Save some bytes of a file, but never over another copy; ``False`` if there are zeros only.
+
+    A start that was interrupted may have replaced some of it: the copy that it has made is the better one.
     """
-    first = next(iter(LogScan(log, log.files.start, check_crc=False)), None)
-    if first is None:
-        return None
-
-    def is_message(offset: int) -> bool:
-        return log.check(offset, check_crc=False).kind is RecordKind.MESSAGE
-
-    starts = [file.start for file in reversed(log.files.files)]  # a record begins at each, if the log is so long
-    start = max(next(filter(is_message, starts), 0), known if is_message(known) else 0, first[0])
-    last = deque(LogScan(log, start, check_crc=False, progress=progress), maxlen=1)
-    return first, last[0] if last else first
-
-
-def _data_end(log: CommitLog, file_system: FileSystem, offset: int) -> int:
-    """Return the end of the last bytes after ``offset`` that are not zero, else ``offset``."""
-    found = offset
-    for file in log.files.files:
-        if file.end > offset:
-            with translated("read", file.path):
-                ranges = list(file_system.data_ranges(file.file, max(offset - file.start, 0), file.size))
-            for start, end in ranges:
-                for at in range(start, end, _COMPARED_AT_ONCE):
-                    if data := bytes(file.view[at : min(at + _COMPARED_AT_ONCE, end)]).rstrip(b"\0"):
-                        found = file.start + at + len(data)
-    return found
+    content = bytes(file.view[at : min(stop, at + _MAX_SAVED_BYTES)])
+    if not content.strip(b"\0"):
+        return False
+    first = quarantine / f"damaged-{file.start + at:020d}"
+    with translated("write", first):
+        file_system.make_directories(quarantine)
+        path, copies = first, 1
+        while file_system.exists(path):
+            if file_system.read_file(path) == content:
+                return True
+            copies += 1
+            path = first.with_name(f"{first.name}-{copies}")
+        scratch = quarantine / _SCRATCH
+        file_system.write_file(scratch, content)
+        file_system.rename(scratch, path)  # last: a copy in its place is a whole one
+    return True

@@ -31,8 +31,6 @@ _END_OF_ROW: Final = b"\n    }" + _END_OF_ROWS
 class JsonTable:
     """One table on disk; holds no data itself."""
 
-    __slots__ = ("_directory_is_synced", "_file_system", "_keep_backup", "path")
-
     def __init__(self, path: Path, file_system: FileSystem | None = None) -> None:
         """Name the table's file, such as ``<root>/config/topics.json``; nothing is read."""
         self.path = path

@@ -13,9 +13,9 @@ import resource
 from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from triomq.protocol.errors import StoreError, StoreFullError
+from triomq.protocol.errors import StoreError
 from triomq.storage.files.file_system import NO_SPACE, FileSystem, OpenFile, store_error, translated
 
 MIN_MAPPED_FILES: Final = 64
@@ -25,13 +25,6 @@ _MAX_MAPPED_FILES: Final = 32_768  # half of the mappings that Linux allows a pr
 _LEFT_FOR_OTHERS: Final = 256  # open files, if the limit allows
 
 
-class Unmappable(Protocol):
-    """A file whose mapping the pool may end."""
-
-    def unmap(self) -> None:
-        """End the mapping."""
-
-
 class MappingPool:
     """The mapped files among those that may be unmapped; when they are too many, the one mapped first goes.
 
@@ -39,24 +32,22 @@ class MappingPool:
     something: a busy file is unmapped too, once per ``limit`` mappings of others.
     """
 
-    __slots__ = ("_files", "limit")
-
     def __init__(self, limit: int) -> None:
         """Allow ``limit`` mapped files, or ``MIN_MAPPED_FILES`` if that is more."""
         self.limit = max(limit, MIN_MAPPED_FILES)
-        self._files: dict[Unmappable, None] = {}
+        self._files: dict[MappedFile, None] = {}
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def add(self, file: Unmappable) -> None:
+    def add(self, file: "MappedFile") -> None:
         """Note that a file was mapped, or must stay mapped while others are mapped in the same step."""
         self._files.pop(file, None)
         self._files[file] = None
         if len(self._files) > self.limit:
             next(iter(self._files)).unmap()
 
-    def discard(self, file: Unmappable) -> None:
+    def discard(self, file: "MappedFile") -> None:
         """Note that a file is mapped no more, or has left its sequence."""
         self._files.pop(file, None)
 
@@ -301,10 +292,8 @@ class MappedFile:
             try:
                 self._file_system.reserve(self.file, start, end - start)
             except OSError as exc:
-                if exc.errno not in NO_SPACE:
-                    raise store_error(exc, "reserve space in", self.path) from exc
-                if end <= needed:
-                    raise self._full(needed - start, exc) from exc
+                if exc.errno not in NO_SPACE or end <= needed:
+                    raise store_error(exc, f"reserve {needed - start} bytes in", self.path) from exc
                 step //= 2
             else:
                 self.reserved = end
@@ -333,16 +322,6 @@ class MappedFile:
                 stop = min((self.filled // piece_bytes + 1) * piece_bytes, end)
                 self._file_system.zero(self.file, self.filled, stop - self.filled)
                 self.filled = stop
-
-    def _full(self, needed_bytes: int, reason: OSError) -> StoreFullError:
-        try:
-            free = f"{self._file_system.space(self.path.parent).available_bytes} bytes are free"
-        except OSError as exc:
-            free = f"free space unknown: {exc.strerror}"
-        return StoreFullError(
-            f"no space for {self.path}: {reason.strerror}, {needed_bytes} bytes needed, {free};"
-            " free space there or move StoreConfig.root (--store) to another disk"
-        )
 
     def find(self, pattern: bytes, position: int) -> int:
         """Return where ``pattern``, without zero bytes, occurs next, from ``position`` on, or -1.

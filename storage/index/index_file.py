@@ -62,8 +62,6 @@ class IndexFile:
         header: its fields, as in the file.
     """
 
-    __slots__ = ("_are_slots_loaded", "_file_system", "_layout", "_mapped", "header", "path")
-
     def __init__(self, file_system: FileSystem, layout: IndexLayout, path: Path, header: IndexHeader) -> None:
         """Describe a file that ``create`` makes, or that ``open_index_file`` has found."""
         self._file_system = file_system

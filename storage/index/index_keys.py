@@ -60,8 +60,6 @@ class IndexBatch:
 class KeyReader:
     """Reads keys out of a commit log."""
 
-    __slots__ = ("_keys", "_keys_of", "_log", "_shares_of")
-
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._keys_of = b""  # properties of the record within which the last read ended

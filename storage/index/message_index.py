@@ -19,8 +19,8 @@ from triomq.protocol.record.index_unit import key_hash, key_hashes
 from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
-from triomq.storage.files.checkpoint import Checkpoint
 from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.log_state import Checkpoint
 from triomq.storage.flush import FlushPlan
 from triomq.storage.index.index_file import NO_OFFSET, NO_UNITS, IndexFile
 from triomq.storage.index.index_files import IndexFiles

@@ -91,8 +91,6 @@ def finish(work: Work[Found]) -> Found:
 class ColdReads:
     """Finds what must be read from the disk before messages can be returned."""
 
-    __slots__ = ("_clock_s", "_config", "_file_system", "_log", "_warm_reads", "_warm_until")
-
     def __init__(
         self, log: CommitLog, config: StoreConfig, file_system: FileSystem, clock_s: Callable[[], float]
     ) -> None:
@@ -151,14 +149,6 @@ class ColdReads:
         """Load the units of some messages."""
         if cold := list(self._cold_units(queue, queue_offset, count)):
             yield cold
-
-    def is_unit_in_memory(self, queue: ConsumeQueue, queue_offset: int) -> bool:
-        """Whether a unit of a queue can be looked at without opening a file or waiting for the disk."""
-        file = queue.files.file_at(queue_offset * UNIT_SIZE)
-        if file is None or not file.is_mapped:
-            return False
-        at = queue_offset * UNIT_SIZE - file.start
-        return self._is_resident(file, at, at + UNIT_SIZE)
 
     def load_records(self, physical_offsets: Sequence[int]) -> Work[None]:
         """Load the records at these offsets, if there are any."""

@@ -344,12 +344,8 @@ class _RecordReader:
         if not reason:
             return False
         self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-        self._note(offset, reason)
+        self._log.note_damage(offset, reason)
         return True
-
-    def _note(self, offset: int, reason: str) -> None:
-        file = self._log.files.file_at(offset)
-        self._log.damage.note(None if file is None else file.path, offset, reason)
 
     def _skip_below(self, offset: int, size: int) -> int:
         """Note that a record cannot be read; return the offset at which to try again.
@@ -362,7 +358,7 @@ class _RecordReader:
         if (offset, size) == _BLANK_PLACE:  # a message already known to be lost
             return -1
         if offset >= log.min_offset:
-            self._note(offset, f"no record of {size} bytes, as the consume queue has it")
+            log.note_damage(offset, f"no record of {size} bytes, as the consume queue has it")
             return -1
         file_size = log.files.file_size
         return offset - offset % file_size + file_size

@@ -48,8 +48,6 @@ class CopyReader:
     each of these texts once, and every record with IPv6 hosts.
     """
 
-    __slots__ = ("_codes", "_find", "_queues")
-
     def __init__(self, find: Find) -> None:
         """Set up the reader; ``find`` looks up records with new texts."""
         self._find = find

@@ -1,4 +1,4 @@
-"""Read access to an open store: messages by offset, by time or by filter, and its statistics.
+"""Read access to an open store: messages by offset, by time or by filter.
 
 A read with a filter on properties is a plain read of which some records are kept.  It looks at a limited number of
 messages, so that other clients do not wait for it, whether any message matches or not.
@@ -7,7 +7,6 @@ Source: ConsumeQueue.java, getOffsetInQueueByTime; store.md 7.5.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -16,41 +15,14 @@ from triomq.protocol.filters.filter_types import MessageFilter, SqlFilter
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE, ConsumeQueueUnit
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record, iter_properties
-from triomq.storage.commit_log.clock_steps import ClockStep
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import physical_offset_of
+from triomq.storage.files.log_state import ClockStep
 from triomq.storage.reading.cold_read import ColdReads, Work
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus, get_message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreStatistics:
-    """A snapshot of a store.
-
-    Attributes:
-        messages_put: messages stored since the store was opened.
-        min_offset, max_offset, flushed_offset: offsets of the commit log.
-        store_timestamp: store time of the newest message, ms.
-        queues: number of consume queues with messages.
-        mapped_files: number of mapped files of commit log and consume queues.
-        reserved_bytes: disk space known to be reserved for these files.
-        damaged_records: damaged records that reads skipped.
-        refusal: why messages are refused now, "" if they are not.
-    """
-
-    messages_put: int
-    min_offset: int
-    max_offset: int
-    flushed_offset: int
-    store_timestamp: int
-    queues: int
-    mapped_files: int
-    reserved_bytes: int
-    damaged_records: int
-    refusal: str
 
 
 class StoreReader:
@@ -163,23 +135,6 @@ class StoreReader:
         """Return the result of ``look_message`` for each offset."""
         yield from self._cold_reads.load_records(physical_offsets)
         return [self.look_message(physical_offset) for physical_offset in physical_offsets]
-
-    def statistics(self, messages_put: int, refusal: str) -> StoreStatistics:
-        """Return a snapshot; the arguments are fields of the result."""
-        log = self._log
-        files = [file for queue in self._queues for file in queue.files.files] + log.files.files
-        return StoreStatistics(
-            messages_put=messages_put,
-            min_offset=log.min_offset,
-            max_offset=log.max_offset,
-            flushed_offset=log.flushed_offset,
-            store_timestamp=log.store_timestamp,
-            queues=sum(bool(queue.files.files) for queue in self._queues),
-            mapped_files=sum(file.is_mapped for file in files),
-            reserved_bytes=sum(file.reserved for file in files),
-            damaged_records=log.damage.count,
-            refusal=refusal,
-        )
 
     def queue_units(self, topic: str, queue_id: int, index: int, count: int) -> list[ConsumeQueueUnit]:
         """Return up to ``count`` visible units of a queue from queue offset ``index`` on."""

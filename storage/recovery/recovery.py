@@ -25,8 +25,7 @@ from typing import Final
 
 from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
-from triomq.storage.commit_log.damage import QUARANTINE, DamagedPart, fill
-from triomq.storage.commit_log.log_scan import LogScan, Progress
+from triomq.storage.commit_log.log_scan import QUARANTINE, DamagedPart, LogScan, Progress, fill
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
@@ -35,21 +34,23 @@ from triomq.storage.consume_queue.unit_search import (
     first_offset,
     newest_unit,
     oldest_unit,
+    parts_with_units,
     record_before,
 )
 from triomq.storage.delays import TagsCodeOf
-from triomq.storage.files.checkpoint import CHECKPOINT, Checkpoint
-from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.log_state import CHECKPOINT, Checkpoint, DeletedTopics
 from triomq.storage.flush import sync_files
-from triomq.storage.recovery.queue_cuts import (
+from triomq.storage.recovery.queue_recovery import (
+    QueueEnds,
     cut_queue,
     drop_dangling_units,
-    lose_parts,
+    ends_intact,
     lose_units,
+    recover_queue,
+    resume_queue,
     truncate_queue,
 )
-from triomq.storage.recovery.queue_recovery import QueueEnds, ends_intact, recover_queue, resume_queue
 from triomq.storage.recovery.redispatch import Redispatcher
 
 LOGGER: Final = logging.getLogger("triomq.storage.recovery.recovery")
@@ -142,7 +143,13 @@ class Recovery:
         self.report.clean = clean
         log = self._log
         if not log.files.files:
-            self._start_empty()
+            for queue in self._queues:
+                queue.destroy()
+            log.resume(0)
+            self._deleted.restrict(0, 0)
+            self._changed.update(self._queues)
+            self._sync(0)
+            self.checkpoint = Checkpoint()
             return self.report
         scan = self._scan(progress)
         self._heal(scan)
@@ -159,17 +166,13 @@ class Recovery:
         if not clean or report.has_changes:
             self._sync(min([scan.start, *(part.start for part in report.damage)]))
         log.files.expect_order(in_order=False)  # from now on they are written, and old records are read otherwise
-        self._vouch()
+        newest, end, known = log.store_timestamp, log.max_offset, self.checkpoint
+        self.checkpoint = known._replace(physic=newest, logics=newest, log_end=end, queues_end=end)
+        if any(map(_is_ahead, self._queues)):
+            self.checkpoint = self.checkpoint._replace(
+                logics=min(newest, known.logics), queues_end=min(end, known.queues_end)
+            )
         return report
-
-    def _start_empty(self) -> None:
-        for queue in self._queues:
-            queue.destroy()
-        self._log.resume(0)
-        self._deleted.restrict(0, 0)
-        self._changed.update(self._queues)
-        self._sync(0)
-        self.checkpoint = Checkpoint()
 
     def _scan(self, progress: Progress | None) -> LogScan:
         """Walk over the log and build the units that are missing."""
@@ -189,18 +192,15 @@ class Recovery:
         else:
             wanted_from = start = self._start_after_crash()
         scan = self._walk(start, wanted_from, progress)
-        if not clean and self._is_checkpoint_ahead(scan):
-            LOGGER.warning("checkpoint is ahead of the log, nothing is taken from it times=%s", self.checkpoint)
+        checkpoint = self.checkpoint
+        is_ahead = scan.end < checkpoint.log_end  # of RocketMQ only the times of messages are known
+        if not clean and (is_ahead or (not checkpoint.log_end and scan.store_timestamp < checkpoint.physic)):
+            LOGGER.warning("checkpoint is ahead of the log, nothing is taken from it times=%s", checkpoint)
             self.checkpoint = Checkpoint()  # that of another store, or the disk has lost data that it had confirmed
             if start > log.min_offset:
                 start = self._start_after_crash()
                 scan = self._walk(start, start, progress)
         return scan
-
-    def _is_checkpoint_ahead(self, scan: LogScan) -> bool:
-        """Whether it names messages after the end of the log; of RocketMQ only their times are known."""
-        checkpoint = self.checkpoint
-        return scan.end < checkpoint.log_end or (not checkpoint.log_end and scan.store_timestamp < checkpoint.physic)
 
     def _start_after_crash(self) -> int:
         """End the queues with their good units; return where the walk begins."""
@@ -246,7 +246,13 @@ class Recovery:
             else:
                 ends, _ = recover_queue(queue, self._file_system, checked_from)
                 was_cut = False  # the records of units cut here are read again anyway
-            if ends is not None and self._is_intact(queue, ends):
+            log_start = max(self._log.min_offset, self._deleted.end_of(queue.topic))
+            # Nothing of it has expired or is dangling, as of most queues: it needs no further check.
+            if (
+                ends is not None
+                and ends.first.physical_offset >= log_start
+                and ends_intact(queue, self._log, ends.last)
+            ):
                 queue.min_offset = first_offset(queue)
                 self._intact[queue] = ends
                 continue
@@ -277,11 +283,6 @@ class Recovery:
         else:
             lose_units(queue, 0, deleted_end)
         return True
-
-    def _is_intact(self, queue: ConsumeQueue, ends: QueueEnds) -> bool:
-        """Whether nothing of a queue has expired or is dangling, so that it needs no further check."""
-        log_start = max(self._log.min_offset, self._deleted.end_of(queue.topic))
-        return ends.first.physical_offset >= log_start and ends_intact(queue, self._log, ends.last)
 
     def _last_record(self, known_end: int) -> int:
         """Return the start of the last record that has a unit, or of the log if none has."""
@@ -316,7 +317,8 @@ class Recovery:
         changed = [(queue.files, 0) for queue in self._shortened]
         starts, ends = [part.start for part in scan.damage], [part.end for part in scan.damage]
         for queue in self._queues:
-            if lost := lose_parts(queue, starts, ends):
+            parts = parts_with_units(queue, starts, ends)
+            if lost := sum(lose_units(queue, starts[number], ends[number]) for number in parts):
                 self.report.lost_messages += lost
                 self._changed.add(queue)
                 changed.append((queue.files, 0))
@@ -333,7 +335,10 @@ class Recovery:
         if scan.end < last.end:
             self.report.truncated_bytes = last.zero_from(scan.end - last.start)
         log.resume(scan.end)
-        log.store_timestamp = scan.store_timestamp or self._newest_time()
+        log.store_timestamp = scan.store_timestamp
+        if not scan.store_timestamp:
+            units = filter(None, map(newest_unit, self._queues))
+            log.store_timestamp = max((log.store_time(unit.physical_offset) for unit in units), default=0)
         for queue in self._queues:
             if removed := truncate_queue(queue, scan.end):
                 self.report.units_removed += removed
@@ -346,10 +351,6 @@ class Recovery:
                 self.report.truncated_bytes,
                 scan.stopped_by,
             )
-
-    def _newest_time(self) -> int:
-        units = (newest_unit(queue) for queue in self._queues)
-        return max((self._log.store_time(unit.physical_offset) for unit in units if unit is not None), default=0)
 
     def _repair(self, log_end: int, progress: Progress | None) -> None:
         """Give queues that have lost units in the middle what the log still knows of them."""
@@ -370,13 +371,6 @@ class Recovery:
             dispatcher.dispatch(record for record in run if self._queues.find(record.topic, record.queue_id) in wanted)
         dispatcher.finish()
         self._heal(scan)
-
-    def _vouch(self) -> None:
-        """Set the checkpoint to the state on the disk; units of records that are lost do not count."""
-        newest, end, known = self._log.store_timestamp, self._log.max_offset, self.checkpoint
-        is_ahead = any(map(_is_ahead, self._queues))
-        logics, queues_end = (min(newest, known.logics), min(end, known.queues_end)) if is_ahead else (newest, end)
-        self.checkpoint = known._replace(physic=newest, logics=logics, log_end=end, queues_end=queues_end)
 
     def _sync(self, scan_start: int) -> None:
         """Wait for the disk, except for queues that this start only found, or continued, after a crash.

@@ -24,8 +24,8 @@ from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.delays import TagsCodeOf
-from triomq.storage.files.deleted_topics import DeletedTopics
-from triomq.storage.recovery.queue_cuts import ACROSS_SECTORS, cut_queue, mend_torn_unit
+from triomq.storage.files.log_state import DeletedTopics
+from triomq.storage.recovery.queue_recovery import ACROSS_SECTORS, cut_queue, mend_torn_unit
 
 LOGGER: Final = logging.getLogger("triomq.storage.recovery.redispatch")
 

@@ -6,6 +6,8 @@ read-only file system.
 
 import mmap
 import os
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -13,21 +15,23 @@ from typing import Final, NamedTuple, Self
 
 from triomq.protocol.errors import ConfigError, StoreLayoutError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
-from triomq.protocol.record.record import RecordKind
+from triomq.protocol.record.record import RecordCheck, RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
+from triomq.storage.commit_log.log_scan import LogScan, Progress
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
-from triomq.storage.consume_queue.unit_search import correct_min_offset
-from triomq.storage.files.deleted_topics import DeletedTopics
-from triomq.storage.files.file_system import FileSystem, OpenFile, list_store_directory
+from triomq.storage.consume_queue.unit_search import correct_min_offset, newest_unit
+from triomq.storage.files.file_system import FileSystem, OpenFile, list_store_directory, translated
 from triomq.storage.files.json_table import JsonTable
+from triomq.storage.files.log_state import ClockSteps, DeletedTopics
 from triomq.storage.files.mapped_file_queue import FoundFiles, file_name
 from triomq.storage.recovery.queue_recovery import find_good_units
 from triomq.storage.store_directory import StoreDirectory
 
 _OFFSETS_TABLE: Final = "consumerOffset.json"
 _TOPICS_TABLE: Final = "topics.json"
+_COMPARED_AT_ONCE: Final = 256 * 1024
 
 
 class ReadOnlyFileSystem(FileSystem):
@@ -49,6 +53,21 @@ class StoredOffset(NamedTuple):
     topic: str
     queue_id: int
     offset: int
+
+
+class Damage(NamedTuple):
+    """A part of the log without a good record.
+
+    Attributes:
+        offset, end: where it is, as physical offsets.
+        reason: the defect at its start.
+        is_tail: no good record lies after it; a start of the store cuts it off.
+    """
+
+    offset: int
+    end: int
+    reason: str
+    is_tail: bool
 
 
 class StoppedStore:
@@ -99,6 +118,50 @@ class StoppedStore:
     ) -> None:
         self.directory.release()
 
+    def walk(self, progress: Progress | None = None) -> Iterator[tuple[int, RecordCheck] | Damage]:
+        """Yield each message with its physical offset, and each damaged part, in the order of the log.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        scan = LogScan(self.log, self.log.files.start, progress=progress)
+        for offset, record in scan:
+            for part in scan.damage:
+                yield Damage(part.start, part.end, part.reason, is_tail=False)
+            scan.damage.clear()
+            yield offset, record
+        if scan.stopped_by and (end := self._data_end(scan.end)) > scan.end:
+            yield Damage(scan.end, end, scan.stopped_by, is_tail=True)
+
+    def _data_end(self, offset: int) -> int:
+        """Return the end of the last bytes of the log after ``offset`` that are not zero, else ``offset``."""
+        found = offset
+        for file in self.log.files.files:
+            if file.end > offset:
+                with translated("read", file.path):
+                    ranges = list(self.file_system.data_ranges(file.file, max(offset - file.start, 0), file.size))
+                for start, end in ranges:
+                    for at in range(start, end, _COMPARED_AT_ONCE):
+                        if data := bytes(file.view[at : min(at + _COMPARED_AT_ONCE, end)]).rstrip(b"\0"):
+                            found = file.start + at + len(data)
+        return found
+
+    def ends(self, progress: Progress | None = None) -> tuple[tuple[int, RecordCheck], tuple[int, RecordCheck]] | None:
+        """Return the first and the last message, each with its physical offset; ``None`` without messages."""
+        log = self.log
+        first = next(iter(LogScan(log, log.files.start, check_crc=False)), None)
+        if first is None:
+            return None
+        units = map(newest_unit, self.queues)
+        newest = max((unit.physical_offset for unit in units if unit is not None), default=0)
+        starts = [file.start for file in reversed(log.files.files)]  # a record begins at each, if the log is so long
+        start = first[0]
+        for offset in (newest, *starts):
+            if offset > start and log.check(offset, check_crc=False).kind is RecordKind.MESSAGE:
+                start = offset
+        last = deque(LogScan(log, start, check_crc=False, progress=progress), maxlen=1)
+        return first, last[0] if last else first
+
     def stored_offsets(self) -> list[StoredOffset]:
         """Return the stored offsets of all consumer groups.
 
@@ -129,9 +192,8 @@ class StoppedStore:
             return deleted_end
         record = self.log.check(unit.physical_offset, check_crc=False)
         is_first = record.kind is RecordKind.MESSAGE and record.queue_offset == 0 and record.size == unit.size
-        return (
-            unit.physical_offset if is_first and (record.topic, record.queue_id) == (topic, queue_id) else deleted_end
-        )
+        is_own = (record.topic, record.queue_id) == (topic, queue_id)
+        return unit.physical_offset if is_first and is_own else deleted_end
 
     def topics(self) -> frozenset[str] | None:
         """Return the topics of the broker's table; ``None`` without a table.
@@ -151,7 +213,7 @@ class StoppedStore:
             raise StoreLayoutError(f"{self.root} has files of a size no store has: {exc}") from exc
         self.queues = QueueTable(self.config, files)
         layout = directory.check(self.config, self.queues)
-        self.log = CommitLog(directory.commit_log_files(self.config))
+        self.log = CommitLog(directory.commit_log_files(self.config), ClockSteps(directory.config, files))
         self._leave_strays(directory.commit_log, layout.log)
         self.log.files.load(FoundFiles(layout.log.starts, [], []))
         self.log.max_offset = self.log.files.files[-1].end if layout.log.starts else 0
@@ -161,7 +223,7 @@ class StoppedStore:
         for queue in self.queues:
             self._find_end(queue)
             correct_min_offset(queue, self.log.min_offset)
-        self.deleted = DeletedTopics(directory.config / "deletedTopics.json", files)
+        self.deleted = DeletedTopics(directory.config, files)
         self.deleted.load()
         self.is_clean = not files.exists(directory.abort)
 

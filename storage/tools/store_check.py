@@ -14,14 +14,13 @@ from triomq.protocol.codes import HIDDEN_BIT
 from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.record.consume_queue_unit import REPEATED_CODE, ConsumeQueueUnit
 from triomq.protocol.record.record import RecordCheck, RecordKind
-from triomq.storage.commit_log.damage import FILLER_TOPIC
-from triomq.storage.commit_log.log_scan import Damage, Progress, walk
+from triomq.storage.commit_log.log_scan import FILLER_TOPIC, Progress
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import validate_queue
 from triomq.storage.consume_queue.unit_search import first_offset
 from triomq.storage.delays import WAITING_TOPICS
 from triomq.storage.tools.index_check import check_index
-from triomq.storage.tools.stopped_store import StoppedStore
+from triomq.storage.tools.stopped_store import Damage, StoppedStore
 
 _MAX_HASH: Final = 2**31 - 1
 
@@ -116,7 +115,7 @@ class _Checker:
         store, report = self._store, self._report
         for path in store.strays:
             report.problems.append(Problem(ProblemKind.STRAY_FILE, str(path), int(path.name), "empty, or after a gap"))
-        for found in walk(store.log, store.file_system, progress=progress):
+        for found in store.walk(progress):
             if isinstance(found, Damage):
                 kind = ProblemKind.TAIL if found.is_tail else ProblemKind.RECORD
                 if found.is_tail:

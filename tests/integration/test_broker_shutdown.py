@@ -314,7 +314,7 @@ async def test_full_disk_rejects_sends_until_space_is_freed(root: Path, mock_clo
             response = await wire.put(topic, bytes(5000))
             assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert response.remark is not None
-            assert "no space for" in response.remark
+            assert "No space left" in response.remark
             assert str(root) in response.remark
         pulled = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields("T"))
         assert [message.stored_body for message in decode_records(pulled.body)] == [b"before"]

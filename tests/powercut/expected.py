@@ -6,7 +6,7 @@ from typing import NamedTuple
 from triomq.protocol.codes import HIDDEN_BIT
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.record import RecordKind, decode_record
-from triomq.storage.commit_log.damage import FILLER_TOPIC
+from triomq.storage.commit_log.log_scan import FILLER_TOPIC
 from triomq.storage.delays import DelayLevels
 from triomq.storage.message_store import MessageStore
 

@@ -10,10 +10,10 @@ import pytest
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from triomq.protocol.host import encode_host
 from triomq.storage.append import entry
-from triomq.storage.commit_log.damage import DamagedPart
+from triomq.storage.commit_log.log_scan import DamagedPart
 from triomq.storage.config import StoreConfig
-from triomq.storage.files.checkpoint import Checkpoint
 from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.log_state import Checkpoint
 from triomq.storage.message_store import MessageStore
 
 FILE: Final = 4096
@@ -87,7 +87,11 @@ class Crashed:
 
     def damaged(self, parts: Iterable[DamagedPart]) -> set[bytes]:
         """Return the content of damaged parts before a recovery."""
-        return {self._disk.read_file(part.path)[part.start % FILE :][: part.end - part.start] for part in parts}
+        files = self.config.root / "commitlog"
+        return {
+            self._disk.read_file(files / f"{start // FILE * FILE:020d}")[start % FILE :][: end - start]
+            for start, end, *_ in parts
+        }
 
 
 def hurt_record(crashed: Crashed) -> None:

@@ -157,4 +157,4 @@ def make_steps_short(broker: Broker) -> None:
 
 def set_disk_full(store: MessageStore, *, is_full: bool) -> None:
     """Make a store refuse messages, or take them again."""
-    store._refusal.measured(DiskSpace(100, 0) if is_full else DiskSpace(0, 100))
+    store.refused.measured(DiskSpace(100, 0) if is_full else DiskSpace(0, 100))

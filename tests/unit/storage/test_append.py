@@ -192,7 +192,7 @@ def test_messages_above_watermark_are_rejected_until_freed(maker: StoreMaker, mo
     assert store.check_disk().used_percent == 91
     with pytest.raises(StoreFullError, match=r"91 % full, 99 bytes are free.*disk_full_ratio"):
         put(store)
-    assert "disk_full_ratio" in store.statistics().refusal
+    assert "disk_full_ratio" in str(store.refused.error())
     assert store.reader.get_message(("T", 0), 0, 1).message_count == 1
     space = DiskSpace(used_bytes=900, available_bytes=100)
     assert store.check_disk().used_percent == 90

@@ -7,8 +7,8 @@ import pytest
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
 from triomq.protocol.errors import StoreError
 from triomq.storage.config import Durability
-from triomq.storage.files.checkpoint import load_checkpoint
 from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.log_state import load_checkpoint
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.get_message import GetMessageStatus
 
@@ -155,7 +155,7 @@ def test_after_failed_sync_nothing_is_acknowledged_any_more(
     with pytest.raises(StoreError, match="takes no messages"):
         store.append([])
     assert store.reader.look_message(place.physical_offset) is not None
-    assert "takes no messages" in store.statistics().refusal
+    assert "takes no messages" in str(store.refused.error())
     store.close()
     assert (store.config.root / "abort").exists()
 

@@ -131,26 +131,6 @@ def test_a_failed_open_gives_the_lock_back(maker: StoreMaker, faulty: FaultyFile
     put(store)
 
 
-def test_statistics_are_a_snapshot(maker: StoreMaker) -> None:
-    store = maker()
-    store.queue("U", 0)
-    for _ in range(3):
-        put(store)
-    before = store.statistics()
-    assert before.messages_put == 3
-    assert before.queues == 1
-    assert before.mapped_files == 2
-    assert before.min_offset == 0
-    assert before.max_offset == store.commit_log.max_offset
-    assert before.flushed_offset == 0
-    assert before.store_timestamp == maker.clock.now_ms
-    assert before.reserved_bytes == 65536 + 1000
-    assert before.refusal == ""
-    store.flush()
-    assert before.flushed_offset == 0
-    assert store.statistics().flushed_offset == before.max_offset
-
-
 def test_deleting_an_unknown_topic_changes_nothing(store: MessageStore) -> None:
     put(store)
     assert store.delete_topic("U") == 0

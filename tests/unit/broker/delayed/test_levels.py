@@ -235,7 +235,7 @@ def test_failed_flush_saves_no_delay_offsets(
 
     def fail() -> None:
         if is_lost:
-            broker.store._refusal.failed(StoreFullError("lost"))
+            broker.store.refused.failed(StoreFullError("lost"))
         raise StoreFullError("lost")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "triomq.broker"):

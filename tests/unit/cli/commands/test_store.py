@@ -14,8 +14,8 @@ from tests.unit.storage.making import StoreMaker, bodies, filled, log_file, over
 from triomq.cli.run import run
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.host import encode_host
-from triomq.storage.commit_log.log_scan import walk
 from triomq.storage.message_store import MessageStore
+from triomq.storage.tools.stopped_store import StoppedStore
 
 
 @pytest.fixture
@@ -123,13 +123,14 @@ def test_dump_reads_no_further_than_its_count(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
+    walk = StoppedStore.walk
 
     def counted(*arguments: Any, **options: Any) -> Iterator[Any]:
         for found in walk(*arguments, **options):
             seen.append(found)
             yield found
 
-    monkeypatch.setattr("triomq.cli.commands.store.walk", counted)
+    monkeypatch.setattr(StoppedStore, "walk", counted)
     for words in ((), ("--json",)):
         said(capsys, "dump", "--store", str(root), "--key", "k2", "--count", "1", *words)
         assert len(seen) == 3

@@ -24,9 +24,9 @@ from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT
 from triomq.protocol.record.layout import HEAD
 from triomq.protocol.record.record import decode_record
-from triomq.storage.commit_log.damage import FILLER_TOPIC, QUARANTINE, DamageLog
-from triomq.storage.files.checkpoint import CHECKPOINT, load_checkpoint
+from triomq.storage.commit_log.log_scan import FILLER_TOPIC, QUARANTINE
 from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.log_state import CHECKPOINT, load_checkpoint
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.get_message import GetMessageStatus
 
@@ -63,7 +63,7 @@ def test_a_damaged_record_costs_only_its_message(maker: StoreMaker, kind: str, q
         shutil.rmtree(copy / "consumequeue")
     again = maker(copy)
     [part] = report(again).damage
-    assert (part.path, part.start, part.end) == (log_file(copy, start), offset, offset + size)
+    assert (part.start, part.end) == (offset, offset + size)
     assert part.reason
     assert report(again).truncated_bytes == 0
     assert bodies(again) == wanted[:HURT] + wanted[HURT + 1 :]
@@ -239,7 +239,7 @@ def test_damaged_last_record_is_reported_after_clean_exit(maker: StoreMaker) -> 
     store.close()
     overwrite(log_file(store.config.root, 0), offset + 200, b"\xff\xff")
     again = maker()
-    assert [part[1:3] for part in report(again).damage] == [(offset, offset + size)]
+    assert [part[:2] for part in report(again).damage] == [(offset, offset + size)]
     assert again.reader.max_offset_in_queue("T", 0) == 9
     assert len(bodies(again, "U")) == 15
 
@@ -294,7 +294,7 @@ def test_record_damaged_before_scan_range_is_not_delivered(maker: StoreMaker, ki
     assert again.reader.look_message(offset) is None
     alone = again.reader.get_message(("T", 0), HURT, 1)
     assert (alone.message_count, alone.next_begin_offset) == (1, HURT + 2)
-    assert again.statistics().damaged_records == 1
+    assert again.commit_log.damaged_records == 1
 
 
 def test_a_message_of_another_topic_is_not_delivered(maker: StoreMaker) -> None:
@@ -307,11 +307,13 @@ def test_a_message_of_another_topic_is_not_delivered(maker: StoreMaker) -> None:
     assert again.reader.get_message(("T", 0), 1, 1).status is GetMessageStatus.MESSAGE_WAS_REMOVING
 
 
-def test_a_damaged_record_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    damage = DamageLog()
-    for offset in (1, 2, 1, 2):
-        damage.note(Path("file"), offset, "why")
-    assert damage.count == 2
+def test_a_damaged_record_is_logged_once(store: MessageStore, caplog: pytest.LogCaptureFixture) -> None:
+    put(store)
+    path = store.commit_log.files.files[0].path
+    for offset in (1, 2**40, 1, 2**40):
+        store.commit_log.note_damage(offset, "why")
+    assert store.commit_log.damaged_records == 2
     assert [record.getMessage() for record in caplog.records] == [
-        f"message skipped, its record is damaged file=file offset={offset} reason=why" for offset in (1, 2)
+        f"message skipped, its record is damaged file={where} offset={offset} reason=why"
+        for where, offset in ((path, 1), (None, 2**40))
     ]

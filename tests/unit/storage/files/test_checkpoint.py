@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.storage.making import FaultyFileSystem
 from triomq.protocol.errors import StoreError
-from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.log_state import Checkpoint, load_checkpoint
 
 FILES = FileSystem()
 

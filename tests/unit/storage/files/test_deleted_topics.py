@@ -4,12 +4,12 @@ import pytest
 
 from tests.unit.storage.making import FaultyFileSystem
 from triomq.protocol.errors import StoreError, StoreLayoutError
-from triomq.storage.files.deleted_topics import DeletedTopics
 from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.log_state import DeletedTopics
 
 
 def deleted(root: Path, file_system: FileSystem | None = None) -> DeletedTopics:
-    topics = DeletedTopics(root / "config" / "deletedTopics.json", file_system or FileSystem())
+    topics = DeletedTopics(root / "config", file_system or FileSystem())
     topics.load()
     return topics
 

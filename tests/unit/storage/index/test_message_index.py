@@ -24,8 +24,8 @@ from triomq.protocol.errors import ConfigError, IndexDamagedError, StoreError
 from triomq.protocol.record.index_unit import HEADER
 from triomq.protocol.record.properties import encode_properties, get_property
 from triomq.storage.config import Durability
-from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.log_state import Checkpoint, load_checkpoint
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import ColdRange, Needed, finish
 

@@ -399,30 +399,12 @@ def test_begin_of_idle_queue_is_preloaded_for_retention(maker: StoreMaker, monke
     real_read, real_look = FileSystem.read, ConsumeQueue.unit
     monkeypatch.setattr(FileSystem, "read", note_read)
     monkeypatch.setattr(ConsumeQueue, "unit", note_look)
-    reading = retention.reading_for(store.queues)
-    assert reading is not None
-    reading()
+    retention.reading_for(store.queues)()
     retention.correct_queues(store.queues)
     assert {topic for topic, _ in looked_at} == {"T", "U"}
     assert len(looked_at) > 6
     assert looked_at <= read
     assert all(queue.min_offset > 0 for queue in store.queues)
-    monkeypatch.setattr(FileSystem, "is_resident", lambda *_: True)
-    assert retention.reading_for(store.queues) is None
-
-
-def test_mapped_queue_outside_memory_is_loaded(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, retention = behind_its_log(maker)
-    retention.correct_queues(store.queues)
-    monkeypatch.setattr(FileSystem, "is_resident", lambda *_: False)
-    assert retention.reading_for(store.queues) is not None
-
-
-def test_queue_with_only_begin_in_memory_read_too(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, retention = behind_its_log(maker)
-    retention.correct_queues(store.queues)
-    monkeypatch.setattr(FileSystem, "is_resident", lambda self, map_, start, end: start == 0)
-    assert retention.reading_for(store.queues) is not None
 
 
 def test_unreadable_queue_error_and_deleted_queue_not(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,7 +413,6 @@ def test_unreadable_queue_error_and_deleted_queue_not(maker: StoreMaker, monkeyp
 
     store, retention = behind_its_log(maker)
     reading = retention.reading_for(store.queues)
-    assert reading is not None
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "read", fail)
         with pytest.raises(StoreError, match=r"cannot read .*consumequeue/T/0/0+: Input/output error"):

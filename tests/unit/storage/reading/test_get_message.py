@@ -262,7 +262,7 @@ def test_damaged_record_of_earlier_process_is_always_skipped(store: MessageStore
     for _ in range(3):
         assert offsets(store.reader.get_message(("T", 0), 0, 32)) == [0, 1, 2, 3, 5, 6, 7, 8]
         assert outcome(store.reader.get_message(("T", 0), 4, 1)) == (GetMessageStatus.FOUND, 6)
-    assert store.commit_log.damage.count == 1
+    assert store.commit_log.damaged_records == 1
 
 
 def test_own_records_whose_file_gone_send_reader_on(maker: StoreMaker) -> None:

@@ -15,13 +15,15 @@ from triomq.storage.consume_queue.unit_search import correct_min_offset, newest_
 from triomq.storage.files.file_system import FileSystem, OpenFile
 from triomq.storage.files.mapped_file import MappedFile, MappingPool
 from triomq.storage.files.mapped_file_queue import MappedFileQueue, check_directory
-from triomq.storage.recovery.queue_cuts import cut_queue, lose_units, truncate_queue
 from triomq.storage.recovery.queue_recovery import (
+    cut_queue,
     ends_intact,
     find_good_units,
     find_last_unit,
+    lose_units,
     recover_queue,
     resume_queue,
+    truncate_queue,
 )
 
 PER_FILE = 5

@@ -24,8 +24,8 @@ from triomq.protocol.record.consume_queue_unit import UNIT, ConsumeQueueUnit
 from triomq.protocol.record.record import RecordCheck
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.files.checkpoint import Checkpoint, load_checkpoint
 from triomq.storage.files.file_system import FileSystem
+from triomq.storage.files.log_state import Checkpoint, load_checkpoint
 from triomq.storage.recovery.queue_recovery import ends_intact
 
 FILE: Final = 65536
