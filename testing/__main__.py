@@ -1,6 +1,6 @@
 """The process of a ``BrokerProcess``."""
 
-from triomq.testing.process import serve
+from triomq.testing.host import serve
 
 if __name__ == "__main__":
     serve()

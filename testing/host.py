@@ -1,14 +1,20 @@
-"""A broker in a thread with a separate loop, and the requests of tests that run there.
+"""A broker in a thread with a separate loop, or in a separate process, and the requests of tests that run there.
 
 Rules: what tests ask are coroutine methods, which :meth:`BrokerHost.call` runs in the broker's thread; arguments and
-results can be pickled, so that ``process.py`` does the same across processes.
+results can be pickled: a :class:`ProcessHost` is the client, connected by two pipes, of a :class:`BrokerHost` there.
 """
 
+import os
+import pickle
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
-from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import trio
 import trio.testing
@@ -23,9 +29,9 @@ from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_records
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import Frame
+from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import system_clock_ms
 from triomq.storage.reading.cold_read import finish
-from triomq.testing.slow_disk import SlowDisk
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +39,7 @@ T = TypeVar("T")
 SENDS: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 """The requests that store messages of producers."""
 _SETTLE_S: Final = 1.0
+_STOP_S: Final = 10.0
 _MESSAGES_AT_ONCE: Final = 1024
 
 
@@ -48,11 +55,35 @@ class Group(NamedTuple):
     behind: dict[str, int]
 
 
+class SlowDisk(FileSystem):
+    """A disk on which each sync takes longer, in the thread that waits for it.
+
+    Attributes:
+        delay_s: how much longer; may be set at any time, in any thread.
+    """
+
+    def __init__(self, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
+
+
+def _slowed(name: str) -> Callable[..., None]:
+    def sync(disk: SlowDisk, *args: Any) -> None:
+        time.sleep(disk.delay_s)
+        getattr(super(SlowDisk, disk), name)(*args)
+
+    return sync
+
+
+for _name in ("sync_file", "sync_directory", "sync_all", "write_file", "overwrite_file"):
+    setattr(SlowDisk, _name, _slowed(_name))
+
+
 class BrokerHost:
     """A broker in a thread of this process.
 
     Attributes:
-        refusals_left: how many requests it is still to refuse.
+        refused: the code of the answer, and those of the requests that it refuses.
+        refusals_left: how many it is still to refuse.
     """
 
     def __init__(self, config: BrokerConfig, sync_delay_s: float, ahead_ms: int) -> None:
@@ -61,7 +92,7 @@ class BrokerHost:
         self._disk: Final = SlowDisk(sync_delay_s)
         self._ahead_ms = ahead_ms
         self._passed_ms = 0
-        self._refused: tuple[int, Collection[int]] = 0, ()  # the code of the answer, and those of requests
+        self.refused: tuple[int, Collection[int]] = 0, ()
         self.refusals_left = 0
         self._broker: Broker
         self._token: trio.lowlevel.TrioToken
@@ -94,7 +125,7 @@ class BrokerHost:
     async def _serve(self) -> None:
         async with open_broker(
             self._config,
-            clock_ms=self._now_ms,
+            clock_ms=lambda: system_clock_ms() + self._ahead_ms,
             gate=partial(_Refusing, self),
             file_system=self._disk,
             elapsed_clock_ms=lambda: elapsed_ms() + self._passed_ms,
@@ -144,22 +175,6 @@ class BrokerHost:
         """
         raise RuntimeError("a broker in a thread cannot be killed: take a BrokerProcess")
 
-    # --- time and refusals: handed to the broker ----------------------------------------------------------
-
-    def _now_ms(self) -> int:
-        return system_clock_ms() + self._ahead_ms
-
-    def check(self, command: RemotingCommand) -> None:
-        """Raise the error that the test asked for, if it is for this request.
-
-        Raises:
-            RefusedError: it is.
-        """
-        code, requests = self._refused
-        if self.refusals_left and command.code in requests:
-            self.refusals_left -= 1
-            raise RefusedError("refused as the test asked", code)
-
     # --- requests of tests, in the broker's thread -----------------------------------------------------------
 
     async def create_topic(self, topic: str, queues: int) -> None:
@@ -188,12 +203,13 @@ class BrokerHost:
         topics = {name: set(known) for name, known in finish(self._broker.groups.offsets.groups()).items()}
         for group in self._broker.groups.consumers:
             topics.setdefault(group.name, set()).update(group.subscriptions)
-        return {name: self._group(name, topics[name]) for name in sorted(topics) if not is_system_group(name)}
-
-    def _group(self, name: str, topics: Collection[str]) -> Group:
-        live = self._broker.groups.consumers.get(name)
-        behind = {topic: sum(self._behind(name, topic).values()) for topic in sorted(topics)}
-        return Group(tuple(live.client_ids()) if live else (), behind)
+        found = {}
+        for name in sorted(topics):
+            if not is_system_group(name):
+                live = self._broker.groups.consumers.get(name)
+                behind = {topic: sum(self._behind(name, topic).values()) for topic in sorted(topics[name])}
+                found[name] = Group(tuple(live.client_ids()) if live else (), behind)
+        return found
 
     def _behind(self, group: str, topic: str) -> dict[int, int]:
         """Return the number of messages that a group has not consumed, by queue; queues without any are left out."""
@@ -242,7 +258,7 @@ class BrokerHost:
 
     async def refuse(self, code: int, count: int, requests: Collection[int]) -> None:
         """Answer the next ``count`` of these requests with a code."""
-        self._refused, self.refusals_left = (code, frozenset(requests)), count
+        self.refused, self.refusals_left = (code, frozenset(requests)), count
 
 
 class _Refusing:
@@ -258,5 +274,95 @@ class _Refusing:
         return map(RemotingCommand.decode, frames)
 
     def serve(self, connection: Connection, command: RemotingCommand, arrived_at: float) -> RemotingCommand | None:
-        self._host.check(command)
+        code, requests = self._host.refused
+        if self._host.refusals_left and command.code in requests:
+            self._host.refusals_left -= 1
+            raise RefusedError("refused as the test asked", code)
         return self._service.serve(connection, command, arrived_at)
+
+
+class ProcessHost:
+    """Starts, asks and ends the process; it ends by itself with this one."""
+
+    def __init__(self, config: BrokerConfig, sync_delay_s: float, ahead_ms: int) -> None:
+        self._arguments: Final = (config, sync_delay_s, ahead_ms)
+        self._lock: Final = threading.Lock()
+        self._process: subprocess.Popen[bytes]
+
+    def start(self) -> tuple[str, str]:
+        """Start the process; return the addresses of broker and name server.
+
+        Raises:
+            TriomqError: as ``triomq.broker.open_broker``.
+        """
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "triomq.testing"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the tests
+        )
+        addresses: tuple[str, str] = self._ask(self._arguments)
+        return addresses
+
+    def call(self, method: Callable[Concatenate[BrokerHost, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a method of :class:`BrokerHost` in the process."""
+        result: T = self._ask((method, args, kwargs))
+        return result
+
+    def _ask(self, question: object) -> Any:
+        """Send a question and return the answer, or raise it.
+
+        Raises:
+            ConnectionError: the process is not running.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            with self._lock:
+                pickle.dump(question, self._process.stdin)
+                self._process.stdin.flush()
+                is_answer, result = pickle.load(self._process.stdout)  # noqa: S301  # from our child
+        except (EOFError, OSError, ValueError):
+            raise ConnectionError("the broker's process is not running: faults.restart() starts it again") from None
+        if is_answer:
+            return result
+        raise result
+
+    def stop(self) -> None:
+        """Stop the broker in order, and kill it after 10 s."""
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process.stdout.close()  # type: ignore[union-attr]  # likewise
+
+    def kill(self) -> None:
+        """Kill the process, as in a crash."""
+        self._process.kill()
+        self._process.wait()
+
+
+def serve() -> None:
+    """Run in the process: read the arguments of a host, then questions until the pipe ends."""
+    questions, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else may write there
+
+    def answer(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        try:
+            result = True, function(*args, **kwargs)
+        except Exception as exc:  # noqa: BLE001  # boundary: passed on to the test
+            result = False, exc
+        pickle.dump(result, answers)
+        answers.flush()
+
+    host = BrokerHost(*pickle.load(questions))  # noqa: S301  # of the test that started us
+    answer(host.start)
+    while True:
+        try:
+            method, args, kwargs = pickle.load(questions)  # noqa: S301  # likewise
+        except EOFError:
+            break
+        answer(host.call, method, *args, **kwargs)
+    host.stop()

@@ -17,36 +17,12 @@ import trio
 from triomq.broker import Address, BrokerConfig, Listener
 from triomq.protocol.record.message import MessageExt
 from triomq.storage.config import Durability, StoreConfig
-from triomq.testing.host import SENDS, BrokerHost, Group
-from triomq.testing.process import ProcessHost
+from triomq.testing.host import SENDS, BrokerHost, Group, ProcessHost
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a folder in it is made safely
 _ENOUGH_MEMORY_BYTES: Final = 1024**3
 _ANY_PORT: Final = "127.0.0.1:0"
 _PAUSE_S: Final = 0.02
-
-
-def _base() -> Path | None:
-    """Return a place for folders in memory, if it has room for many; ``None``: the usual place."""
-    if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ENOUGH_MEMORY_BYTES:
-        return _MEMORY
-    return None
-
-
-def _store(root: Path, durability: Durability) -> StoreConfig:
-    """Return settings of a store that costs little: small files, and never a full disk because others use it."""
-    return StoreConfig(
-        root=root,
-        durability=durability,
-        commit_log_file_size_bytes=16 * 1024**2,
-        consume_queue_file_size_bytes=20 * 1000,
-        index_slots=1000,
-        index_units=10_000,
-        reserve_step_bytes=256 * 1024,
-        disk_max_used_ratio=95,
-        disk_clean_ratio=100,
-        disk_full_ratio=100,
-    )
 
 
 class Clock:
@@ -153,7 +129,19 @@ class RunningBroker:
     def start(self) -> None:
         """Start it where it was, or at any free ports."""
         listener = Listener(broker=Address.parse(self.address), namesrv=Address.parse(self.namesrv))
-        store = _store(Path(self._folder.name) / "store", self._durability)
+        # A store that costs little: small files, and never a full disk because others use it.
+        store = StoreConfig(
+            root=Path(self._folder.name) / "store",
+            durability=self._durability,
+            commit_log_file_size_bytes=16 * 1024**2,
+            consume_queue_file_size_bytes=20 * 1000,
+            index_slots=1000,
+            index_units=10_000,
+            reserve_step_bytes=256 * 1024,
+            disk_max_used_ratio=95,
+            disk_clean_ratio=100,
+            disk_full_ratio=100,
+        )
         self.host = self._make_host(
             BrokerConfig(store=store, listeners=(listener,), **self._settings),
             self.faults.sync_delay_s,
@@ -162,7 +150,9 @@ class RunningBroker:
         self.address, self.namesrv = self.host.start()
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix="triomq-", dir=_base(), ignore_cleanup_errors=True)
+        has_memory = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ENOUGH_MEMORY_BYTES
+        base = _MEMORY if has_memory else None
+        self._folder = tempfile.TemporaryDirectory(prefix="triomq-", dir=base, ignore_cleanup_errors=True)
         try:
             self.start()
         except BaseException:
@@ -218,12 +208,15 @@ class RunningBroker:
             AssertionError: ``timeout`` seconds have passed; the text has the messages that are left.
         """
         pauses = self._pauses_until_consumed(group, timeout)
-        sleep = _sleep_of_loop()
-        if sleep is not None:
-            return _sleep_all(sleep, pauses)
-        for pause in pauses:
-            time.sleep(pause)
-        return _Done()
+        if trio.lowlevel.in_trio_task():
+            return _sleep_all(trio.sleep, pauses)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # the caller has no loop
+            for pause in pauses:
+                time.sleep(pause)
+            return _Done()
+        return _sleep_all(asyncio.sleep, pauses)
 
     def _pauses_until_consumed(self, name: str, timeout: float) -> Iterator[float]:
         deadline = time.monotonic() + timeout
@@ -253,17 +246,6 @@ class _Done:
     def __await__(self) -> Generator[None, None, None]:
         return
         yield
-
-
-def _sleep_of_loop() -> Callable[[float], Awaitable[None]] | None:
-    """Return the sleep function of the caller's loop, ``None`` without a loop."""
-    if trio.lowlevel.in_trio_task():
-        return trio.sleep
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-    return asyncio.sleep
 
 
 async def _sleep_all(sleep: Callable[[float], Awaitable[None]], pauses: Iterator[float]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from triomq.testing.slow_disk import SlowDisk
+from triomq.testing.host import SlowDisk
 
 READY_TIMEOUT_S: Final = 30
 STOP_TIMEOUT_S: Final = 30

@@ -6,7 +6,7 @@ from functools import partial
 from triomq.broker import open_broker
 from triomq.cli import main
 from triomq.cli.commands import broker
-from triomq.testing.slow_disk import SlowDisk
+from triomq.testing.host import SlowDisk
 
 if __name__ == "__main__":
     vars(broker)["open_broker"] = partial(open_broker, file_system=SlowDisk(float(sys.argv[1])))
