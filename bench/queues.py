@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 from rich.progress import Progress
 
 from bench.report import percentile, print_table, write_json
-from triomq.cli.process import raise_open_files_limit, settle_garbage_collector
+from triomq.cli.serving import raise_open_files_limit, settle_garbage_collector
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import encode_host
 from triomq.storage.append import entry

@@ -3,8 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-from triomq.cli.exit_codes import ExitCode
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
@@ -17,4 +15,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
+        return 130  # ExitCode.INTERRUPTED, which is perhaps not imported yet

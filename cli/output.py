@@ -1,15 +1,24 @@
-"""The output of commands: JSON for programs, tables and progress bars for people."""
+"""The output of commands: JSON for programs, tables and progress bars for people, messages as lines of either."""
 
+import base64
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import orjson
 
-from triomq.cli.arguments.values import escape_controls, time_text
+from triomq.protocol.errors import ProtocolError
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName
 
+LOGGER: Final = logging.getLogger("triomq.cli.output")
+
+Formatter: TypeAlias = Callable[[MessageExt], bytes]
 Cell: TypeAlias = str | int | float | None
 Report: TypeAlias = Callable[[int, int], None]
 """Gets the amount done so far, and the total."""
@@ -18,6 +27,25 @@ _JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS
 _BORDER: Final = 3  # characters between two columns
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _CONTROLS: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")  # delete, and U+0080 to U+009F in UTF-8
+
+
+def time_text(milliseconds: int, zone: tzinfo | None = None) -> str:
+    """Return a time as text, local time without a zone.
+
+    A time outside the calendar, from a wrong clock or a damaged disk, is returned as a number.
+    """
+    try:
+        time = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone(zone)
+    except (ValueError, OverflowError):
+        return f"{milliseconds} ms"
+    return time.isoformat(timespec="milliseconds")
+
+
+def escape_controls(text: str) -> str:
+    """Return the text with control characters escaped: text from a broker must not control a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
@@ -183,3 +211,90 @@ def progress_bar(text: str, *, is_writing: bool = False) -> Iterator[Report | No
     with Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(text, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# --- messages ------------------------------------------------------------------------------------------------
+
+
+def choose_formatter(*, as_json: bool, as_long: bool, is_terminal: bool) -> Formatter:
+    """Return the function that makes the line of a message, with its line break.
+
+    A terminal gets control characters escaped; anything else gets the body unchanged.
+    """
+    if as_json:
+        return json_line
+    if as_long:
+        return long_line
+    return terminal_line if is_terminal else body_line
+
+
+def shown_body(message: MessageExt) -> bytes:
+    """Return the body; if it cannot be decompressed, log a warning and return it as it is stored."""
+    try:
+        return message.body
+    except ProtocolError as exc:
+        place = f"{message.topic}:{message.broker_name}:{message.queue_id}@{message.queue_offset}"
+        LOGGER.warning("body shown as it is stored message=%s error=%s", place, exc)
+        return message.stored_body
+
+
+def body_line(message: MessageExt) -> bytes:
+    """Return the body unchanged."""
+    return shown_body(message) + b"\n"
+
+
+def terminal_line(message: MessageExt) -> bytes:
+    """Return the body as text, with control characters escaped."""
+    return escape_controls(shown_body(message).decode(errors="replace")).encode() + b"\n"
+
+
+@lru_cache(maxsize=1024)  # a broker stores many messages in one millisecond
+def utc_text(milliseconds: int) -> str:
+    """Return a time in UTC, with milliseconds."""
+    return time_text(milliseconds, UTC).replace("+00:00", "Z")
+
+
+def long_line(message: MessageExt) -> bytes:
+    """Return the time and place of storage, the tag, the keys, and the body as text."""
+    head = [
+        utc_text(message.store_timestamp),
+        f"{message.broker_name}:{message.queue_id}@{message.queue_offset}",
+        f"tag={message.tags or '-'}",
+        f"keys={','.join(message.keys) or '-'}",
+    ]
+    return escape_controls(f"{' '.join(head)} {shown_body(message).decode(errors='replace')}").encode() + b"\n"
+
+
+def json_line(message: MessageExt) -> bytes:
+    """Return all fields as JSON, which ``triomq produce --json-lines`` reads."""
+    return json_bytes(message_fields(message))
+
+
+def message_fields(message: MessageExt) -> dict[str, Any]:
+    """Return all fields of a message for JSON.
+
+    A body that is not UTF-8 is in base64.  One that cannot be decompressed has another name and comes with the reason,
+    so that ``produce`` does not send it.
+    """
+    properties, offset_message_id = message.properties, message.offset_message_id
+    found: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.broker_name,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": properties.get(PropertyName.UNIQUE_KEY) or offset_message_id,
+        "offset_message_id": offset_message_id,
+        "tags": properties.get(PropertyName.TAGS),
+        "keys": properties.get(PropertyName.KEYS, "").split(),
+        "properties": message.user_properties,
+        "born_ms": message.born_timestamp,
+        "stored_ms": message.store_timestamp,
+        "tries": message.reconsume_times,
+    }
+    try:
+        found["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        found["body_base64"] = base64.b64encode(message.body).decode()
+    except ProtocolError as exc:
+        found |= {"body_error": str(exc), "stored_body_base64": base64.b64encode(message.stored_body).decode()}
+    return found

@@ -1,34 +1,40 @@
-"""Run one command line: parse it, import and call the command, report errors."""
+"""Run one command line: parse it, import and call the command, report errors; the signals that end it."""
 
 import importlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import cast
 
-from triomq.cli.arguments.arguments import Runner, parse
-from triomq.cli.errors import exit_code_of, is_expected, leaves, one_line
-from triomq.cli.exit_codes import ExitCode
+from triomq.cli.arguments.arguments import parse
+from triomq.cli.errors import ExitCode, exit_code_of, is_expected, leaves, one_line
 from triomq.common.logs import configure
 
 
 def run(argv: Sequence[str]) -> int:
     """Run a command; return its exit code."""
-    _open_closed_streams()
+    for stream, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, stream) is None:  # closed at the start, as by a supervisor
+            setattr(sys, stream, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
     try:
-        runner, name, options = parse(argv)
+        options = parse(argv)
     except SystemExit as stop:  # argparse has written its text
         return int(stop.code or 0)
-    module, _, function = runner.partition(":")
-    _configure_stdout(as_json=options.json)
+    module, _, function = options.runner.partition(":")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        if options.json:
+            sys.stdout.reconfigure(encoding="utf-8")
+        elif sys.stdout.errors == "strict":  # escape characters that the terminal's encoding does not have
+            sys.stdout.reconfigure(errors="backslashreplace")
     try:
         configure(options.log_level, options.log_file, options.log_format, options.log_max_size, options.log_backups)
-        command = cast(Runner, getattr(importlib.import_module(module), function))
-        return command(options)
+        code: int = getattr(importlib.import_module(f"triomq.cli.commands.{module}"), function)(options)
     except BaseException as exc:  # noqa: BLE001  # boundary: defects are raised again
-        return report_error(f"triomq {name}", exc, with_traceback=options.log_level == "debug")
+        return report_error(f"triomq {options.command}", exc, with_traceback=options.log_level == "debug")
+    return code
 
 
 def report_error(program: str, error: BaseException, *, with_traceback: bool = False) -> int:
@@ -41,7 +47,9 @@ def report_error(program: str, error: BaseException, *, with_traceback: bool = F
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in found):
         return ExitCode.INTERRUPTED
     if any(isinstance(leaf, BrokenPipeError) for leaf in found):
-        _give_up_stdout()
+        null = os.open(os.devnull, os.O_WRONLY)  # Python flushes stdout at exit
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
         return ExitCode.OUTPUT_CLOSED
     if with_traceback or not found or not all(map(is_expected, found)):
         raise error
@@ -49,25 +57,20 @@ def report_error(program: str, error: BaseException, *, with_traceback: bool = F
     return exit_code_of(found[0])
 
 
-def _open_closed_streams() -> None:
-    """Connect streams that were closed at the start, as by a supervisor, to the null device."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
+def stop_signals() -> AbstractContextManager[AsyncIterator[int]]:
+    """Receive SIGTERM, SIGINT and SIGHUP.
+
+    SIGINT and SIGHUP stay ignored if they were ignored at the start, as shells do for background jobs of a script and
+    ``nohup`` does: Ctrl-C in the terminal is not meant for them.
+    """
+    import trio  # after the parser of the command line
+
+    wanted = [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    return trio.open_signal_receiver(signal.SIGTERM, *wanted)
 
 
-def _configure_stdout(*, as_json: bool) -> None:
-    """Write JSON in UTF-8; escape characters that the terminal's encoding does not have."""
-    if not isinstance(sys.stdout, io.TextIOWrapper):
-        return
-    if as_json:
-        sys.stdout.reconfigure(encoding="utf-8")
-    elif sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _give_up_stdout() -> None:
-    """Redirect stdout after its pipe was closed, so that Python does not fail to flush it at exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+def end_at_next_signal() -> None:
+    """Make the next signal end the process at once, even if the loop hangs; call it after the first."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)

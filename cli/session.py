@@ -1,6 +1,5 @@
 """Run the client commands: signals, settings of the connections."""
 
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial, wraps
@@ -8,15 +7,13 @@ from typing import Final, Literal, TypeVar, cast
 
 import trio
 
-from triomq.cli.arguments.client_options import ClientOptions
-from triomq.cli.errors import IncompleteError, one_line
-from triomq.cli.exit_codes import SIGNAL_BASE, ExitCode
-from triomq.cli.process import end_at_next_signal, stop_signals
-from triomq.client import Admin, ClientInstance, MessageExt
+from triomq.cli.arguments.options import ClientOptions
+from triomq.cli.errors import SIGNAL_BASE, ExitCode
+from triomq.cli.run import end_at_next_signal, stop_signals
+from triomq.client import Admin, ClientInstance
 from triomq.client.admin.broker_answers import known_brokers
 from triomq.client.config import ClientConfig, TlsConfig, load_credentials
 from triomq.client.nursery import open_service_nursery
-from triomq.protocol.errors import TriomqError
 
 _REPORT_INTERVAL_S: Final = 1.0
 
@@ -80,60 +77,6 @@ async def cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:
     """Cancel a scope once an event is set."""
     await event.wait()
     scope.cancel()
-
-
-class Counted:
-    """Messages that a command has sent so far, which is known even if a signal or an error ends it.
-
-    Attributes:
-        sent: their number.
-        last_ms: store time of the last one.
-    """
-
-    def __init__(self) -> None:
-        self.sent = 0
-        self.last_ms: int | None = None
-
-    def add(self, message: MessageExt) -> None:
-        """Count a message."""
-        self.sent += 1
-        self.last_ms = message.store_timestamp
-
-    async def run(
-        self,
-        work: Callable[[], Awaitable[None]],
-        interrupt: Interrupt,
-        progress: Callable[[], str],
-        summary: Callable[[], str],
-    ) -> bool:
-        """Run work until a signal; return whether one ended it.
-
-        Args:
-            work: calls :meth:`add` for each message.
-            interrupt: cancels the work.
-            progress: a line for the terminal, written every second; "" for none.
-            summary: the text about the messages sent, for an error after the first one.
-
-        Raises:
-            IncompleteError: an error ended the work after the first message.
-        """
-        with trio.CancelScope() as scope:
-            async with open_service_nursery() as nursery:
-                nursery.start_soon(cancel_at, interrupt.came, scope)
-                nursery.start_soon(_report, progress)
-                try:
-                    await work()
-                except TriomqError as exc:
-                    if not self.sent:
-                        raise
-                    raise IncompleteError(f"{one_line(exc)}; {summary()}") from exc
-        return scope.cancelled_caught
-
-
-async def _report(progress: Callable[[], str]) -> None:
-    while sys.stderr.isatty():
-        await trio.sleep(_REPORT_INTERVAL_S)
-        sys.stderr.write(progress())
 
 
 async def _run_watched(command: Command) -> int:

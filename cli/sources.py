@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 import trio
 
-from triomq.cli.arguments.client_options import ProduceOptions
+from triomq.cli.arguments.options import ProduceOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.sending import Batch, Stopper
 from triomq.protocol.errors import MessageIllegalError, TriomqError

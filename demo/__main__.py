@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from triomq.cli.exit_codes import ExitCode
+from triomq.cli.errors import ExitCode
 from triomq.cli.output import write_table, write_text
 from triomq.client import (
     Admin,

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from triomq.cli.exit_codes import ExitCode
+from triomq.cli.errors import ExitCode
 from triomq.cli.output import write_text
 from triomq.client import Admin
 from triomq.demo.program import QUEUES, TOPIC, DemoError, run_program

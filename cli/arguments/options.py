@@ -1,88 +1,23 @@
-"""The options of the servers and of stopped stores, and how the options of a command are declared.
-
-The options of a command are attributes of a class: ``count: int | None = option("--count N", "end after N messages")``.
-The docstring of the class is the help of the command.  The classes are no dataclasses, which would cost every command
-30 ms at its start; nothing here imports trio, the broker or the clients.
-"""
+"""The commands that run servers, send and consume, with their options."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 from triomq.cli.arguments import values
+from triomq.cli.arguments.parser import Options, option
+from triomq.cli.arguments.values import StartAt
 from triomq.common.broker_settings import OPTIONS, SECURITY, Setting
+from triomq.protocol.filters.filter_types import Sql
 
 BROKER_ADDRESS: Final = "127.0.0.1:10911"
 NAMESRV_ADDRESS: Final = "127.0.0.1:9876"
+NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
+CREDENTIALS_VARIABLE: Final = "TRIOMQ_CREDENTIALS"
+DEFAULT_PRODUCER_GROUP: Final = "triomq-produce"
 
-
-class Option(NamedTuple):
-    """An option or operand of a command; ``add_option`` explains the parts.
-
-    Attributes:
-        variable: the environment variable that has its default, "" for none.
-        group: options of one group exclude each other.
-    """
-
-    spec: str
-    text: str | None
-    default: Any
-    variable: str
-    group: str
-    more: Mapping[str, Any]
-
-
-def option(
-    spec: str, text: str | None = None, default: Any = None, *, variable: str = "", group: str = "", **more: Any
-) -> Any:
-    """Declare an option; the value of the attribute in an instance is that of the command line."""
-    return Option(spec, text, default, variable, group, more)
-
-
-class Options:
-    """The options of all commands."""
-
-    settings_rows: ClassVar[Iterable[Setting]] = ()
-
-    json: bool = option("--json", "write JSON: one object, or one object per line")
-    log_level: str = option("--log-level debug|info|warning|error", "what to log (warning)", "warning")
-    log_file: str | None = option("--log-file FILE", "log to this file instead of stderr")
-    log_max_size: int = option(
-        "--log-max-size SIZE",
-        "rename the log file to FILE.1 above this size and begin a new one; 0: never (100MiB)",
-        100 * 1024**2,
-    )
-    log_backups: int = option("--log-backups N", "keep this many renamed log files (5)", 5)
-    log_format: str = option("--log-format text|json", "format of the log (text)", "text")
-
-    def __init__(self, **found: Any) -> None:
-        vars(self).update(found)
-
-    @classmethod
-    def declared(cls) -> dict[str, Option]:
-        """Return the options by the names of their attributes, those of base classes first."""
-        found = {}
-        for base in reversed(cls.__mro__):
-            found.update({name: value for name, value in vars(base).items() if isinstance(value, Option)})
-        return found
-
-
-class CompletionOptions(Options):
-    """Print a script that completes commands and options in your shell."""
-
-    shell: str = option("shell", choices=("bash", "zsh", "fish"))
-
-
-class InitOptions(Options):
-    """Write accounts and certificates for a broker on a network into a new folder."""
-
-    dir: str = option("DIR", "the folder; it must not exist, or be empty")
-    acl: bool = option("--acl", "write an administrator and an application, with new secrets")
-    tls: bool = option("--tls", "write a CA and a certificate signed by it, for three years; needs openssl")
-    host: tuple[str, ...] = option(
-        "--host HOST...",
-        "name or IP address by which clients reach the broker, beside localhost, 127.0.0.1 and ::1; may be repeated",
-    )
+ONE_BROKER: Final = option("--broker HOST:PORT", "only this broker (all in the name server)")
+_GROUP: Final = option("--group GROUP", f"producer group ({DEFAULT_PRODUCER_GROUP})", DEFAULT_PRODUCER_GROUP)
 
 
 class ServerOptions(Options):
@@ -91,7 +26,40 @@ class ServerOptions(Options):
     log_level: str = option("--log-level debug|info|warning|error", "what to log (info)", "info")
 
 
-class BrokerOptions(ServerOptions):
+class ClientOptions(Options):
+    """The options of all client commands."""
+
+    namesrv: str = option(
+        "--namesrv HOST:PORT",
+        f"name server, several with ; between (${NAMESRV_VARIABLE}, else {NAMESRV_ADDRESS})",
+        NAMESRV_ADDRESS,
+        variable=NAMESRV_VARIABLE,
+        read=values.parse_namesrv,
+    )
+    as_dialled: bool = option(
+        "--as-dialled", "reach brokers at the name server's host, not at the address they advertise"
+    )
+    credentials: str | None = option(
+        "--credentials SOURCE",
+        f"account for brokers with ACL: env:NAME or file:PATH (${CREDENTIALS_VARIABLE}, else none)",
+        variable=CREDENTIALS_VARIABLE,
+    )
+    namespace: str | None = option(
+        "--namespace NAME", "namespace of all topics and groups", read=values.parse_namespace
+    )
+    tls: bool = option("--tls", "connect with TLS (useTLS); each of the following options includes it")
+    tls_ca: str | None = option(
+        "--tls-ca FILE", "certificates to trust (tls.client.trustCertPath; those of the system)"
+    )
+    tls_cert: str | None = option("--tls-cert FILE", "own certificate, for servers that want one (tls.client.certPath)")
+    tls_key: str | None = option("--tls-key FILE", "its private key (tls.client.keyPath)")
+    tls_verify: str | None = option(
+        "--tls-verify host|ca|none",
+        "the check of the server's certificate: signature and host name, or the signature alone (host)",
+    )
+
+
+class BrokerOptions(ServerOptions, run="broker:run"):
     """Run a broker with its name server."""
 
     settings_rows: ClassVar[Iterable[Setting]] = OPTIONS
@@ -107,7 +75,20 @@ class BrokerOptions(ServerOptions):
     )
 
 
-class NamesrvOptions(ServerOptions):
+class BrokerStatusOptions(ClientOptions, run="health:status"):
+    """Show settings and counters of running brokers."""
+
+    address: str | None = option("[HOST:PORT]", "only this broker (all in the name server)")
+
+
+class BrokerSetOptions(ClientOptions, run="health:change"):
+    """Change settings of running brokers, until they are started again."""
+
+    settings: tuple[str, ...] = option("NAME=VALUE...", "RocketMQ's name and the new value")
+    broker: str | None = ONE_BROKER
+
+
+class NamesrvOptions(ServerOptions, run="broker:run_namesrv"):
     """Run a name server without a broker, for brokers that register with it."""
 
     settings_rows: ClassVar[Iterable[Setting]] = SECURITY
@@ -122,7 +103,7 @@ class NamesrvOptions(ServerOptions):
     order_messages: bool = option("--order-messages", "put the queues of order topics into routes (orderMessageEnable)")
 
 
-class ClusterOptions(ServerOptions):
+class ClusterOptions(ServerOptions, run="cluster:run"):
     """Run a name server and several brokers, each in a separate process."""
 
     brokers: int = option("--brokers N", "how many brokers: broker-a, broker-b ... (2)", 2)
@@ -140,29 +121,94 @@ class ClusterOptions(ServerOptions):
         "--store DIR", "folder of all stores and of the brokers' logs (triomq/cluster in the user's data folder)"
     )
     insecure: bool = option("--insecure", "allow listening beyond loopback without accounts")
-    options: tuple[str, ...] = option("-- BROKER_OPTION", "options of triomq broker for all brokers", nargs="*")
+    options: tuple[str, ...] = option("[-- BROKER_OPTION...]", "options of triomq broker for all brokers")
 
 
-class StoreOptions(Options):
-    """Options of the commands for stopped stores."""
+class InitOptions(Options, run="init:run"):
+    """Write accounts and certificates for a broker on a network into a new folder."""
 
-    store: str | None = option("--store DIR", "folder of the store (that of triomq broker)")
-
-
-class StoreInfoOptions(StoreOptions):
-    """Show sizes, files and queues."""
-
-
-class StoreCheckOptions(StoreOptions):
-    """Verify every record, queue and stored offset."""
+    dir: str = option("DIR", "the folder; it must not exist, or be empty")
+    acl: bool = option("--acl", "write an administrator and an application, with new secrets")
+    tls: bool = option("--tls", "write a CA and a certificate signed by it, for three years; needs openssl")
+    host: tuple[str, ...] = option(
+        "--host HOST...",
+        "name or IP address by which clients reach the broker, beside localhost, 127.0.0.1 and ::1; may be repeated",
+    )
 
 
-class StoreDumpOptions(StoreOptions):
-    """Write the messages of the commit log."""
+class ProduceOptions(ClientOptions, run="produce:run"):
+    """Send the lines of stdin, or generated messages."""
 
-    topic: str | None = option("--topic TOPIC", "only this topic")
-    queue_id: int | None = option("--queue N", "only queues with this id", read=values.parse_count)
-    key: str | None = option("--key KEY", "only messages with this key or message id")
-    begin: datetime | None = option("--from TIME", "only messages stored at or after this time")
-    end: datetime | None = option("--to TIME", "only messages stored before: 2026-01-31T12:00, or -10m")
+    topic: str = option("TOPIC")
+    group: str = _GROUP
+    tag: str | None = option("--tag TAG", "tag of every message")
+    key: tuple[str, ...] = option("--key KEY...", "key of every message; may be repeated")
+    properties: tuple[tuple[str, str], ...] = option(
+        "--property NAME=VALUE...", "property of every message; may be repeated"
+    )
+    delay: float = option(
+        "--delay S",
+        "deliver every message this long after it was sent: seconds, 10m, 2h (RocketMQ 4.9 delivers at once)",
+        0.0,
+        group="due",
+    )
+    deliver_at: datetime | None = option("--deliver-at TIME", "or at this time: 2026-01-31T12:00", group="due")
+    json_lines: bool = option(
+        "--json-lines",
+        "each line is an object with body or body_base64, and optionally tags, keys, properties, as consume --json"
+        " writes them",
+    )
+    count: int | None = option("--count N", "send N generated messages instead of stdin")
+    size: int = option("--size BYTES", "length of a generated body (128)", 128)
+    rate: float | None = option("--rate N/s", "maximum of messages per second")
+    batch: int | None = option(
+        "--batch N", "maximum of messages per request (lines: 1000, generated or delayed messages: 1)"
+    )
+    in_flight: int | None = option(
+        "--in-flight N",
+        "maximum of concurrent requests (lines: 16, one per queue to keep their order; generated messages: as many as"
+        " the round trip needs)",
+    )
+    keep_going: bool = option("--keep-going", "continue after a message could not be sent")
+    trace: bool = option("--trace", "record each message for triomq message trace")
+
+
+class RequestOptions(ClientOptions, run="produce:request"):
+    """Send one message and write the reply of the consumer that handles it."""
+
+    topic: str = option("TOPIC")
+    body: str = option("BODY", "text of the request")
+    group: str = _GROUP
+    tag: str | None = option("--tag TAG", "tag of the message")
+    key: tuple[str, ...] = option("--key KEY...", "key of the message; may be repeated")
+    timeout: float = option("--timeout S", "time until the reply must have arrived (3)", 3.0)
+
+
+class ConsumeOptions(ClientOptions, run="consume:run"):
+    """Write messages as they arrive, until Ctrl-C."""
+
+    topic: str = option("TOPIC")
+    group: str | None = option(
+        "--group GROUP", "consume as a member of this group and commit offsets (default: read without a group)"
+    )
+    orderly: bool = option("--orderly", "as a member: consume each queue in order, under its lock")
+    broadcast: bool = option("--broadcast", "as a member: get every message, and keep the offsets on this machine")
+    instance_name: str | None = option(
+        "--instance-name NAME",
+        "as a member: name among the clients of this machine (instanceName; random, with --broadcast DEFAULT)",
+    )
+    tag: str = option("--tag EXPR", 'tags wanted, such as "TagA || TagB" (*)', "*", group="wanted")
+    sql: Sql | None = option(
+        "--sql SQL", "or a condition on properties: \"amount > 100 AND region IN ('eu', 'us')\"", group="wanted"
+    )
+    start: StartAt = option(
+        "--from WHERE",
+        "earliest, latest, a time, or -10m for ten minutes ago (earliest); a group with offsets resumes there",
+        "earliest",
+    )
     count: int | None = option("--count N", "end after N messages")
+    timeout: float | None = option(
+        "--timeout S", "end when no message arrives for S seconds; fails if --count was not reached"
+    )
+    trace: bool = option("--trace", "as a member: record each message for triomq message trace")
+    long: bool = option("--long", "print time, place, tag and keys before each body")

@@ -1,12 +1,19 @@
-"""The parser of the command line: errors with a hint, and a short notation for options."""
+"""The parser of the command line: errors with a hint, and how commands and their options are declared.
+
+A command is a class, its options are attributes: ``count: int | None = option("--count N", "end after N messages")``.
+The docstring of the class is the help of the command.  The classes are no dataclasses, which would cost every command
+30 ms at its start; nothing here imports trio, the broker or the clients.
+"""
 
 import argparse
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn
 
 from triomq.cli.arguments import values
-from triomq.cli.exit_codes import ExitCode
+from triomq.cli.errors import ExitCode
+from triomq.common.broker_settings import Setting
 from triomq.protocol.missing import explain_missing
 
 _FAMILIAR: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
@@ -40,6 +47,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:  # argparse's own signature is of this kind
         self.commands: Commands = None
         super().__init__(allow_abbrev=False, **settings)
+        self._negative_number_matcher = values.RELATIVE_TIME  # -10m is the value of an option, too
 
     def add_subparsers(self, **settings: Any) -> Commands:
         """Add commands below this one."""
@@ -97,33 +105,95 @@ def usage_line(program: str, message: str, help_command: str) -> str:
     return "; ".join(parts) + "\n"
 
 
-def add_option(
-    parser: Any, spec: str, text: str | None = None, default: Any = None, read: Any = None, **settings: Any
-) -> None:
-    """Declare an option or operand, which may also belong to an exclusive group.
+class Option(NamedTuple):
+    """An option or operand of a command.
 
-    ``--name`` is a flag; ``--name N`` takes a value of the kind that :data:`values.KINDS` has for ``N``; ``--name a|b``
-    takes one of these; ``NAME`` is an operand.  ``...`` at the end: it may be repeated.
-
-    Args:
-        parser: a parser, or a group of options.
-        spec: how it is written.
+    Attributes:
+        spec: how it is written.  ``--name`` is a flag; ``--name N`` takes a value of the kind that :data:`values.KINDS`
+            has for ``N``; ``--name a|b`` takes one of these; ``NAME`` is an operand, which may be left out as
+            ``[NAME]``.  ``...`` at the end: it may be repeated.
         text: its help.
         default: its value if it is not given.
+        variable: the environment variable that has its default, "" for none.
+        group: options of one group exclude each other.
         read: converts its value, instead of the function of its kind.
-        settings: others of argparse.
+        required: whether an option must be given.
     """
-    name, _, value = spec.removesuffix("...").partition(" ")
-    if name == "--" or not name.startswith("-"):
-        metavar = None if "choices" in settings else spec
-        parser.add_argument(settings.pop("dest", name.lower()), metavar=metavar, help=text, **settings)
-    elif not value:
-        parser.add_argument(name, help=text, default=default or False, **{"action": "store_true", **settings})
-    elif "|" in value:
-        parser.add_argument(name, choices=value.split("|"), default=default, help=text, **settings)
-    else:
-        if spec.endswith("...") and "action" not in settings:
-            settings |= {"action": "append"}
-            default = []
-        read = read or values.KINDS.get(value)
-        parser.add_argument(name, metavar=value, type=read, default=default, help=text, **settings)
+
+    spec: str
+    text: str | None = None
+    default: Any = None
+    variable: str = ""
+    group: str = ""
+    read: Callable[[str], Any] | None = None
+    required: bool = False
+
+    def add(self, parser: Any, field: str) -> None:
+        """Add it to a parser, or to a group of exclusive options; its value is the attribute ``field``."""
+        is_optional = self.spec.startswith("[")
+        written = self.spec[1:-1] if is_optional else self.spec
+        is_repeated, spec = written.endswith("..."), written.removesuffix("...")
+        name, _, value = spec.partition(" ")
+        default = os.environ.get(self.variable) or self.default
+        settings: dict[str, Any] = {"dest": field, "default": default, "help": self.text}
+        if not spec.startswith("--") or name == "--":
+            nargs = {(True, False): "?", (False, True): "+", (True, True): "*"}.get((is_optional, is_repeated))
+            choices = spec.split("|") if "|" in spec else None
+            parser.add_argument(field, help=self.text, nargs=nargs, choices=choices, metavar=None if choices else spec)
+        elif not value:
+            settings["default"] = default or False
+            parser.add_argument(name, action="store_const", const=not name.startswith("--no-"), **settings)
+        elif "|" in value:
+            parser.add_argument(name, choices=value.split("|"), **settings)
+        else:
+            if is_repeated:
+                settings |= {"action": "append", "default": default or []}
+            read = self.read or values.KINDS.get(value)
+            parser.add_argument(name, metavar=value, type=read, required=self.required, **settings)
+
+
+option: Final[Any] = Option
+"""Declares an option; the value of the attribute in an instance is that of the command line."""
+
+
+class Options:
+    """The options of all commands.
+
+    Attributes:
+        commands: the class of each command, such as ``broker status``, which is the name of its class in words.
+        runner: the function that runs it, as ``module:function`` in ``triomq.cli.commands``.
+        settings_rows: settings of a broker that are options, too; those given are in ``settings``, by their fields.
+    """
+
+    commands: ClassVar[dict[str, "type[Options]"]] = {}
+    command: ClassVar[str]
+    runner: ClassVar[str]
+    settings_rows: ClassVar[Iterable[Setting]] = ()
+
+    json: bool = option("--json", "write JSON: one object, or one object per line")
+    log_level: str = option("--log-level debug|info|warning|error", "what to log (warning)", "warning")
+    log_file: str | None = option("--log-file FILE", "log to this file instead of stderr")
+    log_max_size: int = option(
+        "--log-max-size SIZE",
+        "rename the log file to FILE.1 above this size and begin a new one; 0: never (100MiB)",
+        100 * 1024**2,
+    )
+    log_backups: int = option("--log-backups N", "keep this many renamed log files (5)", 5)
+    log_format: str = option("--log-format text|json", "format of the log (text)", "text")
+
+    def __init_subclass__(cls, run: str = "") -> None:
+        if run:
+            first, *others = re.findall("[A-Z][a-z]+", cls.__name__.removesuffix("Options"))
+            cls.command, cls.runner = f"{first} {'-'.join(others)}".strip().lower(), run
+            cls.commands[cls.command] = cls
+
+    def __init__(self, **found: Any) -> None:
+        vars(self).update(found)
+
+    @classmethod
+    def declared(cls) -> dict[str, Option]:
+        """Return the options by the names of their attributes, those of base classes first."""
+        found = {}
+        for base in reversed(cls.__mro__):
+            found.update({name: value for name, value in vars(base).items() if isinstance(value, Option)})
+        return found

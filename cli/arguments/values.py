@@ -3,7 +3,7 @@
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from triomq.protocol.errors import IllegalNameError, SubscriptionParseError
@@ -20,7 +20,7 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
 _DURATION_FACTORS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _HOURS_OF_DAY: Final = 24
 _HUNDRED: Final = 100
-_RELATIVE_TIME: Final = re.compile(r"-\d+(?:\.\d+)?[smhd]?")
+RELATIVE_TIME: Final = re.compile(r"-\d+(?:\.\d+)?[smhd]?")
 
 
 def parse_size(text: str) -> int:
@@ -241,35 +241,11 @@ def parse_time(text: str) -> datetime:
 
 def _time(text: str) -> datetime | None:
     try:
-        if is_relative_time(text):
+        if RELATIVE_TIME.fullmatch(text):
             return datetime.now(UTC) - timedelta(seconds=parse_duration(text[1:]))
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         return None
-
-
-def is_relative_time(text: str) -> bool:
-    """Whether the text is a relative time such as ``-10m``."""
-    return _RELATIVE_TIME.fullmatch(text) is not None
-
-
-def time_text(milliseconds: int, zone: tzinfo | None = None) -> str:
-    """Return a time as text, local time without a zone.
-
-    A time outside the calendar, from a wrong clock or a damaged disk, is returned as a number.
-    """
-    try:
-        time = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone(zone)
-    except (ValueError, OverflowError):
-        return f"{milliseconds} ms"
-    return time.isoformat(timespec="milliseconds")
-
-
-def escape_controls(text: str) -> str:
-    """Return the text with control characters escaped: text from a broker must not control a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 #: How a value is read, by the name that the help gives it; other values are text.

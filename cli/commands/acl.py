@@ -5,10 +5,9 @@ from typing import Any, Final
 
 import orjson
 
-from triomq.cli.arguments.client_options import AclCheckOptions, AclDeleteOptions, AclListOptions, AclSetOptions
-from triomq.cli.arguments.values import escape_controls
+from triomq.cli.arguments.admin_options import AclCheckOptions, AclDeleteOptions, AclListOptions, AclSetOptions
 from triomq.cli.errors import UsageError
-from triomq.cli.output import write_records, write_result
+from triomq.cli.output import escape_controls, write_records, write_result
 from triomq.cli.session import client_command, open_brokers
 from triomq.client import ClientInstance
 from triomq.client.config import load_credentials

@@ -22,8 +22,7 @@ from triomq.broker.opening import open_broker
 from triomq.broker.server import Broker
 from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
 from triomq.cli.configuration import collect, print_settings
-from triomq.cli.errors import UsageError
-from triomq.cli.exit_codes import ExitCode
+from triomq.cli.errors import ExitCode, UsageError
 from triomq.cli.serving import network_settings, serve_until_signal
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig

@@ -21,8 +21,7 @@ from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.options import BrokerOptions, ClusterOptions
 from triomq.cli.commands.broker import check_host, parse_address
 from triomq.cli.configuration import collect
-from triomq.cli.errors import IncompleteError, UsageError
-from triomq.cli.exit_codes import ExitCode
+from triomq.cli.errors import ExitCode, IncompleteError, UsageError
 from triomq.cli.serving import serve_until_signal, tls_config
 from triomq.common.broker_settings import OPTIONS
 
@@ -60,9 +59,11 @@ def _broker_options(words: tuple[str, ...]) -> BrokerOptions:
         UsageError: one of them is set by the cluster.
         SystemExit: they cannot be read; the text has been written.
     """
-    _, name, options = parse(["broker", *words])
+    options = parse(["broker", *words])
     if not isinstance(options, BrokerOptions):
-        raise UsageError(f"{' '.join(words)}: only options of triomq broker may be behind --, not triomq {name}")
+        raise UsageError(
+            f"{' '.join(words)}: only options of triomq broker may be behind --, not triomq {options.command}"
+        )
     for row in OPTIONS:
         if row.field in _OURS and row.field in options.settings:
             raise UsageError(f"--{row.key}: it differs from broker to broker, so it cannot be behind --")

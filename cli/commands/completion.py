@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
+from triomq.cli.arguments.admin_options import CompletionOptions
 from triomq.cli.arguments.arguments import build_parser
-from triomq.cli.arguments.options import CompletionOptions
 from triomq.cli.arguments.parser import Parser
-from triomq.cli.exit_codes import ExitCode
+from triomq.cli.errors import ExitCode
 from triomq.cli.output import write_text
 
 _SCRIPT: Final = """\

@@ -14,10 +14,9 @@ from typing import Final
 
 import trio
 
-from triomq.cli.arguments.client_options import ConsumeOptions
-from triomq.cli.errors import IncompleteError, UsageError
-from triomq.cli.exit_codes import ExitCode
-from triomq.cli.message_text import Formatter, choose_formatter
+from triomq.cli.arguments.options import ConsumeOptions
+from triomq.cli.errors import ExitCode, IncompleteError, UsageError
+from triomq.cli.output import Formatter, choose_formatter
 from triomq.cli.session import Interrupt, client_config, run_command
 from triomq.client import MessageExt, MessageModel, MessageQueue, PullConsumer, PushConsumer
 from triomq.client.consumer.config import ConsumerConfig

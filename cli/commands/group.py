@@ -5,16 +5,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from triomq.cli.arguments.client_options import (
+from triomq.cli.arguments.admin_options import (
     GroupCreateOptions,
     GroupDeleteOptions,
     GroupListOptions,
     GroupResetOffsetOptions,
     GroupShowOptions,
 )
-from triomq.cli.arguments.values import escape_controls
 from triomq.cli.errors import UsageError
-from triomq.cli.output import plural, write_json, write_records, write_result, write_text
+from triomq.cli.output import escape_controls, plural, write_json, write_records, write_result, write_text
 from triomq.cli.session import client_command, open_admin
 from triomq.client import Admin, GroupState, OffsetReset, QueueState
 from triomq.client.cluster.route import similar_names

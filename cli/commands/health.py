@@ -1,19 +1,31 @@
-"""``triomq ping``: ask whether a name server and its brokers answer; a container's health check.
+"""The state of running servers.
 
-``triomq doctor``: examine a cluster, and describe each fault and its remedy.
+``triomq ping`` asks whether a name server and its brokers answer, as a container's health check does; ``doctor``
+describes faults of a cluster and their remedies; ``broker status`` and ``set`` show and change settings of brokers.
 """
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 import trio
 
-from triomq.cli.arguments.client_options import ClientOptions
-from triomq.cli.arguments.values import escape_controls
-from triomq.cli.exit_codes import ExitCode
-from triomq.cli.output import plural, write_json, write_table, write_text
-from triomq.cli.session import client_command, client_config, open_admin
+from triomq.cli.arguments.options import BrokerSetOptions, BrokerStatusOptions, ClientOptions
+from triomq.cli.errors import ExitCode, UsageError
+from triomq.cli.output import cells, escape_controls, label, plural, write_json, write_result, write_table, write_text
+from triomq.cli.session import client_command, client_config, open_admin, open_brokers
 from triomq.client import ClientInstance
-from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, describe_missing
+from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, describe_missing, uptime_of
+from triomq.protocol.bodies.route import KVTable
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.java import properties_text, read_properties
+
+_DURABILITIES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
+#: Only triomq's brokers report these: ``shed_sends`` as ``triomqShedSends``.
+_COUNTERS: Final = (
+    "connections", "consumer_groups", "producer_groups", "duplicate_client_ids", "different_subscriptions",
+    "stalled_queues", "denied_requests", "limited_requests", "refused_connections", "given_up_peers", "shed_sends",
+)  # fmt: skip
 
 
 @client_command
@@ -82,23 +94,22 @@ def _write(found: dict[str, Any], options: ClientOptions) -> None:
             broker["broker"],
             broker["broker_id"],
             broker["address"],
-            _version_text(broker["version"], broker["triomq_version"]),
+            f"triomq {broker['triomq_version']} ({broker['version']})"
+            if broker["triomq_version"]
+            else broker["version"],
             broker["latency_ms"],
             broker["note"]
             or (broker["refuses_messages"] and f"refuses messages: {broker['refuses_messages']}")
             or "ok",
         )
         for broker in found["brokers"]
+        for version in (broker["version"],)
     ]
     rows += [
         (broker["broker"], broker["broker_id"], broker["address"], None, None, broker["note"])
         for broker in found["missing_brokers"]
     ]
     write_table(("BROKER", "ID", "ADDRESS", "VERSION", "MS", "STATE"), rows)
-
-
-def _version_text(version: str | None, triomq_version: str | None) -> str | None:
-    return version if triomq_version is None else f"triomq {triomq_version} ({version})"
 
 
 @client_command
@@ -121,3 +132,86 @@ async def doctor(options: ClientOptions) -> int:
         examined = f"{plural(found.brokers, 'broker')} and {plural(found.groups, 'consumer group')}"
         write_text(f"{problems} found in {examined}\n")
     return ExitCode.FAILED if found.findings else ExitCode.OK
+
+
+@client_command
+async def status(options: BrokerStatusOptions) -> None:
+    """Write the settings and counters of each broker.
+
+    Raises:
+        NameServerError: no name server answered, or it knows no broker.
+    """
+    async with open_brokers(options, options.address) as (instance, addresses):
+        for address in addresses:
+            runtime = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+            settings = await instance.requests.ask(address, RequestCode.GET_BROKER_CONFIG)
+            texts = read_properties(bytes(settings.body).decode())
+            found = describe_broker(address, KVTable.decode(runtime.body).table, texts)
+            if options.json:
+                write_json(found)
+            else:
+                width = max(map(len, found)) + 2
+                for name, value in zip(found, cells(found), strict=True):
+                    text = "-" if value is None else escape_controls(str(value))
+                    write_text(f"{label(name):{width}}{text}\n")
+                write_text("\n")
+
+
+@client_command
+async def change(options: BrokerSetOptions) -> None:
+    """Change settings of each broker.
+
+    Raises:
+        UsageError: a setting has no value.
+        BrokerResponseError: a broker refuses, and says which setting.
+        NameServerError: no name server answered, or it knows no broker.
+    """
+    settings = {
+        name: value for name, separator, value in (text.partition("=") for text in options.settings) if separator
+    }
+    if len(settings) < len(options.settings):
+        raise UsageError(f"{' '.join(options.settings)}: write each setting once, as NAME=VALUE")
+    async with open_brokers(options, options.broker) as (instance, addresses):
+        for address in addresses:
+            body = properties_text(settings).encode()
+            await instance.requests.ask(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+            text = escape_controls(f"changed at {address}: {' '.join(options.settings)}")
+            write_result({"address": address, "settings": settings}, text, as_json=options.json)
+
+
+def describe_broker(address: str, runtime: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the output of ``--json``; ``None``: the broker does not report it."""
+    flush = settings.get("flushDiskType", "")
+    disk = runtime.get("commitLogDiskRatio", "")
+    begin, end = _number(runtime, "commitLogMinOffset"), _number(runtime, "commitLogMaxOffset")
+    return {
+        "address": address,
+        "broker": settings.get("brokerName"),
+        "cluster": settings.get("brokerClusterName"),
+        "version": runtime.get("brokerVersionDesc"),
+        "triomq_version": runtime.get("triomqVersion"),
+        "started_ms": _number(runtime, "bootTimestamp"),
+        "uptime_s": uptime_of(runtime),
+        "durability": _DURABILITIES.get(flush, flush) or None,
+        "store": settings.get("storePathRootDir"),
+        "commit_log_bytes": None if begin is None or end is None else end - begin,
+        "disk_used_percent": round(float(disk) * 100) if re.fullmatch(r"\d+(\.\d+)?", disk) else None,
+        "refuses_messages": runtime.get("triomqRefusal") or None,
+        "retention_hours": _number(settings, "fileReservedTime"),
+        "oldest_message_ms": _number(runtime, "earliestMessageTimeStamp"),
+        "messages_stored": _number(runtime, "msgPutTotalTodayNow"),
+        "messages_delivered": _number(runtime, "msgGetTotalTodayNow"),
+        "stored_per_s": _rate(runtime.get("putTps", "")),
+        "delivered_per_s": _rate(runtime.get("getTransferedTps") or runtime.get("getTransferredTps", "")),  # 5.x
+    } | {name: _number(runtime, f"triomq{name.title().replace('_', '')}") for name in _COUNTERS}
+
+
+def _number(table: Mapping[str, str], name: str) -> int | None:
+    text = table.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _rate(text: str) -> float | None:
+    """Return the first of the three rates, that of the last 10 s."""
+    first = text.partition(" ")[0]
+    return round(float(first), 1) if re.fullmatch(r"\d+(\.\d+)?", first) else None

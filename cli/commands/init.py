@@ -17,8 +17,7 @@ from typing import Final
 
 from triomq.broker.addresses import Address
 from triomq.cli.arguments.options import InitOptions
-from triomq.cli.errors import UsageError
-from triomq.cli.exit_codes import ExitCode
+from triomq.cli.errors import ExitCode, UsageError
 from triomq.cli.output import write_json, write_text
 from triomq.protocol.acl.plain_acl import ACCESS_KEY, SECRET_KEY, Value, set_account
 from triomq.protocol.errors import ConfigError

@@ -7,19 +7,27 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from triomq.cli.arguments.client_options import (
-    DEFAULT_PRODUCER_GROUP,
-    ClientOptions,
+from triomq.cli.arguments.admin_options import (
     MessageFindOptions,
     MessageRecallOptions,
     MessageShowOptions,
     MessageTraceOptions,
     TransactionOptions,
 )
-from triomq.cli.arguments.values import StartAt, escape_controls
+from triomq.cli.arguments.options import DEFAULT_PRODUCER_GROUP, ClientOptions
+from triomq.cli.arguments.values import StartAt
 from triomq.cli.errors import IncompleteError, UsageError
-from triomq.cli.message_text import message_fields, shown_body
-from triomq.cli.output import local_time, write_json, write_records, write_result, write_table, write_text
+from triomq.cli.output import (
+    escape_controls,
+    local_time,
+    message_fields,
+    shown_body,
+    write_json,
+    write_records,
+    write_result,
+    write_table,
+    write_text,
+)
 from triomq.cli.session import client_command, client_config, open_admin
 from triomq.client import MessageExt, Producer, PullConsumer, TransactionState
 from triomq.client.consumer.pull import TOOLS_GROUP

@@ -10,11 +10,9 @@ from typing import Final
 
 import trio
 
-from triomq.cli.arguments.client_options import ProduceOptions, RequestOptions
-from triomq.cli.errors import exit_code_of
-from triomq.cli.exit_codes import ExitCode
-from triomq.cli.message_text import message_fields, shown_body
-from triomq.cli.output import write_json, write_text
+from triomq.cli.arguments.options import ProduceOptions, RequestOptions
+from triomq.cli.errors import ExitCode, exit_code_of
+from triomq.cli.output import message_fields, shown_body, write_json, write_text
 from triomq.cli.sending import Answered, InFlight, OrderedSender, Pacer, Stopper
 from triomq.cli.session import Interrupt, client_command, client_config, run_command
 from triomq.cli.sources import GeneratedSource, LineSource, Source, read_stdin

@@ -11,8 +11,8 @@ from typing import Any, Final
 import orjson
 
 from triomq.broker.config import default_store_root
-from triomq.cli.arguments.options import StoreDumpOptions, StoreOptions
-from triomq.cli.exit_codes import ExitCode
+from triomq.cli.arguments.admin_options import StoreDumpOptions, StoreOptions
+from triomq.cli.errors import ExitCode
 from triomq.cli.output import (
     cells,
     escape_json,

@@ -3,16 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from triomq.cli.arguments.client_options import (
+from triomq.cli.arguments.admin_options import (
     TopicCreateOptions,
     TopicDeleteOptions,
     TopicListOptions,
     TopicShowOptions,
     TopicUpdateOptions,
 )
-from triomq.cli.arguments.values import escape_controls
 from triomq.cli.errors import IncompleteError, UsageError
-from triomq.cli.output import plural, write_json, write_records, write_result, write_table, write_text
+from triomq.cli.output import escape_controls, plural, write_json, write_records, write_result, write_table, write_text
 from triomq.cli.session import client_command, open_admin
 from triomq.client import TopicSettings
 from triomq.client.admin.broker_answers import describe_missing

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.cli_tools import complaint, ok
 from tests.processes import Broker, start_triomq
-from triomq.cli.exit_codes import ExitCode
+from triomq.cli.errors import ExitCode
 from triomq.client import Message, MessageExt, TransactionState
 from triomq.client.sync import TransactionProducer
 

@@ -11,8 +11,7 @@ from jsonschema import Draft7Validator, ValidationError
 
 from tests.packaging.dockerfile import ROOT, last
 from triomq.cli.arguments.arguments import parse
-from triomq.cli.arguments.client_options import ClientOptions
-from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
+from triomq.cli.arguments.options import BrokerOptions, ClientOptions, NamesrvOptions
 
 SCHEMA: Final = Path(__file__).parent / "compose-schema" / "compose-spec.json"
 

@@ -107,7 +107,7 @@ def test_every_link_to_a_file_leads_somewhere(name: str) -> None:
 
 
 def test_every_exit_code_is_in_the_documents() -> None:
-    from triomq.cli.exit_codes import ExitCode
+    from triomq.cli.errors import ExitCode
 
     for code in ExitCode:
         assert re.search(rf"^\| {code.value} \|", text("docs/cli.md"), re.MULTILINE)

@@ -4,9 +4,9 @@ import pytest
 
 from tests.records import make_record
 from triomq.cli.arguments.arguments import parse
-from triomq.cli.arguments.client_options import ProduceOptions
+from triomq.cli.arguments.options import ProduceOptions
 from triomq.cli.errors import UsageError
-from triomq.cli.message_text import body_line, choose_formatter, json_line, long_line, terminal_line
+from triomq.cli.output import body_line, choose_formatter, json_line, long_line, terminal_line
 from triomq.cli.sources import read_json_line
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import encode_properties

@@ -5,7 +5,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from triomq.cli.arguments.arguments import parse
-from triomq.cli.arguments.client_options import ProduceOptions
+from triomq.cli.arguments.options import ProduceOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.sending import Batch, Stopper
 from triomq.cli.sources import GeneratedSource, LineSource, make_message, read_json_line

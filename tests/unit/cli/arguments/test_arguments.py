@@ -4,7 +4,7 @@ import pytest
 
 from triomq import __version__
 from triomq.cli.arguments.arguments import build_parser, parse
-from triomq.cli.arguments.client_options import ClientOptions
+from triomq.cli.arguments.options import ClientOptions
 from triomq.cli.arguments.parser import Parser
 from triomq.cli.session import client_config
 from triomq.client import TlsConfig

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from triomq.cli.arguments.values import (
-    escape_controls,
     parse_duration,
     parse_hours,
     parse_hours_of_day,
@@ -18,8 +17,8 @@ from triomq.cli.arguments.values import (
     parse_start,
     parse_tag,
     parse_tag_expression,
-    time_text,
 )
+from triomq.cli.output import escape_controls, time_text
 
 READ: list[tuple[Callable[[str], object], dict[str, object]]] = [
     (parse_size, {"0": 0, "500": 500, "500B": 500, "64KiB": 65536, "64k": 65536, "2 MiB": 2 * 1024**2, "1G": 1024**3}),

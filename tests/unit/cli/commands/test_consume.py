@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from tests.records import make_record
 from triomq.cli.arguments.arguments import parse
-from triomq.cli.arguments.client_options import ConsumeOptions
+from triomq.cli.arguments.options import ConsumeOptions
 from triomq.cli.commands import consume
 from triomq.cli.commands.consume import Output
 from triomq.cli.errors import UsageError

@@ -1,5 +1,5 @@
+from triomq.cli.arguments.admin_options import GroupResetOffsetOptions
 from triomq.cli.arguments.arguments import parse
-from triomq.cli.arguments.client_options import GroupResetOffsetOptions
 from triomq.cli.commands.group import describe, describe_reset
 from triomq.client import GroupLag, GroupState, MessageQueue, OffsetChange, OffsetReset, QueueState
 from triomq.protocol.bodies.client import SubscriptionData

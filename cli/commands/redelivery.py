@@ -1,0 +1,223 @@
+"""``triomq dlq`` and ``triomq group replay``: deliver dead letters, or the messages of a time span, again."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from triomq.cli.arguments.admin_options import DlqListOptions, DlqRedriveOptions, GroupReplayOptions
+from triomq.cli.commands.group import check_known
+from triomq.cli.errors import ExitCode, IncompleteError, one_line
+from triomq.cli.output import (
+    local_time,
+    message_fields,
+    plural,
+    time_text,
+    write_json,
+    write_records,
+    write_result,
+    write_table,
+    write_text,
+)
+from triomq.cli.session import Interrupt, cancel_at, client_command, open_admin, run_command
+from triomq.client import MessageExt, Redrive, ReplayPlan
+from triomq.client.nursery import open_service_nursery
+from triomq.protocol.errors import TriomqError
+
+_COLUMNS: Final = ("TOPIC", "BROKER", "QUEUE", "BEGIN", "MESSAGES", "FIRST", "LAST")
+_REPORT_INTERVAL_S: Final = 1.0
+
+
+class _Sent:
+    """Messages that a command has sent so far, which is known even if a signal or an error ends it.
+
+    Attributes:
+        count: their number.
+        last_ms: store time of the last one.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last_ms: int | None = None
+
+    def add(self, message: MessageExt) -> None:
+        """Count a message."""
+        self.count += 1
+        self.last_ms = message.store_timestamp
+
+    def progress(self) -> str:
+        """Return a line for the terminal, or "" for none."""
+        return f"{self.count} sent back\n"
+
+    def summary(self) -> str:
+        """Return the text about the messages sent, for an error after the first one."""
+        return f"{self.count} messages were sent back before it"
+
+    async def run(self, work: Callable[[], Awaitable[None]], interrupt: Interrupt) -> bool:
+        """Run work that calls :meth:`add`, until a signal; return whether one ended it.
+
+        Raises:
+            IncompleteError: an error ended the work after the first message.
+        """
+        with trio.CancelScope() as scope:
+            async with open_service_nursery() as nursery:
+                nursery.start_soon(cancel_at, interrupt.came, scope)
+                nursery.start_soon(self._report)
+                try:
+                    await work()
+                except TriomqError as exc:
+                    if not self.count:
+                        raise
+                    raise IncompleteError(f"{one_line(exc)}; {self.summary()}") from exc
+        return scope.cancelled_caught
+
+    async def _report(self) -> None:
+        while sys.stderr.isatty():
+            await trio.sleep(_REPORT_INTERVAL_S)
+            sys.stderr.write(self.progress())
+
+
+@client_command
+async def list_letters(options: DlqListOptions) -> None:
+    """Write the number of dead letters of each group, or the dead letters of one."""
+    async with open_admin(options) as admin:
+        if options.group is None:
+            counts = [count._asdict() for count in await admin.dead_letter_counts()]
+            write_records(("GROUP", "MESSAGES", "REDRIVEN"), counts, as_json=options.json)
+            return
+        letters = await admin.dead_letters(options.group, options.limit)
+        if not letters:
+            await check_known(admin, options.group)
+    if options.json:
+        for message, original_topic, is_redriven in letters:
+            write_json({**message_fields(message), "original_topic": original_topic, "redriven": is_redriven})
+        return
+    rows = [
+        (
+            local_time(message.store_timestamp),
+            message.queue_offset,
+            original_topic,
+            message.tags,
+            ", ".join(message.keys) or None,
+            message.reconsume_times,
+            message.message_id,
+            "yes" if is_redriven else "no",
+        )
+        for message, original_topic, is_redriven in letters
+    ]
+    write_table(("STORED", "OFFSET", "TOPIC", "TAG", "KEYS", "TRIES", "MESSAGE ID", "REDRIVEN"), rows)
+
+
+def redrive(options: DlqRedriveOptions) -> int:
+    """Send dead letters back; a signal ends it after the current message."""
+    return run_command(partial(_redrive, options))
+
+
+async def _redrive(options: DlqRedriveOptions, interrupt: Interrupt) -> int:
+    sent = _Sent()
+    done: Redrive | None = None
+
+    async def work() -> None:
+        nonlocal done
+        async with open_admin(options) as admin:
+            done = await admin.redrive(
+                options.group, limit=options.limit, again=options.again, dry_run=options.dry_run, on_sent=sent.add
+            )
+            if not any(done):
+                await check_known(admin, options.group)
+
+    await sent.run(work, interrupt)
+    result = {
+        "group": options.group,
+        "dry_run": options.dry_run,
+        "sent": sent.count,
+        "skipped": None if done is None else done.skipped,  # an interrupted run does not know them
+        "left": None if done is None else done.left,
+    }
+    text = f"{plural(sent.count, 'dead letter')} of group {options.group} "
+    text += "would be sent back" if options.dry_run else "sent back"
+    if done is not None:
+        if done.skipped:
+            text += f", {done.skipped} skipped whose origin is unknown or that cannot be sent again"
+        text += f", {done.left} left"
+    write_result(result, text, as_json=options.json)
+    return ExitCode.OK
+
+
+class _Replayed(_Sent):
+    """A replay, also an interrupted one; ``plan`` is ``None`` before it is made."""
+
+    plan: ReplayPlan | None = None
+
+    def progress(self) -> str:
+        if self.plan is None or self.last_ms is None:
+            return ""
+        total = sum(queue.messages for queue in self.plan.queues)
+        return f"{self.count} of {total} delivered, up to {time_text(self.last_ms)}\n"
+
+    def summary(self) -> str:
+        """Return the number of messages sent, and the time at which another run continues."""
+        more = "" if self.last_ms is None else f"; to go on: --from {time_text(self.last_ms)}"
+        return f"{plural(self.count, 'message')} delivered before{more}"
+
+
+def replay(options: GroupReplayOptions) -> int:
+    """Deliver messages again; a signal ends it after the current message."""
+    return run_command(partial(_replay, options))
+
+
+async def _replay(options: GroupReplayOptions, interrupt: Interrupt) -> int:
+    done = _Replayed()
+
+    async def work() -> None:
+        async with open_admin(options) as admin:
+            end = options.end or datetime.now(UTC)
+            done.plan = await admin.plan_replay(options.group, options.into, options.begin, end, topics=options.topic)
+            if not options.dry_run:
+                await admin.replay(done.plan, speed=options.speed or None, on_sent=done.add)
+
+    is_cut = await done.run(work, interrupt)
+    queues = _queues(done.plan)
+    if options.json:
+        write_json(
+            {
+                "group": options.group,
+                "into": options.into,
+                "dry_run": options.dry_run,
+                "online": None if done.plan is None else done.plan.is_online,
+                "sent": done.count,
+                "last_stored_ms": done.last_ms,
+                "queues": queues,
+            }
+        )
+        return ExitCode.OK
+    if options.dry_run:
+        write_records(_COLUMNS, queues, as_json=False)
+        count = sum(queue["messages"] for queue in queues)
+        text = f"{plural(count, 'message')} of group {options.group} would be delivered to group {options.into}"
+    elif is_cut:
+        text = f"interrupted; {done.summary()}"
+    else:
+        text = f"{plural(done.count, 'message')} of group {options.group} delivered to group {options.into}"
+    is_waiting = done.plan is not None and not done.plan.is_online
+    write_text(text + ("; it has no member online: they wait for one" if is_waiting else "") + "\n")
+    return ExitCode.OK
+
+
+def _queues(plan: ReplayPlan | None) -> list[dict[str, Any]]:
+    """Return the queues of a plan for JSON; without a plan the command was interrupted at once."""
+    return [
+        {
+            "topic": found.queue.topic,
+            "broker": found.queue.broker_name,
+            "queue_id": found.queue.queue_id,
+            "begin_offset": found.begin,
+            "messages": found.messages,
+            "first_ms": found.first_ms,
+            "last_ms": found.last_ms,
+        }
+        for found in ([] if plan is None else plan.queues)
+    ]
