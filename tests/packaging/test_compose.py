@@ -17,7 +17,7 @@ SCHEMA: Final = Path(__file__).parent / "compose-schema" / "compose-spec.json"
 
 
 def broker_settings(words: list[str]) -> dict[str, Any]:
-    options = parse(words).options
+    options = parse(words)
     assert isinstance(options, BrokerOptions)
     return dict(options.settings)
 
@@ -100,7 +100,7 @@ def test_store_outlives_the_container(compose: dict[str, Any]) -> None:
 
 def test_cluster_brokers_register_and_publish_ports(cluster: dict[str, Any]) -> None:
     namesrv = cluster.pop("namesrv")
-    name_server = parse(namesrv["command"][1:]).options
+    name_server = parse(namesrv["command"][1:])
     assert isinstance(name_server, NamesrvOptions)
     assert len(cluster) == 2
     addresses = [service["networks"]["default"]["ipv4_address"] for service in cluster.values()]
@@ -124,7 +124,7 @@ def test_cluster_servers_have_separate_stores_and_health_checks(cluster: dict[st
     for name, service in cluster.items():
         assert service["volumes"] == [f"{name}:{last('VOLUME').arguments}"]
         _, program, *words = service["healthcheck"]["test"]
-        options = parse(words).options
+        options = parse(words)
         assert isinstance(options, ClientOptions)
         command = service["command"]
         listen = command[command.index("--admin-listen" if name == "namesrv" else "--listen") + 1]

@@ -30,7 +30,7 @@ def test_unit_serves_network_with_accounts_and_tls() -> None:
     found = settings()
     program, *words = found["ExecStart"].split()
     assert (program, words.pop()) == (PROGRAM, "$TRIOMQ_OPTIONS")
-    options = parse(words).options
+    options = parse(words)
     assert isinstance(options, BrokerOptions)
     given = options.settings
     assert make_config(given).tls is not None

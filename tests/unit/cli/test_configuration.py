@@ -28,7 +28,7 @@ IN_FILES = [row for row in SETTINGS if row.option]
 
 
 def options(*words: str) -> BrokerOptions:
-    found = parse(["broker", *words]).options
+    found = parse(["broker", *words])
     assert isinstance(found, BrokerOptions)
     return found
 
@@ -160,7 +160,7 @@ def test_file_and_log_options_come_from_variables(monkeypatch: pytest.MonkeyPatc
     assert options().log_level == "debug"
     assert options("--log-level", "error").log_level == "error"
     assert {field: value for field, (value, _) in collect(options()).items()} == {"region": "R"}
-    assert parse(["broker", "status"]).options.log_level == "warning"
+    assert parse(["broker", "status"]).log_level == "warning"
 
 
 def test_each_setting_is_printed_with_its_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "runner", "expected"),
     [
         ("broker", "broker:run", {"settings": {}, "log_level": "info"}),
-        ("broker status a:1", "broker_status:run", {"address": "a:1", "log_level": "warning"}),
+        ("broker status a:1", "health:status", {"address": "a:1", "log_level": "warning"}),
         ("broker --store status", "broker:run", {"settings": {"root": "status"}}),
         ("topic create T --queues 7 --dry-run", "topic:create", {"topic": "T", "queues": 7, "dry_run": True}),
         ("consume T", "consume:run", {"group": None, "tag": "*", "start": "earliest", "count": None, "timeout": None}),
@@ -32,21 +32,21 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_command_line_is_read(words: str, runner: str, expected: dict[str, object]) -> None:
     found = parse(words.split())
-    assert found.runner == f"triomq.cli.commands.{runner}"
-    assert words.startswith(found.name)
-    assert {name: getattr(found.options, name) for name in expected} == expected
+    assert found.runner == runner
+    assert words.startswith(found.command)
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("words", ["consume T --from", "group reset-offset G --topic T --to"])
 @pytest.mark.parametrize("separator", [" ", "="])
 def test_a_relative_time_is_no_option(words: str, separator: str) -> None:
-    found = vars(parse(f"{words}{separator}-10m".split()).options)
+    found = vars(parse(f"{words}{separator}-10m".split()))
     assert isinstance(found.get("start", found.get("to")), datetime)
 
 
 def test_options_of_tls_include_it() -> None:
     def tls(*words: str) -> bool | TlsConfig:
-        options = parse(["broker", "status", *words]).options
+        options = parse(["broker", "status", *words])
         assert isinstance(options, ClientOptions)
         return client_config(options).tls
 
@@ -58,7 +58,7 @@ def test_options_of_tls_include_it() -> None:
 
 def test_name_server_option_takes_precedence_over_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     def namesrv(*words: str) -> str:
-        options = parse(["ping", *words]).options
+        options = parse(["ping", *words])
         assert isinstance(options, ClientOptions)
         return options.namesrv
 

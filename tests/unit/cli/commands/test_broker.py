@@ -14,7 +14,7 @@ from triomq.storage.config import Durability
 
 
 def config(*words: str) -> BrokerConfig:
-    options = parse(["broker", *words]).options
+    options = parse(["broker", *words])
     assert isinstance(options, BrokerOptions)
     return make_config(options.settings)
 

@@ -101,7 +101,7 @@ async def test_time_of_a_slow_reader_is_not_idle(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("words", [["--orderly"], ["--broadcast"], ["--instance-name", "x"]])
 def test_options_for_members_need_a_group(words: list[str]) -> None:
-    options = parse(["consume", "T", *words]).options
+    options = parse(["consume", "T", *words])
     assert isinstance(options, ConsumeOptions)
     with pytest.raises(UsageError, match=f"^{words[0]}: .*give --group"):
         consume.run(options)
@@ -141,7 +141,7 @@ async def test_lost_broker_is_logged_once(
         yield FakePull(output)
 
     monkeypatch.setattr(consume, "PullConsumer", connect)
-    options = parse(["consume", "T", "--namesrv", "a:1", "--from", "earliest"]).options
+    options = parse(["consume", "T", "--namesrv", "a:1", "--from", "earliest"])
     assert isinstance(options, ConsumeOptions)
     async with trio.open_nursery() as nursery:
         await consume._read(options, output)

@@ -93,7 +93,7 @@ def test_a_group_without_members_has_empty_lists() -> None:
 
 
 def test_a_reset_is_described_queue_by_queue() -> None:
-    options = parse(["group", "reset-offset", "g", "--topic", "T", "--to", "2026-01-31T00:00Z", "--dry-run"]).options
+    options = parse(["group", "reset-offset", "g", "--topic", "T", "--to", "2026-01-31T00:00Z", "--dry-run"])
     assert isinstance(options, GroupResetOffsetOptions)
     done = OffsetReset((OffsetChange(FIRST, None, 3), OffsetChange(SECOND, 9, 0)), is_online=True)
     assert describe_reset(options, done) == {

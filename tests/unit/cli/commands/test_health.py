@@ -1,6 +1,6 @@
 """The status of brokers, ours and Apache's."""
 
-from triomq.cli.commands.broker_status import describe
+from triomq.cli.commands.health import describe_broker as describe
 
 APACHE_RUNTIME = {
     "brokerVersionDesc": "V4_9_7",

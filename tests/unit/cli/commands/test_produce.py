@@ -6,14 +6,14 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.options import ProduceOptions
+from triomq.cli.commands.produce import GeneratedSource, LineSource, make_message, read_json_line
 from triomq.cli.errors import UsageError
 from triomq.cli.sending import Batch, Stopper
-from triomq.cli.sources import GeneratedSource, LineSource, make_message, read_json_line
 from triomq.protocol.record.message import Message
 
 
 def options(*words: str) -> ProduceOptions:
-    found = parse(["produce", "T", *words]).options
+    found = parse(["produce", "T", *words])
     assert isinstance(found, ProduceOptions)
     return found
 
