@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from enum import Enum
 from itertools import islice
+from operator import attrgetter
 from typing import (
     Annotated,
     Any,
@@ -71,7 +72,7 @@ class JsonBody:
         Raises:
             ProtocolError: not JSON, or a member has the wrong type.
         """
-        return cls.from_json(loads(data, irregular=cls.irregular and len(data) <= cls.max_irregular_bytes))
+        return cls.from_json(cls._load(data))
 
     @classmethod
     def parts(cls, data: bytes | memoryview, *path: str) -> Iterator[Self]:
@@ -80,8 +81,11 @@ class JsonBody:
         Raises:
             ProtocolError: as for :meth:`decode`.
         """
-        value = loads(data, irregular=cls.irregular and len(data) <= cls.max_irregular_bytes)
-        return map(cls.from_json, _split(value, path))
+        return map(cls.from_json, _split(cls._load(data), path))
+
+    @classmethod
+    def _load(cls, data: bytes | bytearray | memoryview) -> Any:
+        return loads(data, irregular=cls.irregular and len(data) <= cls.max_irregular_bytes)
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -105,23 +109,17 @@ class JsonBody:
                 arguments[name] = converted
         return cls(**arguments)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the members in Java's order, without those that are ``None``; keys of maps stay as they are."""
+    def to_json(self, *, shallow: bool = False) -> dict[str, Any]:
+        """Return the members in Java's order, without those that are ``None``; keys of maps stay as they are.
+
+        ``shallow`` leaves containers and bodies as they are, too.
+        """
         written = {}
         for name, wire_name, _, write, _ in _members(type(self)):
             value = getattr(self, name)
             if value is not None:
-                written[wire_name] = value if write is None else write(value)
+                written[wire_name] = value if write is None or (shallow and _is_nested(value)) else write(value)
         return written
-
-    def shallow(self) -> dict[str, Any]:
-        """Return the members as ``to_json`` does, but containers and bodies as they are."""
-        members: dict[str, Any] = {}
-        for name, wire_name, _, write, _ in _members(type(self)):
-            value = getattr(self, name)
-            if value is not None:
-                members[wire_name] = value if write is None or _is_nested(value) else write(value)
-        return members
 
     def encode(self, *, quoted_ids: bool = False) -> bytes:
         """Return compact JSON; with ``quoted_ids`` number keys are text, as in standard JSON."""
@@ -131,7 +129,7 @@ class JsonBody:
 def json_pieces(value: Any) -> Iterator[bytes]:
     """Yield the JSON of a value, with bodies anywhere in it, in pieces: each takes little time, however long it is."""
     if isinstance(value, JsonBody):
-        value = value.shallow()
+        value = value.to_json(shallow=True)
     if not _is_nested(value):
         yield dumps(value)
         return
@@ -175,18 +173,13 @@ def _plain(value: object) -> object:
     return value.to_json() if isinstance(value, JsonBody) else value
 
 
-_TABLES: Final[dict[type[JsonBody], tuple[_Member, ...]]] = {}
+_KNOWN: Final[dict[type[JsonBody], tuple[_Member, ...]]] = {}
 
 
 def _members(cls: type[JsonBody]) -> tuple[_Member, ...]:
     """Return the members of a body in the order of their wire names; computed once."""
-    table = _TABLES.get(cls)
-    if table is None:
-        table = _TABLES[cls] = _read_members(cls)
-    return table
-
-
-def _read_members(cls: type[JsonBody]) -> tuple[_Member, ...]:
+    if cls in _KNOWN:
+        return _KNOWN[cls]
     hints = get_type_hints(cls, include_extras=True)
     members = []
     for field in fields(cls):  # type: ignore[arg-type]  # subclasses are dataclasses
@@ -197,7 +190,8 @@ def _read_members(cls: type[JsonBody]) -> tuple[_Member, ...]:
             wire_name = str(wire)
         read, write = _converters(hint)
         members.append(_Member(field.name, wire_name, read, write, _may_be_long(hint)))
-    return tuple(sorted(members, key=lambda member: member.wire_name))
+    table = _KNOWN[cls] = tuple(sorted(members, key=attrgetter("wire_name")))
+    return table
 
 
 def _converters(hint: Any) -> tuple[_Convert, _Convert | None]:
@@ -208,18 +202,18 @@ def _converters(hint: Any) -> tuple[_Convert, _Convert | None]:
         return _converters(inner)
     if origin is list:
         read_item, write_item = _converters(*get_args(hint))
-        return _list_reader(read_item), None if write_item is None else _list_writer(write_item)
+        return _list_reader(read_item), write_item and (lambda value: list(map(write_item, value)))
     if origin is dict:
         key, value = get_args(hint)
         read_value, write_value = _converters(value)
-        read = _dict_reader(_KEY_READERS[key], read_value)
-        return read, None if write_value is None else _dict_writer(write_value)
+        write = write_value and (lambda table: {key: write_value(value) for key, value in table.items()})
+        return _dict_reader(_KEY_READERS[key], read_value), write
     if hint in _SCALAR_READERS:
         return _SCALAR_READERS[hint], queue_to_json if hint is MessageQueue else None
     if issubclass(hint, JsonBody):
         return hint.from_json, JsonBody.to_json
     if issubclass(hint, Enum):
-        return _enum_reader(hint), _enum_name
+        return _enum_reader(hint), attrgetter("name")
     raise TypeError(f"{hint}: no JSON form is known")
 
 
@@ -236,10 +230,6 @@ def _list_reader(read: _Convert) -> _Convert:
         return [read(item) for item in value]
 
     return read_list
-
-
-def _list_writer(write: _Convert) -> _Convert:
-    return lambda value: [write(item) for item in value]
 
 
 def _dict_reader(read_key: _Convert, read_value: _Convert) -> _Convert:
@@ -262,10 +252,6 @@ def _read_entry(entry: Any, read_value: _Convert) -> tuple[MessageQueue, Any]:
     raise _MismatchError(f"{_shown(entry)} is not a queue with an offset")
 
 
-def _dict_writer(write: _Convert) -> _Convert:
-    return lambda value: {key: write(member) for key, member in value.items()}
-
-
 def _enum_reader(kind: type[Enum]) -> _Convert:
     members = tuple(kind)
 
@@ -277,10 +263,6 @@ def _enum_reader(kind: type[Enum]) -> _Convert:
         raise _MismatchError(f"{_shown(value)} is not a name of {kind.__name__}")
 
     return read_enum
-
-
-def _enum_name(value: Enum) -> str:
-    return value.name
 
 
 def _read_int(value: Any) -> int:
@@ -295,11 +277,10 @@ def _read_int(value: Any) -> int:
 
 
 def _read_float(value: Any) -> float:
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        with contextlib.suppress(ValueError):
-            number = float(value)
-            if math.isfinite(number):
-                return number
+    with contextlib.suppress(ValueError, TypeError):
+        number = float(value)
+        if math.isfinite(number) and not isinstance(value, bool):
+            return number
     raise _MismatchError(f"{_shown(value)} is not a number")
 
 
@@ -314,10 +295,8 @@ def _read_bool(value: Any) -> bool:
 def _read_str(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, int | float):
-        return str(value)
+        return dumps(value).decode()  # true and false, too
     raise _MismatchError(f"{_shown(value)} is not text")
 
 
@@ -332,8 +311,8 @@ def _read_queue(value: Any) -> MessageQueue:
 
 
 def _read_queue_key(key: Any) -> MessageQueue:
-    """Read a key that is a queue, also as text with JSON in it, which some of Java's readers accept."""
-    return _read_queue(loads(key.encode()) if isinstance(key, str) else key)
+    """Read a key that is a queue: text with JSON in it, also as it came, because some of Java's readers accept that."""
+    return _read_queue(loads(key.encode()))
 
 
 def _shown(value: Any) -> str:

@@ -182,7 +182,7 @@ class RegisterBrokerBody(JsonBody):
     """The plain form.  Source: RegisterBrokerBody.java."""
 
     irregular: ClassVar = True  # 5.x: queue mappings of static topics
-    max_irregular_bytes: ClassVar = 12 * 1024  # some 20 ms: anybody can send one
+    max_irregular_bytes: ClassVar = 12 * 1024  # some ms: anybody can send one
 
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper = field(default_factory=TopicConfigSerializeWrapper)
     filter_server_list: list[str] = field(default_factory=list)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.protocol.bodies.fastjson import MAX_DEPTH, MAX_IRREGULAR_BYTES, dumps, loads
+from triomq.protocol.bodies.fastjson import MAX_IRREGULAR_BYTES, dumps, loads
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 
@@ -37,44 +37,40 @@ PIECES = st.lists(
 )
 
 
+def with_text_keys(value: Any) -> Any:
+    if isinstance(value, list):
+        return [with_text_keys(member) for member in value]
+    if not isinstance(value, dict):
+        return value
+    return {key if isinstance(key, str) else dumps(key).decode(): with_text_keys(value[key]) for key in value}
+
+
 @given(VALUES)
 def test_what_is_written_is_read_again(value: Any) -> None:
-    assert loads(dumps(value)) == value
-
-
-@given(VALUES)
-def test_quoted_ids_change_only_number_keys(value: Any) -> None:
-    def quoted(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {str(key) if isinstance(key, int) else key: quoted(member) for key, member in part.items()}
-        return [quoted(member) for member in part] if isinstance(part, list) else part
-
-    assert loads(dumps(value, quoted_ids=True)) == quoted(value)
+    expected = with_text_keys(value)
+    assert loads(dumps(value)) == expected
+    assert loads(dumps(value, quoted_ids=True)) == expected
 
 
 @given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=20))
-def test_own_reader_reads_standard_json_as_orjson_does(value: Any) -> None:
-    irregular = b"{0:" + json.dumps(value, ensure_ascii=True).encode() + b"}"
-    assert loads(irregular) == {0: orjson.loads(json.dumps(value))}
+def test_irregular_keys_leave_standard_json_around(value: Any) -> None:
+    for ascii_only in (True, False):
+        irregular = b"{0:" + json.dumps(value, ensure_ascii=ascii_only).encode() + b"}"
+        assert loads(irregular) == {"0": orjson.loads(json.dumps(value))}
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        (b'{0:"10.0.0.5:10911",1:"10.0.0.6:10911"}', {0: "10.0.0.5:10911", 1: "10.0.0.6:10911"}),
-        (b"{-1:0}", {-1: 0}),
-        (b' { 1 : { 2 : [ ] } , "x" : {} } ', {1: {2: []}, "x": {}}),
-        (b'{{"brokerName":"b","queueId":0,"topic":"t"}:5}', {MessageQueue("t", "b", 0): 5}),
-        (b'{{"topic":"t","brokerName":"b","queueId":0,"more":1}:5}', {MessageQueue("t", "b", 0): 5}),
-        (b'{{"b":1,"a":[2,{}]}:5}', {(("a", (2, ())), ("b", 1)): 5}),
-        (b'{{"topic":1,"brokerName":"b","queueId":0}:3}', {(("brokerName", "b"), ("queueId", 0), ("topic", 1)): 3}),
-        (b"{ {  } : { } }", {(): {}}),
-        (b"{{1:2}:3}", {((1, 2),): 3}),
-        (b"{{}:3}", {(): 3}),
-        (b'{{{"a":1}:2}:3}', {((((("a", 1),)), 2),): 3}),
-        (b'{0:"\\u00e4\\ud83d\\ude00\\n"}', {0: "ä\U0001f600\n"}),
-        (b"{0:1.5e3,1:true,2:null}", {0: 1500.0, 1: True, 2: None}),
-        (b"{0:1,0:2}", {0: 2}),
+        (b'{0:"10.0.0.5:10911",1:"10.0.0.6:10911"}', {"0": "10.0.0.5:10911", "1": "10.0.0.6:10911"}),
+        (b"{-1:0}", {"-1": 0}),
+        (b' { 1 : { 2 : [ ] } , "x" : {} } ', {"1": {"2": []}, "x": {}}),
+        (b'{{"brokerName":"b","queueId":0} :5}', {'{"brokerName":"b","queueId":0}': 5}),
+        (b'{{ "a" : "\\"}{[1:" } : {{}:1}}', {'{ "a" : "\\"}{[1:" }': {"{}": 1}}),
+        (b'{{"a":1\n}:{"b":{"c":{}},2:[{},3]}}', {'{"a":1\n}': {"b": {"c": {}}, "2": [{}, 3]}}),
+        (b'{"1:{":"{2:3}",0:"\\u00e4\\ud83d\\ude00\\n"}', {"1:{": "{2:3}", "0": "ä\U0001f600\n"}),
+        (b"{0:1.5e3,1:true,2:null}", {"0": 1500.0, "1": True, "2": None}),
+        (b"{0:1,0:2}", {"0": 2}),
     ],
 )
 def test_irregular_keys_are_read(text: bytes, value: Any) -> None:
@@ -86,8 +82,8 @@ def test_irregular_keys_are_read(text: bytes, value: Any) -> None:
     "text",
     [
         *(b"", b" ", b"{0:1", b"{0:1}}", b"{0:1}x", b"{0:1,}", b"{0:[1,]}", b"{0:[1 2]}", b"{0 1}", b"{0}"),
-        *(b"{0:}", b"{0:'x'}", b"{'a':1}", b"{a:1}", b"{01:1}", b"{1.5:1}", b"{1e5:1}", b"{true:1}"),
-        *(b"{null:1}", b"{[1]:1}", b"{9223372036854775808:1}", b"{" + b"9" * 5000 + b":1}"),
+        *(b"{0:}", b"{0:'x'}", b"{'a':1}", b"{a:1}", b"{1.5:1}", b"{1e5:1}", b"{true:1}"),
+        *(b"{null:1}", b"{[1]:1}", b"{1-1:1}", b'{{"a":[1]}:5}', b"{{{}:1}:1}", b"{\xc2\xa00:1}"),
         *(b"{0:" + b"9" * 5000, b'{0:"\\ud800"}', b'{0:"\\x"}', b'{0:"\n"}', b'{0:"abc', b'{0:"\xff"}'),
         *(b"{0:NaN}", b"{0:Infinity}", b"{0:]}", b"{0:,}", b"\xef\xbb\xbf{}"),
     ],
@@ -117,30 +113,10 @@ def test_truncated_text_is_a_protocol_error(length: int) -> None:
         loads(text[:length])
 
 
-@pytest.mark.parametrize(
-    ("opening", "closing"), [(b"{0:", b"}"), (b"[", b"]"), (b"{", b":1}"), (b'{0:{"a":', b"}}"), (b"[{0:", b"}]")]
-)
-def test_depth_is_limited(opening: bytes, closing: bytes) -> None:
-    levels = opening.count(b"{") + opening.count(b"[")
-    fitting = MAX_DEPTH // levels - 1
-    assert loads(b"{0:" + opening * fitting + b"{}" + closing * fitting + b"}") is not None
-    with pytest.raises(ProtocolError, match="deeper"):
-        loads(b"{0:" + opening * 100_000 + b"{}" + closing * 100_000 + b"}")
-
-
-@pytest.mark.parametrize(
-    ("opening", "closing"), [(b"{" * 60, b"}" + b":1}" * 59), (b"{" + b'{"a":' * 59, b"}" * 59 + b":1}")]
-)
-def test_time_does_not_grow_with_depth_of_keys(opening: bytes, closing: bytes) -> None:
-    content = b'"a":[' + b"1," * 100_000 + b"1]"
-
-    def took(text: bytes) -> float:
-        began = time.process_time()
-        loads(text)
-        return time.process_time() - began
-
-    flat = took(b"{0:{" + content + b"},1:{" + content + b"}}")
-    assert took(opening + (content if opening.endswith(b"{") else content[4:]) + closing) < 4 * flat
+@pytest.mark.parametrize("opening", [b"{0:", b"[", b"{", b'{0:{"a":'])
+def test_deep_nesting_is_refused(opening: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        loads(b"{0:" + opening * 100_000)
 
 
 def test_only_irregular_json_text_is_limited_in_length() -> None:
@@ -157,7 +133,8 @@ def test_irregular_text_can_be_forbidden() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", [b'0:"', b"{0:", b'{0:{"a":1,', b'0:"\\', b"0:1,", b'{"a":"{",0:', b"[{},", b'{"topic":"t",{']
+    "piece",
+    [b'0:"', b"{0:", b'{0:{"a":1,', b'0:"\\', b"0:1,", b'{"a":"{",0:', b"[{},", b'{"topic":"t",{', b"9", b"{ ", b'\\"'],
 )
 def test_unfinished_text_is_refused_in_linear_time(piece: bytes) -> None:
     def seconds(repeat: int) -> float:
