@@ -60,7 +60,7 @@ async def set_one(options: AclSetOptions) -> None:
                 topic_perms=",".join(options.topic) or None,
                 group_perms=",".join(options.group) or None,
             )
-            await instance.requests.ask(address, header.code, header)
+            await instance.requests.ask(address, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, header)
             _write(options.key, address, "added" if before is None else "changed", as_json=options.json)
 
 
@@ -74,7 +74,7 @@ async def delete(options: AclDeleteOptions) -> None:
     header = DeleteAccountRequestHeader(options.key)
     async with open_brokers(options, options.broker) as (instance, addresses):
         for address in addresses:
-            await instance.requests.ask(address, header.code, header)
+            await instance.requests.ask(address, RequestCode.DELETE_ACL_CONFIG, header)
             _write(options.key, address, "deleted", as_json=options.json)
 
 

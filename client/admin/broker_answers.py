@@ -147,7 +147,7 @@ async def _knows_account(instance: ClientInstance, address: str) -> bool:
     header = GetRouteInfoRequestHeader(AUTO_CREATE_TOPIC)
     with suppress(*REMOTE_ERRORS):
         with suppress(TopicNotExistError):
-            await instance.requests.ask(address, header.code, header)
+            await instance.requests.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         return True
     return False
 

@@ -17,7 +17,7 @@ from triomq.client.cluster.route import masters_of_route
 from triomq.client.config import join_address
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.nursery import in_parallel
-from triomq.protocol.codes import ResponseCode
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, ConnectError, ProtocolError, QueryNotFoundError, TriomqError
 from triomq.protocol.message_queue import MessageQueue, PhysicalOffset, QueueOffset
 from triomq.protocol.record.message import MessageExt
@@ -131,7 +131,7 @@ class MessageAdmin(BaseAdmin):
         found: dict[int, MessageExt] = {}
         is_complete = True
         for _ in range(_MAX_ROUNDS):
-            response = await self._requests.invoke(address, self._requests.command(header.code, wanted))
+            response = await self._requests.invoke(address, self._requests.command(RequestCode.QUERY_MESSAGE, wanted))
             if response.code == ResponseCode.QUERY_NOT_FOUND:
                 break
             messages = decode_records(raise_for_code(response, address).body)
@@ -164,7 +164,7 @@ class MessageAdmin(BaseAdmin):
             QueryNotFoundError: there is no message.
         """
         header = ViewMessageRequestHeader(offset)
-        response = await self._requests.invoke(address, self._requests.command(header.code, header))
+        response = await self._requests.invoke(address, self._requests.command(RequestCode.VIEW_MESSAGE_BY_ID, header))
         if response.code == ResponseCode.SYSTEM_ERROR:  # the answer of brokers for a place without a message
             raise _not_found(f"broker {address} has no message with the id {message_id}: {response.remark}")
         message = decode_record(raise_for_code(response, address).body)

@@ -143,7 +143,7 @@ class TopicAdmin(BaseAdmin):
                 )
         if missing and not dry_run:
             header = _header(topic, settings.applied_to(TopicConfig(topic, _QUEUES, _QUEUES)), settings)
-            await self._requests.ask_each(missing.values(), header.code, header)
+            await self._requests.ask_each(missing.values(), RequestCode.UPDATE_AND_CREATE_TOPIC, header)
             numbers = header.read_queue_nums, header.write_queue_nums
             await self._wait_for_route(topic, dict.fromkeys(missing, numbers))
         return list(missing.values())
@@ -221,7 +221,7 @@ class TopicAdmin(BaseAdmin):
         for index, (name, before, after, _) in enumerate(changes):
             if after != before and not dry_run:
                 header = _header(topic, after, settings)
-                await self._requests.ask(masters[name], header.code, header)
+                await self._requests.ask(masters[name], RequestCode.UPDATE_AND_CREATE_TOPIC, header)
                 after = await self._read(masters[name], topic)
                 changes[index] = changes[index]._replace(after=after)
                 changed[name] = after.read_queue_nums, after.write_queue_nums
@@ -291,7 +291,7 @@ class TopicAdmin(BaseAdmin):
     async def _is_routed(self, name_server: str, topic: str, queues: Set[tuple[str, tuple[int, int]]]) -> bool:
         header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
         try:
-            command = self._requests.command(header.code, header)
+            command = self._requests.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
             response = await self._requests.invoke(name_server, command, _ROUTE_REQUEST_S)
         except (ConnectError, ConnectionLostError, RequestTimeoutError):
             return True  # no client learns from it now

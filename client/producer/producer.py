@@ -31,6 +31,7 @@ from triomq.client.producer.publish import (
     split_batch,
 )
 from triomq.client.producer.tracing import ObservedDelivery, SendObserver, Tracer, open_tracer, trace_topic
+from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
     ClientClosedError,
     MessageIllegalError,
@@ -318,7 +319,7 @@ class Producer(OpenOnce):
         if address is None:
             raise NoRouteError(f"recall: broker {wanted.broker_name!r} is in no known route; is it running?")
         header = RecallMessageRequestHeader(wanted.topic, handle, self.group, wanted.broker_name)
-        response = await instance.requests.ask(address, header.code, header)
+        response = await instance.requests.ask(address, RequestCode.RECALL_MESSAGE, header)
         return response.ext_fields.get("msgId", wanted.message_id)
 
     async def publish_queues(self, topic: str) -> Queues:

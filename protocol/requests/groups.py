@@ -4,9 +4,8 @@ Source: wire.md 5, 6, 7.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from triomq.protocol.codes import RequestCode
 from triomq.protocol.wire.headers import Header, Resource, Wire
 
 
@@ -14,7 +13,6 @@ from triomq.protocol.wire.headers import Header, Resource, Wire
 class UnregisterClientRequestHeader(Header):
     """Source: UnregisterClientRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.UNREGISTER_CLIENT
     client_id: Annotated[str, Wire("clientID")]
     producer_group: str | None = None
     consumer_group: Annotated[str, Resource.GROUP] | None = None
@@ -31,7 +29,6 @@ class ConsumerGroupRequestHeader(Header):
 class GetConsumerRunningInfoRequestHeader(Header):
     """Source: GetConsumerRunningInfoRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.GET_CONSUMER_RUNNING_INFO
     consumer_group: Annotated[str, Resource.GROUP]
     client_id: str
     jstack_enable: bool = False
@@ -41,7 +38,6 @@ class GetConsumerRunningInfoRequestHeader(Header):
 class DeleteSubscriptionGroupRequestHeader(Header):
     """Source: DeleteSubscriptionGroupRequestHeader.java; 5.x calls the second field cleanOffset."""
 
-    code: ClassVar[int] = RequestCode.DELETE_SUBSCRIPTIONGROUP
     group_name: Annotated[str, Resource.GROUP]
     remove_offset: bool = False
     clean_offset: bool = False
@@ -51,7 +47,6 @@ class DeleteSubscriptionGroupRequestHeader(Header):
 class ProducerGroupRequestHeader(Header):
     """Source: GetProducerConnectionListRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.GET_PRODUCER_CONNECTION_LIST
     producer_group: str
 
 
@@ -59,7 +54,6 @@ class ProducerGroupRequestHeader(Header):
 class GroupRequestHeader(Header):
     """Code 352 of 5.x.  Source: GetSubscriptionGroupConfigRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
     group: Annotated[str, Resource.GROUP]
 
 
@@ -67,7 +61,6 @@ class GroupRequestHeader(Header):
 class UpdateAccountRequestHeader(Header):
     """Source: CreateAccessConfigRequestHeader.java; lists with commas."""
 
-    code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
     access_key: Annotated[str, Resource.ACCOUNT]
     admin: bool
     secret_key: str | None = field(default=None, repr=False)
@@ -82,5 +75,4 @@ class UpdateAccountRequestHeader(Header):
 class DeleteAccountRequestHeader(Header):
     """Source: DeleteAccessConfigRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.DELETE_ACL_CONFIG
     access_key: Annotated[str, Resource.ACCOUNT]

@@ -6,7 +6,6 @@ Source: wire.md 5, 6.
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.wire.headers import Header, Int32, Resource, Wire
 
@@ -15,7 +14,6 @@ from triomq.protocol.wire.headers import Header, Int32, Resource, Wire
 class SendMessageRequestHeader(Header):
     """Long names, code 10.  Source: SendMessageRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.SEND_MESSAGE
     producer_group: str
     topic: Annotated[str, Resource.TOPIC]
     default_topic: str  # the template for automatic creation, normally TBW102
@@ -33,43 +31,16 @@ class SendMessageRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class SendMessageRequestHeaderV2(Header):
+class SendMessageRequestHeaderV2(SendMessageRequestHeader):
     """The same with one-letter names, codes 310, 320 and 325.  Source: SendMessageRequestHeaderV2.java."""
 
-    code: ClassVar[int] = RequestCode.SEND_MESSAGE_V2
-    producer_group: Annotated[str, Wire("a")]
-    topic: Annotated[str, Wire("b"), Resource.TOPIC]
-    default_topic: Annotated[str, Wire("c")]
-    default_topic_queue_nums: Annotated[Int32, Wire("d")]
-    queue_id: Annotated[Int32, Wire("e")]
-    sys_flag: Annotated[Int32, Wire("f")]
-    born_timestamp: Annotated[int, Wire("g")]
-    flag: Annotated[Int32, Wire("h")]
-    properties: Annotated[str, Wire("i")] | None = None
-    reconsume_times: Annotated[Int32, Wire("j")] | None = None
-    unit_mode: Annotated[bool, Wire("k")] = False
-    max_reconsume_times: Annotated[Int32, Wire("l")] | None = None
-    batch: Annotated[bool, Wire("m")] = False
-    broker_name: Annotated[str, Wire("n")] | None = None
-
-
-@dataclass(slots=True)
-class SendMessageResponseHeader(Header):
-    """The place of a stored message.  Source: SendMessageResponseHeader.java."""
-
-    msg_id: str  # offset message id; of a batch all, joined by commas
-    queue_id: Int32
-    queue_offset: QueueOffset
-    transaction_id: str | None = None
-    region: Annotated[str, Wire("MSG_REGION")] | None = None
-    trace_on: Annotated[str, Wire("TRACE_ON")] | None = None
+    has_letters: ClassVar = True
 
 
 @dataclass(slots=True)
 class PullMessageRequestHeader(Header):
     """Source: PullMessageRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.PULL_MESSAGE
     consumer_group: Annotated[str, Resource.GROUP]
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
@@ -101,7 +72,6 @@ class PullMessageResponseHeader(Header):
 class QueryMessageRequestHeader(Header):
     """Source: QueryMessageRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.QUERY_MESSAGE
     topic: Annotated[str, Resource.TOPIC]
     key: str
     max_num: Int32
@@ -122,7 +92,6 @@ class QueryMessageResponseHeader(Header):
 class ViewMessageRequestHeader(Header):
     """Source: ViewMessageRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.VIEW_MESSAGE_BY_ID
     offset: PhysicalOffset
 
 
@@ -130,7 +99,6 @@ class ViewMessageRequestHeader(Header):
 class ConsumerSendMsgBackRequestHeader(Header):
     """Source: ConsumerSendMsgBackRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.CONSUMER_SEND_MSG_BACK
     offset: PhysicalOffset
     group: Annotated[str, Resource.GROUP]
     delay_level: Int32  # 0: the broker decides; below 0: dead letter at once
@@ -145,7 +113,6 @@ class ConsumerSendMsgBackRequestHeader(Header):
 class ConsumeMessageDirectlyRequestHeader(Header):
     """Source: ConsumeMessageDirectlyResultRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.CONSUME_MESSAGE_DIRECTLY
     consumer_group: Annotated[str, Resource.GROUP]
     client_id: str | None = None
     msg_id: str | None = None
@@ -156,7 +123,6 @@ class ConsumeMessageDirectlyRequestHeader(Header):
 class EndTransactionRequestHeader(Header):
     """Source: EndTransactionRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.END_TRANSACTION
     producer_group: str
     tran_state_table_offset: QueueOffset
     commit_log_offset: PhysicalOffset
@@ -171,7 +137,6 @@ class EndTransactionRequestHeader(Header):
 class RecallMessageRequestHeader(Header):
     """Source: RecallMessageRequestHeader.java of 5.x."""
 
-    code: ClassVar[int] = RequestCode.RECALL_MESSAGE
     topic: Annotated[str, Resource.TOPIC]
     recall_handle: str
     producer_group: str | None = None
@@ -182,7 +147,6 @@ class RecallMessageRequestHeader(Header):
 class ResumeCheckHalfMessageRequestHeader(Header):
     """Source: ResumeCheckHalfMessageRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.RESUME_CHECK_HALF_MESSAGE
     msg_id: str
 
 
@@ -190,7 +154,6 @@ class ResumeCheckHalfMessageRequestHeader(Header):
 class CheckTransactionStateRequestHeader(Header):
     """Broker to producer.  Source: CheckTransactionStateRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.CHECK_TRANSACTION_STATE
     tran_state_table_offset: QueueOffset
     commit_log_offset: PhysicalOffset
     msg_id: str | None = None
@@ -203,7 +166,6 @@ class CheckTransactionStateRequestHeader(Header):
 class PushReplyMessageRequestHeader(Header):
     """Broker to the requester.  Source: ReplyMessageRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     producer_group: str
     topic: str
     default_topic: str

@@ -4,9 +4,8 @@ Source: wire.md 5, 6, 7.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.wire.headers import Header, Int32, Resource, Wire
 
@@ -15,7 +14,6 @@ from triomq.protocol.wire.headers import Header, Int32, Resource, Wire
 class QueryConsumerOffsetRequestHeader(Header):
     """Source: QueryConsumerOffsetRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.QUERY_CONSUMER_OFFSET
     consumer_group: Annotated[str, Resource.GROUP]
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
@@ -27,7 +25,6 @@ class QueryConsumerOffsetRequestHeader(Header):
 class UpdateConsumerOffsetRequestHeader(Header):
     """Source: UpdateConsumerOffsetRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.UPDATE_CONSUMER_OFFSET
     consumer_group: Annotated[str, Resource.GROUP]
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
@@ -39,7 +36,6 @@ class UpdateConsumerOffsetRequestHeader(Header):
 class SearchOffsetRequestHeader(Header):
     """Source: SearchOffsetRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     timestamp: int  # ms
@@ -59,7 +55,6 @@ class QueueRequestHeader(Header):
 class GetBrokerConsumeStatsRequestHeader(Header):
     """Source: GetConsumeStatsInBrokerHeader.java."""
 
-    code: ClassVar[int] = RequestCode.GET_BROKER_CONSUME_STATS
     is_order: bool
 
 
@@ -67,7 +62,6 @@ class GetBrokerConsumeStatsRequestHeader(Header):
 class QueryCorrectionOffsetHeader(Header):
     """Source: QueryCorrectionOffsetHeader.java."""
 
-    code: ClassVar[int] = RequestCode.QUERY_CORRECTION_OFFSET
     topic: Annotated[str, Resource.TOPIC]
     compare_group: str | None = None
     filter_groups: str | None = None  # names between commas
@@ -91,7 +85,6 @@ class TimestampResponseHeader(Header):
 class ResetOffsetRequestHeader(Header):
     """Codes 220 and 222.  Source: ResetOffsetRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     topic: Annotated[str, Resource.TOPIC]
     group: Annotated[str, Resource.GROUP]
     timestamp: int  # ms; -1: the end of the queue
@@ -111,7 +104,6 @@ class GetConsumerStatusRequestHeader(Header):
 class CloneGroupOffsetRequestHeader(Header):
     """Source: CloneGroupOffsetRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.CLONE_GROUP_OFFSET
     src_group: str
     dest_group: Annotated[str, Resource.GROUP]
     topic: Annotated[str, Resource.TOPIC] | None = None
@@ -122,7 +114,6 @@ class CloneGroupOffsetRequestHeader(Header):
 class QueryConsumeTimeSpanRequestHeader(Header):
     """Source: QueryConsumeTimeSpanRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.QUERY_CONSUME_TIME_SPAN
     topic: Annotated[str, Resource.TOPIC]
     group: Annotated[str, Resource.GROUP]
 
@@ -131,7 +122,6 @@ class QueryConsumeTimeSpanRequestHeader(Header):
 class GetConsumeStatsRequestHeader(Header):
     """Source: GetConsumeStatsRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.GET_CONSUME_STATS
     consumer_group: Annotated[str, Resource.GROUP]
     topic: Annotated[str, Resource.TOPIC] | None = None
 
@@ -140,7 +130,6 @@ class GetConsumeStatsRequestHeader(Header):
 class QueryConsumeQueueRequestHeader(Header):
     """Source: QueryConsumeQueueRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.QUERY_CONSUME_QUEUE
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     index: int

@@ -4,9 +4,8 @@ Source: wire.md 7, 8.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from triomq.protocol.codes import RequestCode
 from triomq.protocol.wire.headers import Header, Int32, Resource
 
 
@@ -14,7 +13,6 @@ from triomq.protocol.wire.headers import Header, Int32, Resource
 class CreateTopicRequestHeader(Header):
     """Source: CreateTopicRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.UPDATE_AND_CREATE_TOPIC
     topic: Annotated[str, Resource.TOPIC]
     default_topic: str
     read_queue_nums: Int32
@@ -38,7 +36,6 @@ class TopicRequestHeader(Header):
 class GetRouteInfoRequestHeader(Header):
     """Source: GetRouteInfoRequestHeader.java of the name server."""
 
-    code: ClassVar[int] = RequestCode.GET_ROUTEINFO_BY_TOPIC
     topic: Annotated[str, Resource.TOPIC]
     accept_standard_json_only: bool = False
 
@@ -47,7 +44,6 @@ class GetRouteInfoRequestHeader(Header):
 class ClusterRequestHeader(Header):
     """Source: GetTopicsByClusterRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.GET_TOPICS_BY_CLUSTER
     cluster: str
 
 
@@ -65,7 +61,6 @@ class BrokerRequestHeader(Header):
 class RegisterBrokerRequestHeader(BrokerRequestHeader):
     """Source: RegisterBrokerRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.REGISTER_BROKER
     ha_server_addr: str
     compressed: bool = False
     body_crc32: Int32 = 0  # 0: not checked
@@ -83,7 +78,6 @@ class BrokerNameRequestHeader(Header):
 class PutKvConfigRequestHeader(Header):
     """Source: PutKVConfigRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.PUT_KV_CONFIG
     namespace: Annotated[str, Resource.NAMESPACE]
     key: str
     value: str
@@ -101,7 +95,6 @@ class KvConfigRequestHeader(Header):
 class KvNamespaceRequestHeader(Header):
     """Source: GetKVListByNamespaceRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.GET_KVLIST_BY_NAMESPACE
     namespace: Annotated[str, Resource.NAMESPACE]
 
 
@@ -109,6 +102,5 @@ class KvNamespaceRequestHeader(Header):
 class ViewBrokerStatsDataRequestHeader(Header):
     """Source: ViewBrokerStatsDataRequestHeader.java."""
 
-    code: ClassVar[int] = RequestCode.VIEW_BROKER_STATS_DATA
     stats_name: str  # e.g. TOPIC_PUT_NUMS
     stats_key: str  # a topic, ``topic@group`` or the cluster, depending on the name

@@ -12,6 +12,7 @@ Source: wire.md 2.1 (how values are written).
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
+from string import ascii_lowercase
 from types import UnionType
 from typing import (
     Annotated,
@@ -29,7 +30,6 @@ from typing import (
 
 from triomq.protocol.errors import ProtocolError
 
-_REQUIRED: Final = object()
 _INT64_LIMIT: Final = 2**63
 _INT64_DIGITS: Final = 19
 _BOOL_LIMIT: Final = 1
@@ -73,7 +73,8 @@ Int32 = Annotated[int, Bits(32)]
 class Header:
     """A typed header; subclasses are slotted dataclasses."""
 
-    code: ClassVar[int]
+    has_letters: ClassVar[bool] = False
+    """Whether the names on the wire are the letters from a on, in the order of the fields."""
 
     @classmethod
     def decode(cls, ext_fields: Mapping[str, str]) -> Self:
@@ -87,7 +88,7 @@ class Header:
         for name, wire, known, safe_digits, limit, default in _READ[cls]:
             text = get(wire)
             if text is None:
-                if default is _REQUIRED:
+                if default is MISSING:
                     raise ProtocolError(f"{cls.__name__}: field {wire!r} is missing")
                 setattr(header, name, default)
             elif known is None:  # text
@@ -183,7 +184,7 @@ class _ResourceTable(dict[type[Header], tuple[tuple[str, Resource, bool], ...]])
     """The fields that name resources, topics first: wire name, resource, and whether a request must have the field."""
 
     def __missing__(self, cls: type[Header]) -> tuple[tuple[str, Resource, bool], ...]:
-        named = ((each.wire, each.resource, each.default is _REQUIRED) for each in _describe_all(cls) if each.resource)
+        named = ((each.wire, each.resource, each.default is MISSING) for each in _describe_all(cls) if each.resource)
         order = list(Resource)
         self[cls] = tuple(sorted(named, key=lambda field: order.index(field[1])))
         return self[cls]
@@ -194,12 +195,12 @@ _WRITE: Final = _WriteTable()
 RESOURCES: Final = _ResourceTable()
 
 
-def _describe_all(cls: type[Header]) -> tuple[_Field, ...]:
+def _describe_all(cls: type[Header]) -> list[_Field]:
     hints = get_type_hints(cls, include_extras=True)
-    return tuple(
-        _describe(field.name, hints[field.name], _REQUIRED if field.default is MISSING else field.default)
-        for field in fields(cls)
-    )
+    found = [_describe(field.name, hints[field.name], field.default) for field in fields(cls)]
+    if cls.has_letters:
+        return [each._replace(wire=letter) for each, letter in zip(found, ascii_lowercase, strict=False)]
+    return found
 
 
 def _describe(name: str, hint: Any, default: Any) -> _Field:
