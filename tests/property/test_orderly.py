@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import offsets_of
-from tests.unit.client.consumer.orderly_bench import SUSPEND, OrderlyBench
+from tests.unit.client.consumer.service_bench import SUSPEND, OrderlyBench
 from triomq.client.consumer.config import ConsumeStatus, OrderlyContext
 from triomq.protocol.record.message import MessageExt
 
@@ -62,7 +62,7 @@ def test_orderly_consumption_behaves_like_its_model(script: list[Result], count:
         async with bench.running():
             bench.pull(*range(count))
             await trio.sleep(WAIT_S)
-        return bench.sender.sent, bench.queue.consumed_offset()
+        return bench.sender.dead, bench.queue.consumed_offset()
 
     dead, offset = trio.run(run, clock=MockClock(autojump_threshold=0))
     assert (calls, dead, offset) == model(script, count, batch, limit)

@@ -5,6 +5,7 @@ Messages are real records.  Time is trio's, so tests run on a ``MockClock`` with
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
 from typing import cast
 
 import trio
@@ -96,6 +97,11 @@ class FakeCluster:
         self.instances: list[FakeInstance] = []
         self.heartbeats: list[HeartbeatData] = []
         self._arrived: defaultdict[MessageQueue, trio.Event] = defaultdict(trio.Event)
+
+    @cached_property
+    def instance(self) -> ClientInstance:
+        """A connected instance; the first one that is used is the first of :attr:`instances`."""
+        return as_instance(FakeInstance(self))
 
     async def __call__(self) -> ClusterInfo:
         """Answer ``routes.cluster()``: a broker that no route has is not registered either."""

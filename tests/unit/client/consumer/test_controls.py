@@ -4,14 +4,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.benches import Inbox, consumer
+from tests.unit.client.consumer.benches import QUEUE, Inbox, consumer
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.push import PushConsumer
 from triomq.protocol.bodies.client import ConsumerRunningInfo
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import ClientClosedError, ConfigError, IllegalNameError, SubscriptionParseError
-from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.errors import ConfigError, IllegalNameError, SubscriptionParseError
 from triomq.protocol.wire.command import RemotingCommand
 
 
@@ -25,11 +23,9 @@ def subscribed(cluster: FakeCluster) -> dict[str, str]:
     return {one.topic: one.sub_string for one in data.subscription_data_set if one.topic != "%RETRY%G"}
 
 
-async def test_changed_expression_applies_even_to_a_held_pull(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
+async def test_changed_expression_applies_even_to_a_held_pull(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     inbox = Inbox()
-    async with consumer(inbox, instance, subscriptions={"T": "A"}) as push:
+    async with consumer(inbox, cluster.instance, subscriptions={"T": "A"}) as push:
         await push.wait_assigned()
         await wait_all_tasks_blocked()
         pulls = [pull for pull in cluster.of(RequestCode.PULL_MESSAGE) if pull.ext_fields["topic"] == "T"]
@@ -40,7 +36,7 @@ async def test_changed_expression_applies_even_to_a_held_pull(
         assert int(again[1].ext_fields["subVersion"]) > int(again[0].ext_fields["subVersion"])
         assert subscribed(cluster) == {"T": "B"}
         for tag in ("A", "B"):
-            cluster.send(topic, b"x", properties={"TAGS": tag})
+            cluster.send(QUEUE, b"x", properties={"TAGS": tag})
         await wait_all_tasks_blocked()
         assert inbox.ended == [1]
         assert trio.current_time() == 0
@@ -48,13 +44,13 @@ async def test_changed_expression_applies_even_to_a_held_pull(
 
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_unsubscribed_topic_is_released_with_offsets_stored(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, orderly: bool
+    autojump_clock: MockClock, cluster: FakeCluster, orderly: bool
 ) -> None:
     """C.4 row 19."""
     (second,) = cluster.add_topic("U")
     cluster.send(second, b"x", b"y")
     inbox = Inbox()
-    async with consumer(inbox, instance, subscriptions={"T": "*", "U": "*"}, orderly=orderly) as push:
+    async with consumer(inbox, cluster.instance, subscriptions={"T": "*", "U": "*"}, orderly=orderly) as push:
         await push.wait_assigned()
         await wait_all_tasks_blocked()
         await push.unsubscribe("U")
@@ -63,18 +59,16 @@ async def test_unsubscribed_topic_is_released_with_offsets_stored(
         assert cluster.committed["G", second] == 2
         assert ("G", second) not in cluster.locks
         cluster.send(second, b"z")
-        cluster.send(topic, b"x")
+        cluster.send(QUEUE, b"x")
         await trio.sleep(60)
         assert inbox.ended == [0, 1, 0]
 
 
-async def test_topic_can_be_unsubscribed_during_assignment(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
+async def test_topic_can_be_unsubscribed_during_assignment(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     cluster.add_topic("U")
     inside = trio.Event()
 
-    async with consumer(Inbox(), instance) as push:
+    async with consumer(Inbox(), cluster.instance) as push:
         await push.wait_assigned()
 
         async def answer_late(command: RemotingCommand) -> RemotingCommand:
@@ -90,10 +84,8 @@ async def test_topic_can_be_unsubscribed_during_assignment(
         assert topics(push) == ["T"]
 
 
-async def test_impossible_subscriptions_change_nothing(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    async with consumer(Inbox(), instance) as push:
+async def test_impossible_subscriptions_change_nothing(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    async with consumer(Inbox(), cluster.instance) as push:
         with pytest.raises(IllegalNameError):
             await push.subscribe("a b")
         with pytest.raises(SubscriptionParseError):
@@ -108,21 +100,21 @@ async def test_impossible_subscriptions_change_nothing(
 
 
 async def test_suspended_consumer_pulls_nothing_but_handles_cached(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
+    autojump_clock: MockClock, cluster: FakeCluster
 ) -> None:
     inbox = Inbox(busy_s=1)
-    cluster.send(topic, b"0", b"1")
-    async with consumer(inbox, instance, max_concurrency=1) as push:
+    cluster.send(QUEUE, b"0", b"1")
+    async with consumer(inbox, cluster.instance, max_concurrency=1) as push:
         await trio.sleep(0.5)
         push.suspend()
         await wait_all_tasks_blocked()
         pulls = len(cluster.of(RequestCode.PULL_MESSAGE))
-        cluster.send(topic, b"2")
+        cluster.send(QUEUE, b"2")
         await trio.sleep(300)  # longer than a pull may be idle
         assert (push.statistics().is_suspended, inbox.ended) == (True, [0, 1])
         assert len(cluster.of(RequestCode.PULL_MESSAGE)) == pulls
-        assert push.statistics().queues[topic].waiting_for == "the consumer is suspended"
-        assert cluster.committed["G", topic] == 2
+        assert push.statistics().queues[QUEUE].waiting_for == "the consumer is suspended"
+        assert cluster.committed["G", QUEUE] == 2
         push.resume()
         await wait_all_tasks_blocked()
         assert (push.statistics().is_suspended, inbox.begun) == (False, [0, 1, 2])  # at once
@@ -146,25 +138,21 @@ async def test_suspended_consumer_does_not_rebalance_until_resumed(
     assert (held, shared) == (4, 2)
 
 
-async def test_suspended_consumer_keeps_offset_of_new_member(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
+async def test_suspended_consumer_keeps_offset_of_new_member(cluster: FakeCluster, autojump_clock: MockClock) -> None:
     inbox = Inbox()
-    cluster.send(topic, b"0", b"1")
-    async with consumer(inbox, instance) as push:
+    cluster.send(QUEUE, b"0", b"1")
+    async with consumer(inbox, cluster.instance) as push:
         await trio.sleep(1)
         push.suspend()
-        cluster.committed["G", topic] = 7
+        cluster.committed["G", QUEUE] = 7
         await trio.sleep(60)
-        assert cluster.committed["G", topic] == 7
-    assert cluster.committed["G", topic] == 7
+        assert cluster.committed["G", QUEUE] == 7
+    assert cluster.committed["G", QUEUE] == 7
 
 
-async def test_more_handlers_run_at_once_after_resizing(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    cluster.send(topic, *[b"x"] * 20)
-    async with consumer(Inbox(busy_s=10), instance, max_concurrency=2, grace_s=0) as push:
+async def test_more_handlers_run_at_once_after_resizing(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    cluster.send(QUEUE, *[b"x"] * 20)
+    async with consumer(Inbox(busy_s=10), cluster.instance, max_concurrency=2, grace_s=0) as push:
         await trio.sleep(1)
         push.resize(7)
         await trio.sleep(1)
@@ -176,28 +164,12 @@ async def test_more_handlers_run_at_once_after_resizing(
                 push.resize(number)
 
 
-async def test_closed_consumer_cannot_be_changed(
-    autojump_clock: MockClock, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    push = consumer(Inbox(), instance)
-    with pytest.raises(ClientClosedError):
-        push.suspend()
-    async with push:
-        pass
-    with pytest.raises(ClientClosedError):
-        push.resize(3)
-    with pytest.raises(ClientClosedError):
-        await push.unsubscribe("T")
-
-
-async def test_pending_change_does_not_hang_when_consumer_ends(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
+async def test_pending_change_does_not_hang_when_consumer_ends(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     async def never(_command: RemotingCommand) -> RemotingCommand:
         return await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
-        async with consumer(Inbox(), instance) as push:
+        async with consumer(Inbox(), cluster.instance) as push:
             await push.wait_assigned()
             cluster.handlers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = never
             nursery.start_soon(push.unsubscribe, "T")

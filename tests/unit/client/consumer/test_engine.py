@@ -6,14 +6,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.benches import G, assigned
+from tests.unit.client.consumer.benches import QUEUE
 from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, make_message, offsets_of
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
-from triomq.client.consumer.engine import END_LIMIT_S, Engine, Plan, open_group
+from triomq.client.consumer.engine import Engine, Plan, open_group
 from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
 from triomq.client.consumer.pulling.pull_context import PollBuffer
 from triomq.client.consumer.statistics import TopicCounters
@@ -28,7 +27,6 @@ from triomq.protocol.bodies.client import (
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerSystemError
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
-from triomq.protocol.wire.command import RemotingCommand
 
 
 class LiteEngine(Engine):
@@ -67,35 +65,33 @@ def fake(cluster: FakeCluster) -> FakeInstance:
     return FakeInstance(cluster)
 
 
-async def test_running_info_of_an_active_consumer(
-    fake: FakeInstance, cluster: FakeCluster, topic: MessageQueue
-) -> None:
-    cluster.send(topic, b"x", b"y")
-    async with running(fake, topic) as engine:
+async def test_running_info_of_an_active_consumer(fake: FakeInstance, cluster: FakeCluster) -> None:
+    cluster.send(QUEUE, b"x", b"y")
+    async with running(fake, QUEUE) as engine:
         await wait_all_tasks_blocked()
         info = ConsumerRunningInfo.decode(engine.running_info())
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
     assert "PROP_THREADPOOL_CORE_SIZE" not in info.properties
-    assert info.mq_table[topic].cached_msg_count == 2
+    assert info.mq_table[QUEUE].cached_msg_count == 2
     assert [subscription.topic for subscription in info.subscription_set] == ["T"]
 
 
 async def test_offset_reset_moves_position_and_is_stored(
-    autojump_clock: MockClock, fake: FakeInstance, cluster: FakeCluster, topic: MessageQueue
+    autojump_clock: MockClock, fake: FakeInstance, cluster: FakeCluster
 ) -> None:
-    cluster.send(topic, *(b"%d" % number for number in range(9)))
-    async with running(fake, topic) as engine:
+    cluster.send(QUEUE, *(b"%d" % number for number in range(9)))
+    async with running(fake, QUEUE) as engine:
         await wait_all_tasks_blocked()
         assert len(engine.buffer.take()) == 9
-        engine.reset_offsets("T", {topic: 4, MessageQueue("T", "broker-a", 9): 1})
-        assert engine.consumer_status("T") == {topic: 4}
+        engine.reset_offsets("T", {QUEUE: 4, MessageQueue("T", "broker-a", 9): 1})
+        assert engine.consumer_status("T") == {QUEUE: 4}
         await trio.sleep(1)
         assert offsets_of(engine.buffer.take()) == [4, 5, 6, 7, 8]
-        assert cluster.committed["G", topic] == 4
+        assert cluster.committed["G", QUEUE] == 4
 
 
-async def test_direct_consumption_without_handler_is_answered_so(fake: FakeInstance, topic: MessageQueue) -> None:
-    async with running(fake, topic) as engine:
+async def test_direct_consumption_without_handler_is_answered_so(fake: FakeInstance, cluster: FakeCluster) -> None:
+    async with running(fake, QUEUE) as engine:
         answer = ConsumeMessageDirectlyResult.decode(await engine.consume_directly(make_message(0), "b"))
     assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION
     assert "no handler" in (answer.remark or "")
@@ -134,21 +130,6 @@ async def test_broadcasting_consumer_instance_is_named_like_in_java(
         assert instance.config.instance_name == name
 
 
-async def test_leave_from_unresponsive_broker_takes_bounded_time(
-    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    async def never(_command: RemotingCommand) -> RemotingCommand:
-        await trio.sleep_forever()
-        raise AssertionError
-
-    async with assigned(instance, auto_commit=False) as consumer:
-        consumer.commit_nowait({topic: 0})
-        cluster.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = never
-        began = trio.current_time()
-    assert trio.current_time() - began <= END_LIMIT_S
-    assert cluster.members(G) == []
-
-
 def test_rates_compare_with_a_minute_ago() -> None:
     counters = TopicCounters()
     for second in range(0, 130, 10):
@@ -161,7 +142,3 @@ def test_rates_compare_with_a_minute_ago() -> None:
         counters.pulling_s += 1.0
     rates = counters.rates(120.0)
     assert rates == ConsumeStatus(100.0, 1050 / 60, 20.0, 700 / 60, 350 / 60, 650)
-
-
-def test_rates_of_nothing_are_zero() -> None:
-    assert TopicCounters().rates(5.0) == ConsumeStatus()

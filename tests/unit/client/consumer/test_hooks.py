@@ -8,7 +8,6 @@ from trio.testing import MockClock
 
 from tests.unit.client.consumer.benches import QUEUE, Inbox, consumer
 from tests.unit.client.consumer.fake_cluster import FakeCluster, make_message, offsets_of
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer import handlers
 from triomq.client.consumer.config import ConsumeContext, ConsumeStatus
 from triomq.client.consumer.handlers import (
@@ -120,19 +119,9 @@ async def test_a_cancelled_handler_has_no_after(autojump_clock: MockClock) -> No
     assert (len(notes.before_calls), notes.ended) == (1, [])
 
 
-def test_without_hooks_the_handler_is_the_users_own() -> None:
-    handler = Handler(print, False, False)
-    assert handler.with_hooks((), 900, orderly=False) is handler
-
-
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_a_hook_that_raises_changes_no_outcome(
-    autojump_clock: MockClock,
-    cluster: FakeCluster,
-    instance: ClientInstance,
-    topic: MessageQueue,
-    caplog: pytest.LogCaptureFixture,
-    orderly: bool,
+    autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture, orderly: bool
 ) -> None:
     class Broken(ConsumeHook):
         def before(self, context: HookContext) -> None:
@@ -142,11 +131,11 @@ async def test_a_hook_that_raises_changes_no_outcome(
             raise ValueError("after")
 
     notes, inbox = Notes(), Inbox()
-    cluster.send(topic, b"0", b"1")
-    async with consumer(inbox, instance, orderly=orderly, hooks=[Broken(), notes]):
+    cluster.send(QUEUE, b"0", b"1")
+    async with consumer(inbox, cluster.instance, orderly=orderly, hooks=[Broken(), notes]):
         await trio.sleep(1)
     assert (inbox.ended, notes.ended) == ([0, 1], [ConsumeReturnType.SUCCESS] * 2)
-    assert cluster.committed["G", topic] == 2
+    assert cluster.committed["G", QUEUE] == 2
     assert caplog.text.count("consume hook failed") == 4
 
 
@@ -165,11 +154,7 @@ def test_filters_run_in_order_and_only_remove() -> None:
 
 
 async def test_filtered_message_is_skipped_and_counts_as_consumed(
-    autojump_clock: MockClock,
-    cluster: FakeCluster,
-    instance: ClientInstance,
-    topic: MessageQueue,
-    caplog: pytest.LogCaptureFixture,
+    autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_queue: MessageQueue, _messages: list[MessageExt]) -> list[MessageExt]:
         raise ValueError("no")
@@ -178,12 +163,12 @@ async def test_filtered_message_is_skipped_and_counts_as_consumed(
         return messages[-1:]
 
     inbox = Inbox()
-    cluster.send(topic, b"0", b"1", b"2")
-    async with consumer(inbox, instance, filters=[broken, last_only]) as push:
+    cluster.send(QUEUE, b"0", b"1", b"2")
+    async with consumer(inbox, cluster.instance, filters=[broken, last_only]) as push:
         await trio.sleep(1)
         assert push.statistics().filtered == 2
     assert inbox.ended == [2]
-    assert cluster.committed["G", topic] == 3
+    assert cluster.committed["G", QUEUE] == 3
     assert "filter hook failed" in caplog.text
 
 
@@ -209,11 +194,6 @@ def test_coroutine_functions_are_recognised() -> None:
     assert Handler.of(Callable().method, None).is_async
     assert not Handler.of(plain, None).is_async
     assert not Handler.of(partial(plain), None).is_async
-
-
-def test_the_argument_says_whether_it_takes_batches() -> None:
-    assert Handler.of(None, on_messages).takes_batch
-    assert not Handler.of(on_message, None).takes_batch
 
 
 def test_exactly_one_handler_must_be_given() -> None:

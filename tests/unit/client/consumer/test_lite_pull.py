@@ -5,41 +5,34 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.benches import G, Machine, assigned, fill, poll_all
-from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, offsets_of, pull_answer
-from triomq.client.cluster.instance import ClientInstance
+from tests.unit.client.consumer.benches import QUEUE, G, Machine, assigned, fill, poll_all
+from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, offsets_of
 from triomq.client.consumer.config import LitePullConfig
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.offsets.local_offsets import OffsetsFile
 from triomq.protocol.bodies.client import ConsumeType, MessageModel
-from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
-    BrokerResponseError,
     ClientClosedError,
     ClientError,
     ConfigError,
-    ConnectError,
     IllegalNameError,
     NoRouteError,
     SubscriptionParseError,
-    SystemBusyError,
 )
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.wire.command import RemotingCommand
 
 pytestmark = pytest.mark.usefixtures("files_take_no_time")
 
 # --- subscribing and assigning ------------------------------------------------------------------------------
 
 
-async def test_assign_and_subscribe_exclude_each_other(
-    autojump_clock: MockClock, topic: MessageQueue, instance: ClientInstance, cluster: FakeCluster
-) -> None:
+async def test_assign_and_subscribe_exclude_each_other(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     """C.2 scenario 68."""
-    async with LitePullConsumer(G, instance=instance) as consumer:
+    async with LitePullConsumer(G, instance=cluster.instance) as consumer:
         await consumer.subscribe("T")
         with pytest.raises(ClientError, match="mutually exclusive"):
-            await consumer.assign([topic])
+            await consumer.assign([QUEUE])
     async with assigned(as_instance(FakeInstance(cluster, "b"))) as consumer:
         with pytest.raises(ClientError, match="mutually exclusive"):
             await consumer.subscribe("T")
@@ -47,9 +40,7 @@ async def test_assign_and_subscribe_exclude_each_other(
             await consumer.unsubscribe("T")
 
 
-async def test_waiters_wake_when_the_consumer_is_left(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
+async def test_waiters_wake_when_the_consumer_is_left(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     told: list[str] = []
 
     async def wait(name: str, function: Callable[..., Awaitable[object]], *arguments: object) -> None:
@@ -62,42 +53,24 @@ async def test_waiters_wake_when_the_consumer_is_left(
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             async with (
-                LitePullConsumer(G, instance=instance) as subscribed,
+                LitePullConsumer(G, instance=cluster.instance) as subscribed,
                 LitePullConsumer("H", instance=second) as one,
             ):
                 await subscribed.subscribe("T")
                 nursery.start_soon(wait, "poll", subscribed.poll, 1_000.0)
                 nursery.start_soon(wait, "wait_assigned", subscribed.wait_assigned)
-                nursery.start_soon(wait, "assign", one.assign, [topic])
+                nursery.start_soon(wait, "assign", one.assign, [QUEUE])
                 await trio.sleep(5)
                 assert not told
     assert sorted(told) == ["assign", "poll", "wait_assigned"]
 
 
-async def test_leave_raises_for_callers_waiting_for_reassignment(topic: MessageQueue, instance: ClientInstance) -> None:
-    errors: list[ClientError] = []
-
-    async def watch(consumer: LitePullConsumer) -> None:
-        try:
-            await consumer.wait_assignment_changed([topic])
-        except ClientError as exc:
-            errors.append(exc)
-
-    async with trio.open_nursery() as nursery:
-        async with assigned(instance) as consumer:
-            nursery.start_soon(watch, consumer)
-            await wait_all_tasks_blocked()
-    assert isinstance(errors[0], ClientClosedError)
-
-
-async def test_topic_is_added_removed_and_changed(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
-) -> None:
+async def test_topic_is_added_removed_and_changed(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     (one,), (two,) = cluster.add_topic("One"), cluster.add_topic("Two")
     for tag in ("A", "B"):
         cluster.send(one, tag.encode(), properties={"TAGS": tag})
     fill(cluster, 1, two)
-    async with LitePullConsumer(G, instance=instance, start="earliest") as consumer:
+    async with LitePullConsumer(G, instance=cluster.instance, start="earliest") as consumer:
         await consumer.subscribe("One", "A")
         await consumer.wait_assigned()
         await wait_all_tasks_blocked()
@@ -120,32 +93,30 @@ async def test_topic_is_added_removed_and_changed(
 
 
 @pytest.mark.parametrize("is_assigned", [False, True])
-async def test_changed_filter_repeats_pulls_in_flight(
-    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance, is_assigned: bool
-) -> None:
+async def test_changed_filter_repeats_pulls_in_flight(cluster: FakeCluster, is_assigned: bool) -> None:
     """A broker of 5.x reports a reset once, perhaps in the answer to an abandoned pull."""
 
     async def consume(tags: str) -> int:
-        await (consumer.assign([topic], {"T": tags}) if is_assigned else consumer.subscribe("T", tags))
+        await (consumer.assign([QUEUE], {"T": tags}) if is_assigned else consumer.subscribe("T", tags))
         await wait_all_tasks_blocked()
         return len(cluster.of(RequestCode.PULL_MESSAGE))
 
-    async with LitePullConsumer(G, instance=instance, start="earliest") as consumer:
+    async with LitePullConsumer(G, instance=cluster.instance, start="earliest") as consumer:
         assert [await consume(tags) for tags in ("A", "A", "B", "B")] == [1, 1, 2, 2]
 
 
-async def test_what_cannot_be_consumed_is_refused(topic: MessageQueue, instance: ClientInstance) -> None:
+async def test_what_cannot_be_consumed_is_refused(cluster: FakeCluster) -> None:
     with pytest.raises(IllegalNameError):
         LitePullConsumer("a b")
     with pytest.raises(ConfigError, match="auto_commit_interval_s"):
         LitePullConfig(auto_commit_interval_s=0.5)
-    async with LitePullConsumer(G, instance=instance) as consumer:
+    async with LitePullConsumer(G, instance=cluster.instance) as consumer:
         with pytest.raises(IllegalNameError):
             await consumer.subscribe("a b")
         with pytest.raises(SubscriptionParseError):
             await consumer.subscribe("T", "||")
         with pytest.raises(SubscriptionParseError):
-            await consumer.assign([topic], {"T": "||"})
+            await consumer.assign([QUEUE], {"T": "||"})
         with pytest.raises(ClientError, match="call subscribe or assign first"):
             await consumer.poll()
         with pytest.raises(ClientError, match="nothing is subscribed"):
@@ -160,10 +131,8 @@ async def test_what_cannot_be_consumed_is_refused(topic: MessageQueue, instance:
 # --- polling ------------------------------------------------------------------------------------------------
 
 
-async def test_poll_waits_exactly_as_long_as_given(
-    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    async with assigned(instance) as consumer, trio.open_nursery() as nursery:
+async def test_poll_waits_exactly_as_long_as_given(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    async with assigned(cluster.instance) as consumer, trio.open_nursery() as nursery:
         assert await consumer.poll() == []
         assert trio.current_time() == 5
         assert await consumer.poll(0) == []
@@ -180,10 +149,8 @@ async def test_poll_waits_exactly_as_long_as_given(
             await consumer.poll(-1)
 
 
-async def test_a_cancelled_poll_takes_nothing(
-    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    async with assigned(instance) as consumer:
+async def test_a_cancelled_poll_takes_nothing(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    async with assigned(cluster.instance) as consumer:
         with trio.move_on_after(1):
             await consumer.poll(10)
         fill(cluster, 1)
@@ -194,11 +161,9 @@ async def test_a_cancelled_poll_takes_nothing(
         assert offsets_of(await consumer.poll(0)) == [0]
 
 
-async def test_tasks_that_poll_at_once_share_the_messages(
-    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
+async def test_tasks_that_poll_at_once_share_the_messages(cluster: FakeCluster) -> None:
     got: list[int] = []
-    async with assigned(instance) as consumer:
+    async with assigned(cluster.instance) as consumer:
 
         async def work() -> None:
             while len(got) < 200:
@@ -212,23 +177,10 @@ async def test_tasks_that_poll_at_once_share_the_messages(
     assert sorted(got) == list(range(200))
 
 
-async def test_full_cache_pauses_pulling_until_polled(
-    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    fill(cluster, 500)
-    settings = LitePullConfig(max_cached_messages=100)
-    async with assigned(instance, settings=settings) as consumer:
-        await wait_all_tasks_blocked()
-        assert consumer.statistics().cached_messages == 128
-        assert await poll_all(consumer) == list(range(500))
-
-
-async def test_paused_queue_is_polled_from_its_cache(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance
-) -> None:
+async def test_paused_queue_is_polled_from_its_cache(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     one, two = queues = cluster.add_topic("T", 2)
     fill(cluster, 3, one)
-    async with assigned(instance, *queues) as consumer:
+    async with assigned(cluster.instance, *queues) as consumer:
         await wait_all_tasks_blocked()
         consumer.pause([one])
         await wait_all_tasks_blocked()
@@ -267,7 +219,7 @@ def station(cluster: FakeCluster, tmp_path: Path) -> Station:
 
 
 async def test_commit_writes_the_file_in_time(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station
 ) -> None:
     file = station.folder / "one" / G / "offsets.json"
     fill(cluster, 40)
@@ -285,22 +237,18 @@ async def test_commit_writes_the_file_in_time(
 
 
 async def test_progress_is_known_before_anything_is_subscribed_to(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station
 ) -> None:
     async with station.consumer() as consumer:
-        assert await consumer.committed(topic) is None
-        await consumer.assign([topic])
-        await consumer.commit({topic: 5})
+        assert await consumer.committed(QUEUE) is None
+        await consumer.assign([QUEUE])
+        await consumer.commit({QUEUE: 5})
     async with station.consumer() as consumer:
-        assert await consumer.committed(topic) == 5
+        assert await consumer.committed(QUEUE) == 5
 
 
 async def test_commit_raises_on_unwritable_file_and_leave_retries(
-    autojump_clock: MockClock,
-    cluster: FakeCluster,
-    station: Station,
-    topic: MessageQueue,
-    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(cluster, 3)
 
@@ -308,165 +256,102 @@ async def test_commit_raises_on_unwritable_file_and_leave_retries(
         raise OSError(28, "No space left on device")
 
     async with station.consumer() as consumer:
-        await consumer.assign([topic])
+        await consumer.assign([QUEUE])
         await poll_all(consumer)
         with monkeypatch.context() as patch:
             patch.setattr(OffsetsFile, "save", full)
             with pytest.raises(ClientError, match=r"offsets.json not stored.*No space"):
                 await consumer.commit()
-    assert station.offsets() == {topic: 3}
+    assert station.offsets() == {QUEUE: 3}
 
 
-async def test_second_consumer_of_the_same_name_is_refused(
-    cluster: FakeCluster, station: Station, topic: MessageQueue
-) -> None:
-    async with station.consumer():
-        with pytest.raises(ClientError, match="another broadcasting consumer"):
-            async with station.consumer():
-                pass
-
-
-async def test_a_seek_outside_the_queue_fails(
-    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
+async def test_a_seek_outside_the_queue_fails(cluster: FakeCluster) -> None:
     """C.2 scenario 68."""
     fill(cluster, 5)
-    cluster.min_offsets[topic] = 100
-    async with assigned(instance) as consumer:
+    cluster.min_offsets[QUEUE] = 100
+    async with assigned(cluster.instance) as consumer:
         for wrong in (-1, 99, 106):
             with pytest.raises(ConfigError, match="not within 100 and 105"):
-                await consumer.seek(topic, wrong)
+                await consumer.seek(QUEUE, wrong)
         with pytest.raises(ClientError, match="not assigned"):
             await consumer.seek(MessageQueue("T", "broker-a", 7), 0)
         for right in (100, 105):
-            await consumer.seek(topic, right)
+            await consumer.seek(QUEUE, right)
 
 
-async def test_seek_discards_cached_messages_and_resumes_there(
-    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
+async def test_seek_discards_cached_messages_and_resumes_there(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     for number in range(100):
-        cluster.send(topic, b"x", store_timestamp=1000 + number // 10)
-    async with assigned(instance, auto_commit=False) as consumer:
+        cluster.send(QUEUE, b"x", store_timestamp=1000 + number // 10)
+    async with assigned(cluster.instance, auto_commit=False) as consumer:
         await wait_all_tasks_blocked()
-        await consumer.seek(topic, 90)
-        assert consumer.position(topic) == 90
+        await consumer.seek(QUEUE, 90)
+        assert consumer.position(QUEUE) == 90
         assert await poll_all(consumer) == list(range(90, 100))
-        await consumer.seek_to_begin(topic)
+        await consumer.seek_to_begin(QUEUE)
         assert await poll_all(consumer) == list(range(100))
-        await consumer.seek_to_timestamp(topic, 1007)
+        await consumer.seek_to_timestamp(QUEUE, 1007)
         assert await poll_all(consumer) == list(range(70, 100))
-        await consumer.seek_to_begin(topic)
-        await consumer.seek_to_end(topic)
+        await consumer.seek_to_begin(QUEUE)
+        await consumer.seek_to_end(QUEUE)
         assert await poll_all(consumer) == []
-        cluster.send(topic, b"new")
+        cluster.send(QUEUE, b"new")
         assert offsets_of(await consumer.poll(1)) == [100]
     assert not cluster.committed
 
 
-async def test_unpolled_message_is_never_committed(
-    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
+async def test_unpolled_message_is_never_committed(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     """C.2 scenario 68."""
     fill(cluster, 70)
-    async with assigned(instance) as consumer:
+    async with assigned(cluster.instance) as consumer:
         await trio.sleep(60)
-        assert cluster.committed.get((G, topic), 0) == 0
+        assert cluster.committed.get((G, QUEUE), 0) == 0
         await consumer.poll()  # commits what earlier polls returned: nothing
         await trio.sleep(4)
         await consumer.poll()  # too early for another commit
         await trio.sleep(0.6)
-        assert cluster.committed[G, topic] == 0
+        assert cluster.committed[G, QUEUE] == 0
         await trio.sleep(1)
         await consumer.poll()
         await trio.sleep(0.6)
-        assert cluster.committed[G, topic] == 64
+        assert cluster.committed[G, QUEUE] == 64
         await trio.sleep(60)
-    assert cluster.committed[G, topic] == 64
-    async with assigned(instance) as consumer:
+    assert cluster.committed[G, QUEUE] == 64
+    async with assigned(cluster.instance) as consumer:
         assert offsets_of(await consumer.poll()) == list(range(64, 70))
 
 
-async def test_without_auto_commit_only_a_commit_commits(
-    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
+async def test_without_auto_commit_only_a_commit_commits(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     fill(cluster, 40)
-    async with assigned(instance, auto_commit=False) as consumer:
+    async with assigned(cluster.instance, auto_commit=False) as consumer:
         await consumer.poll()
         await trio.sleep(60)
-        assert await consumer.committed(topic) is None
+        assert await consumer.committed(QUEUE) is None
         await consumer.commit()
-        assert cluster.committed[G, topic] == 32 == await consumer.committed(topic)
+        assert cluster.committed[G, QUEUE] == 32 == await consumer.committed(QUEUE)
         await consumer.poll()
         await trio.sleep(60)
-        await consumer.commit({topic: 35})
-        assert cluster.committed[G, topic] == 35
-        consumer.commit_nowait([topic])
-        assert await consumer.committed(topic) == 40
-        assert cluster.committed[G, topic] == 35
+        await consumer.commit({QUEUE: 35})
+        assert cluster.committed[G, QUEUE] == 35
+        consumer.commit_nowait([QUEUE])
+        assert await consumer.committed(QUEUE) == 40
+        assert cluster.committed[G, QUEUE] == 35
         await trio.sleep(0.6)
-        assert cluster.committed[G, topic] == 40
+        assert cluster.committed[G, QUEUE] == 40
         with pytest.raises(ConfigError, match="negative"):
-            await consumer.commit({topic: -1})
+            await consumer.commit({QUEUE: -1})
         with pytest.raises(ClientError, match="not assigned"):
             await consumer.commit([MessageQueue("T", "broker-a", 9)])
-        consumer.commit_nowait({topic: 3})
-    assert cluster.committed[G, topic] == 3
+        consumer.commit_nowait({QUEUE: 3})
+    assert cluster.committed[G, QUEUE] == 3
 
 
-async def test_a_commit_that_a_broker_refuses_raises(
-    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    async with assigned(instance) as consumer:
-        cluster.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda command: command.reply(ResponseCode.SYSTEM_BUSY)
-        with pytest.raises(SystemBusyError):
-            await consumer.commit()
-        cluster.down = True
-        with pytest.raises(ConnectError):
-            await consumer.commit()
-
-
-async def test_other_tags_do_not_hold_the_position(
-    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
+async def test_other_tags_do_not_hold_the_position(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     fill(cluster, 50)
-    async with assigned(instance, expressions={"T": "A"}) as consumer:
+    async with assigned(cluster.instance, expressions={"T": "A"}) as consumer:
         await trio.sleep(1)
         assert await consumer.poll(0) == []
-        assert consumer.position(topic) == 50
+        assert consumer.position(QUEUE) == 50
         await trio.sleep(6)
         await consumer.poll(0)
         await trio.sleep(1)
-    assert cluster.committed[G, topic] == 50
-
-
-@pytest.mark.parametrize("target", [2, 40])
-async def test_broker_reset_clears_cache_and_is_committed(
-    autojump_clock: MockClock, topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance, target: int
-) -> None:
-    """Brokers of 5.x answer the next pull with the new offset."""
-    fill(cluster, 40)
-    answers = [target]
-
-    def reset_once(command: RemotingCommand) -> RemotingCommand | None:
-        if command.ext_fields["queueOffset"] != "32" or not answers:
-            return None
-        return pull_answer(command, ResponseCode.PULL_OFFSET_MOVED, answers.pop(), min_offset=0, max_offset=40)
-
-    cluster.handlers[RequestCode.PULL_MESSAGE] = reset_once
-    async with assigned(instance, auto_commit=False) as consumer:
-        await wait_all_tasks_blocked()
-        assert consumer.position(topic) == await consumer.committed(topic) == target
-        assert await poll_all(consumer) == list(range(target, 40))
-        await trio.sleep(6)
-    assert cluster.committed[G, topic] == target
-
-
-async def test_offset_out_of_range_may_end_the_consumer(
-    topic: MessageQueue, cluster: FakeCluster, instance: ClientInstance
-) -> None:
-    fill(cluster, 10)
-    cluster.committed[G, topic] = 99
-    with pytest.raises(BrokerResponseError, match="not within 0 and 10"):
-        async with assigned(instance, settings=LitePullConfig(out_of_range="raise")) as consumer:
-            await consumer.poll()
+    assert cluster.committed[G, QUEUE] == 50

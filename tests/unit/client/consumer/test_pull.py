@@ -1,8 +1,8 @@
 import pytest
 from trio.testing import MockClock
 
+from tests.unit.client.consumer.benches import QUEUE
 from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, FakeInstance, as_instance, pull_answer
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.pull import PullConsumer, PullStatus, QueueQueries
 from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
@@ -18,19 +18,17 @@ from triomq.protocol.errors import (
 )
 from triomq.protocol.message_queue import MessageQueue
 
-QUEUE = MessageQueue("T", BROKER, 0)
-
 
 @pytest.fixture
-def cluster_with_messages(cluster: FakeCluster, instance: ClientInstance) -> FakeCluster:
+def cluster_with_messages(cluster: FakeCluster) -> FakeCluster:
     cluster.add_topic("T", 2)
     for number in range(6):
         cluster.send(QUEUE, b"%d" % number, properties={"TAGS": "Aa" if number % 2 else "BB"}, store_timestamp=number)
     return cluster
 
 
-async def test_offset_out_of_range_is_returned(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
-    async with PullConsumer("G", instance=instance) as consumer:
+async def test_offset_out_of_range_is_returned(cluster_with_messages: FakeCluster, cluster: FakeCluster) -> None:
+    async with PullConsumer("G", instance=cluster.instance) as consumer:
         result = await consumer.pull(QUEUE, 99)
     assert (result.status, result.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, 6)
     assert not cluster_with_messages.committed
@@ -60,11 +58,11 @@ async def test_the_suggested_broker_is_asked_next(cluster_with_messages: FakeClu
     assert asked == [0, 1, 0]
 
 
-async def test_offsets_can_be_asked_and_stored(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
+async def test_offsets_can_be_asked_and_stored(cluster_with_messages: FakeCluster, cluster: FakeCluster) -> None:
     cluster_with_messages.handlers[RequestCode.GET_EARLIEST_MSG_STORETIME] = lambda command: command.reply(
         ext_fields={"timestamp": "5"}
     )
-    async with PullConsumer("G", instance=instance) as consumer:
+    async with PullConsumer("G", instance=cluster.instance) as consumer:
         assert await consumer.queues("T") == (QUEUE, QUEUE._replace(queue_id=1))
         assert (await consumer.min_offset(QUEUE), await consumer.max_offset(QUEUE)) == (0, 6)
         assert await consumer.search_offset(QUEUE, 3) == 3
@@ -75,8 +73,8 @@ async def test_offsets_can_be_asked_and_stored(cluster_with_messages: FakeCluste
 
 
 @pytest.mark.parametrize("arguments", [{"queue_offset": -1}, {"max_messages": 0}, {"wait_s": -1.0}])
-async def test_impossible_pulls_are_refused(instance: ClientInstance, arguments: dict[str, int]) -> None:
-    async with PullConsumer("G", instance=instance) as consumer:
+async def test_impossible_pulls_are_refused(arguments: dict[str, int], cluster: FakeCluster) -> None:
+    async with PullConsumer("G", instance=cluster.instance) as consumer:
         with pytest.raises(ConfigError, match=next(iter(arguments))):
             await consumer.pull(QUEUE, **({"queue_offset": 0} | arguments))  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="negative"):
@@ -85,25 +83,14 @@ async def test_impossible_pulls_are_refused(instance: ClientInstance, arguments:
             await consumer.pull(QUEUE, 0, "||")
         with pytest.raises(IllegalNameError):
             await consumer.queues("a b")
-
-
-async def test_a_consumer_is_used_inside_its_block_only(instance: ClientInstance) -> None:
-    consumer = PullConsumer("G", instance=instance)
-    with pytest.raises(ClientClosedError):
-        await consumer.queues("T")
-    async with consumer:
-        pass
     with pytest.raises(ClientClosedError):
         await consumer.min_offset(QUEUE)
-
-
-def test_the_groups_name_is_checked() -> None:
     with pytest.raises(IllegalNameError):
         PullConsumer("a b")
 
 
-async def test_send_back_raises_when_not_stored(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
-    async with PullConsumer("G", instance=instance) as consumer:
+async def test_send_back_raises_when_not_stored(cluster_with_messages: FakeCluster, cluster: FakeCluster) -> None:
+    async with PullConsumer("G", instance=cluster.instance) as consumer:
         (message, *_) = (await consumer.pull(QUEUE, 3)).messages
         await consumer.send_back(message, delay_level=2)
         (sent,) = cluster_with_messages.of(RequestCode.CONSUMER_SEND_MSG_BACK)
@@ -114,19 +101,8 @@ async def test_send_back_raises_when_not_stored(cluster_with_messages: FakeClust
             await consumer.send_back(message)
 
 
-async def test_bounds_cost_one_request_per_broker(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
-    table = TopicStatsTable({QUEUE: TopicOffset(2, 6, 0), MessageQueue("T", BROKER, 1): TopicOffset()})
-    cluster_with_messages.handlers[RequestCode.GET_TOPIC_STATS_INFO] = lambda command: command.reply(
-        body=table.encode()
-    )
-    async with PullConsumer("G", instance=instance) as consumer:
-        bounds = await consumer.bounds("T")
-    assert bounds == (table.offset_table, {})
-    assert len(cluster_with_messages.of(RequestCode.GET_TOPIC_STATS_INFO)) == 1
-
-
 async def test_bounds_include_queues_that_are_read_only(
-    cluster_with_messages: FakeCluster, instance: ClientInstance
+    cluster_with_messages: FakeCluster, cluster: FakeCluster
 ) -> None:
     """A topic gets fewer queues in two steps: first they are not written, and once they are empty, not read."""
     written = MessageQueue("T", BROKER, 1)
@@ -134,14 +110,14 @@ async def test_bounds_include_queues_that_are_read_only(
     cluster_with_messages.handlers[RequestCode.GET_TOPIC_STATS_INFO] = lambda command: command.reply(
         body=table.encode()
     )
-    async with PullConsumer("G", instance=instance) as consumer:
+    async with PullConsumer("G", instance=cluster.instance) as consumer:
         bounds = await consumer.bounds("T")
     assert bounds == ({written: TopicOffset(0, 9, 0), QUEUE: TopicOffset(0, 6)}, {})
     assert len(cluster_with_messages.requests) == 3
 
 
-async def test_bounds_name_the_unreachable_broker(cluster_with_messages: FakeCluster, instance: ClientInstance) -> None:
-    async with PullConsumer("G", instance=instance) as consumer:
+async def test_bounds_name_the_unreachable_broker(cluster_with_messages: FakeCluster, cluster: FakeCluster) -> None:
+    async with PullConsumer("G", instance=cluster.instance) as consumer:
         cluster_with_messages.down = True
         bounds = await consumer.bounds("T")
     assert bounds.offsets == {}
@@ -149,10 +125,10 @@ async def test_bounds_name_the_unreachable_broker(cluster_with_messages: FakeClu
 
 
 async def test_oneway_commit_stores_offsets_of_several_queues(
-    cluster_with_messages: FakeCluster, instance: ClientInstance
+    cluster_with_messages: FakeCluster, cluster: FakeCluster
 ) -> None:
     other = MessageQueue("T", BROKER, 1)
-    async with PullConsumer("G", instance=instance) as consumer:
+    async with PullConsumer("G", instance=cluster.instance) as consumer:
         await consumer.commit_oneway({QUEUE: 3, other: 4})
     assert cluster_with_messages.committed == {("G", QUEUE): 3, ("G", other): 4}
 
@@ -162,10 +138,10 @@ both_kinds = pytest.mark.parametrize("kind", [PullConsumer, LitePullConsumer])
 
 @both_kinds
 async def test_change_of_queues_is_reported(
-    autojump_clock: MockClock, cluster: FakeCluster, instance: ClientInstance, kind: type[QueueQueries]
+    autojump_clock: MockClock, cluster: FakeCluster, kind: type[QueueQueries]
 ) -> None:
     two = cluster.add_topic("T", 2)
-    async with kind("G", instance=instance) as consumer:  # type: ignore[call-arg]  # both kinds take these
+    async with kind("G", instance=cluster.instance) as consumer:  # type: ignore[call-arg]  # both kinds take these
         assert await consumer.wait_queues_changed("T", ()) == two
         assert await consumer.wait_queues_changed("T", two[:1]) == two
         assert autojump_clock.current_time() == 0
@@ -178,13 +154,11 @@ async def test_change_of_queues_is_reported(
 
 
 @both_kinds
-async def test_offset_for_time_is_at_or_after_it(
-    cluster: FakeCluster, instance: ClientInstance, kind: type[QueueQueries]
-) -> None:
+async def test_offset_for_time_is_at_or_after_it(cluster: FakeCluster, kind: type[QueueQueries]) -> None:
     (queue,) = cluster.add_topic("T")
     for stored in (10, 20, 20, 20, 30):
         cluster.send(queue, b"x", store_timestamp=stored)
-    async with kind("G", instance=instance) as consumer:  # type: ignore[call-arg]
+    async with kind("G", instance=cluster.instance) as consumer:  # type: ignore[call-arg]
         found = [await consumer.offset_for_timestamp(queue, time) for time in (0, 10, 11, 20, 21, 30, 31)]
     assert found == [0, 0, 1, 1, 4, 4, 5]
 

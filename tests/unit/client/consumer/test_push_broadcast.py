@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.benches import Inbox, Machine, consumer
+from tests.unit.client.consumer.benches import QUEUE, Inbox, Machine, consumer
 from tests.unit.client.consumer.fake_cluster import FakeCluster
 from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
 from triomq.client.consumer.push import PushConsumer
@@ -34,11 +34,7 @@ def station(cluster: FakeCluster, tmp_path: Path) -> Station:
 
 
 async def test_failed_message_is_logged_and_not_redelivered(
-    autojump_clock: MockClock,
-    cluster: FakeCluster,
-    station: Station,
-    topic: MessageQueue,
-    caplog: pytest.LogCaptureFixture,
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C.2 scenario 50."""
     seen: list[int] = []
@@ -49,7 +45,7 @@ async def test_failed_message_is_logged_and_not_redelivered(
             raise ValueError("bad")
         return ConsumeStatus.RECONSUME_LATER
 
-    cluster.send(topic, *[b"x"] * 3)
+    cluster.send(QUEUE, *[b"x"] * 3)
     async with station.consumer(Inbox(), on_message=refuse) as push:
         await trio.sleep(60)
         figures = push.statistics()
@@ -58,11 +54,11 @@ async def test_failed_message_is_logged_and_not_redelivered(
     assert caplog.text.count("will not be redelivered in broadcasting") == 3
     assert not cluster.of(RequestCode.CONSUMER_SEND_MSG_BACK)
     assert not cluster.of(RequestCode.SEND_MESSAGE_V2)
-    assert station.offsets() == {topic: 3}
+    assert station.offsets() == {QUEUE: 3}
 
 
 async def test_orderly_failure_is_redelivered_up_to_the_limit(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station
 ) -> None:
     seen: list[int] = []
 
@@ -71,35 +67,35 @@ async def test_orderly_failure_is_redelivered_up_to_the_limit(
         is_first = message.queue_offset == 0
         return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT if is_first else ConsumeStatus.SUCCESS
 
-    cluster.send(topic, b"x", b"y")
+    cluster.send(QUEUE, b"x", b"y")
     async with station.consumer(Inbox(), on_message=refuse_first, orderly=True):
         await trio.sleep(10)
     assert seen == [0, 0, 0, 1]
     assert not cluster.of(RequestCode.SEND_MESSAGE_V2)
-    assert station.offsets() == {topic: 2}
+    assert station.offsets() == {QUEUE: 2}
 
 
 async def test_a_reset_moves_the_offset_in_the_file(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station
 ) -> None:
     inbox = Inbox()
-    cluster.send(topic, *[b"x"] * 4)
+    cluster.send(QUEUE, *[b"x"] * 4)
     async with station.consumer(inbox):
         await trio.sleep(1)
-        cluster.instances[0].consumers["G"].reset_offsets("T", {topic: 2})
+        cluster.instances[0].consumers["G"].reset_offsets("T", {QUEUE: 2})
         await trio.sleep(1)
     assert inbox.ended == [0, 1, 2, 3, 2, 3]
-    assert station.offsets() == {topic: 4}
+    assert station.offsets() == {QUEUE: 4}
 
 
 async def test_later_queue_is_read_from_its_first_message(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station
 ) -> None:
     inbox = Inbox()
-    cluster.send(topic, b"old")
+    cluster.send(QUEUE, b"old")
     async with station.consumer(inbox, start="latest") as push:
         await push.wait_assigned()
-        cluster.send(MessageQueue("T", topic.broker_name, 1), b"first")
+        cluster.send(MessageQueue("T", QUEUE.broker_name, 1), b"first")
         cluster.add_topic("T", 2)
         await wait_all_tasks_blocked()
         await trio.sleep(1)
@@ -107,7 +103,7 @@ async def test_later_queue_is_read_from_its_first_message(
 
 
 async def test_second_member_of_one_client_id_is_refused(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, topic: MessageQueue
+    autojump_clock: MockClock, cluster: FakeCluster, station: Station
 ) -> None:
     async with station.consumer(Inbox()):
         with pytest.raises(ClientError, match="instance_name"):

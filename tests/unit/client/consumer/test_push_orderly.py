@@ -6,12 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.unit.client.consumer.benches import Inbox, consumer
+from tests.unit.client.consumer.benches import QUEUE, Inbox, consumer
 from tests.unit.client.consumer.fake_cluster import ADDRESS, FakeCluster, FakeInstance, as_instance
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -22,14 +20,12 @@ async def until(condition: Callable[[], bool], limit_s: float = 60) -> None:
             await trio.sleep(0.01)
 
 
-async def test_queue_is_locked_before_offset_query_and_pull(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
+async def test_queue_is_locked_before_offset_query_and_pull(cluster: FakeCluster, autojump_clock: MockClock) -> None:
     """B.9 row 8: the owner before may have moved the offset until then.  The first message comes within 1 s."""
-    cluster.send(topic, b"0")
+    cluster.send(QUEUE, b"0")
     inbox = Inbox()
     began = trio.current_time()
-    async with consumer(inbox, instance, orderly=True):
+    async with consumer(inbox, cluster.instance, orderly=True):
         await until(lambda: inbox.ended == [0])
         assert trio.current_time() - began < 1
     codes = [
@@ -44,12 +40,10 @@ async def test_queue_is_locked_before_offset_query_and_pull(
     assert first == sorted(first)
 
 
-async def test_disconnect_while_handlers_finish_does_no_harm(
-    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
+async def test_disconnect_while_handlers_finish_does_no_harm(cluster: FakeCluster, autojump_clock: MockClock) -> None:
     """An Apache broker keeps the lock then: it is given back all the same."""
     fake = FakeInstance(cluster)
-    cluster.send(topic, b"0", b"1")
+    cluster.send(QUEUE, b"0", b"1")
     inbox = Inbox(busy_s=5)
 
     async def lose_connection() -> None:
@@ -63,43 +57,37 @@ async def test_disconnect_while_handlers_finish_does_no_harm(
     assert not cluster.locks
 
 
-async def test_lock_lost_while_handlers_end(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    cluster.send(topic, b"0", b"1")
+async def test_lock_lost_while_handlers_end(cluster: FakeCluster, autojump_clock: MockClock) -> None:
+    cluster.send(QUEUE, b"0", b"1")
     inbox = Inbox(busy_s=25)
-    async with consumer(inbox, instance, orderly=True, grace_s=60):
+    async with consumer(inbox, cluster.instance, orderly=True, grace_s=60):
         await until(lambda: inbox.begun == [0])
-        cluster.locks["G", topic] = "another"  # which the renewal after 20 s shows
+        cluster.locks["G", QUEUE] = "another"  # which the renewal after 20 s shows
     assert inbox.begun == inbox.ended == [0]
-    assert cluster.locks == {("G", topic): "another"}
+    assert cluster.locks == {("G", QUEUE): "another"}
 
 
-async def test_leaving_stores_no_offset_without_lock(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    cluster.send(topic, b"0", b"1")
+async def test_leaving_stores_no_offset_without_lock(cluster: FakeCluster, autojump_clock: MockClock) -> None:
+    cluster.send(QUEUE, b"0", b"1")
     inbox = Inbox(busy_s=25)
-    async with consumer(inbox, instance, orderly=True, grace_s=60):
+    async with consumer(inbox, cluster.instance, orderly=True, grace_s=60):
         await until(lambda: inbox.begun == [0])
-        cluster.locks["G", topic] = "another"
+        cluster.locks["G", QUEUE] = "another"
         await trio.sleep(22)  # the renewal after 20 s fails
-        cluster.committed["G", topic] = 7
+        cluster.committed["G", QUEUE] = 7
     assert inbox.begun == inbox.ended == [0]
-    assert cluster.committed["G", topic] == 7
+    assert cluster.committed["G", QUEUE] == 7
 
 
-async def test_lock_requested_during_leave_is_released(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
+async def test_lock_requested_during_leave_is_released(cluster: FakeCluster, autojump_clock: MockClock) -> None:
     async def lock_slowly(command: RemotingCommand) -> RemotingCommand:
         answer = cluster._lock(command)
         await trio.sleep(0.5)
         return answer
 
     cluster.handlers[RequestCode.LOCK_BATCH_MQ] = lock_slowly
-    async with consumer(Inbox(), instance, orderly=True):
-        await until(lambda: ("G", topic) in cluster.locks)
+    async with consumer(Inbox(), cluster.instance, orderly=True):
+        await until(lambda: ("G", QUEUE) in cluster.locks)
     assert not cluster.locks
 
 
@@ -135,11 +123,9 @@ async def test_queue_is_handed_over_only_after_handler_ends(cluster: FakeCluster
     assert {name for name, queue_id, offset in seen if queue_id == 1 and offset} == {"b"}
 
 
-async def test_disconnect_stops_queues_until_locked_again(
-    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
+async def test_disconnect_stops_queues_until_locked_again(cluster: FakeCluster, autojump_clock: MockClock) -> None:
     fake = FakeInstance(cluster)
-    cluster.send(topic, b"0", b"1", b"2")
+    cluster.send(QUEUE, b"0", b"1", b"2")
     inbox = Inbox(busy_s=2)
     async with consumer(inbox, as_instance(fake), orderly=True):
         await until(lambda: inbox.begun == [0])
@@ -149,7 +135,7 @@ async def test_disconnect_stops_queues_until_locked_again(
         assert inbox.begun == [0]
         cluster.down = False
         await until(lambda: inbox.ended[-1:] == [2])
-    assert cluster.committed["G", topic] == 3
+    assert cluster.committed["G", QUEUE] == 3
 
 
 @pytest.mark.parametrize(
@@ -158,15 +144,11 @@ async def test_disconnect_stops_queues_until_locked_again(
     ids=["nobody", "behind", "ahead", "reset"],
 )
 async def test_untouched_queue_resumes_in_place_after_disconnect(
-    cluster: FakeCluster,
-    topic: MessageQueue,
-    autojump_clock: MockClock,
-    stored_meanwhile: int | None,
-    goes_on_at: int,
+    cluster: FakeCluster, autojump_clock: MockClock, stored_meanwhile: int | None, goes_on_at: int
 ) -> None:
     """The progress stored by another member counts, even if it is lower: redelivered messages keep their order."""
     fake = FakeInstance(cluster)
-    cluster.send(topic, *(b"%d" % number for number in range(40)))
+    cluster.send(QUEUE, *(b"%d" % number for number in range(40)))
     inbox = Inbox(busy_s=0.05)
     async with consumer(inbox, as_instance(fake), orderly=True):
         await trio.sleep(0.68)
@@ -174,34 +156,34 @@ async def test_untouched_queue_resumes_in_place_after_disconnect(
         fake.consumers["G"].connection_lost(ADDRESS)
         await trio.sleep(5)
         assert inbox.ended == list(range(14))
-        assert cluster.committed["G", topic] == 10  # later progress is known here only
+        assert cluster.committed["G", QUEUE] == 10  # later progress is known here only
         if stored_meanwhile is not None:
-            cluster.committed["G", topic] = stored_meanwhile
+            cluster.committed["G", QUEUE] = stored_meanwhile
         cluster.down = False
         await until(lambda: inbox.ended[-1] == 39)
     assert inbox.ended == [*range(14), *range(goes_on_at, 40)]
     assert inbox.begun == inbox.ended
-    assert cluster.committed["G", topic] == 40
+    assert cluster.committed["G", QUEUE] == 40
 
 
 async def test_progress_before_disconnect_is_stored_before_handling(
-    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
+    cluster: FakeCluster, autojump_clock: MockClock
 ) -> None:
     fake = FakeInstance(cluster)
-    cluster.send(topic, b"0", b"1")
+    cluster.send(QUEUE, b"0", b"1")
     inbox = Inbox(busy_s=30)
     async with consumer(inbox, as_instance(fake), orderly=True):
         await trio.sleep(29)
         fake.consumers["G"].connection_lost(ADDRESS)
         await until(lambda: inbox.begun == [0, 1])
-        assert cluster.committed["G", topic] == 1
+        assert cluster.committed["G", QUEUE] == 1
 
 
 async def test_progress_before_disconnect_expires_after_a_minute(
-    cluster: FakeCluster, topic: MessageQueue, autojump_clock: MockClock
+    cluster: FakeCluster, autojump_clock: MockClock
 ) -> None:
     fake = FakeInstance(cluster)
-    cluster.send(topic, b"0", b"1")
+    cluster.send(QUEUE, b"0", b"1")
     inbox = Inbox(busy_s=1)
     async with consumer(inbox, as_instance(fake), orderly=True):
         await until(lambda: inbox.begun == [0])
@@ -214,22 +196,20 @@ async def test_progress_before_disconnect_expires_after_a_minute(
 
 
 async def test_queue_with_unknown_first_offset_is_unlocked_again(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
+    cluster: FakeCluster, autojump_clock: MockClock
 ) -> None:
     cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(1, remark="busy")
     inbox = Inbox()
-    async with consumer(inbox, instance, orderly=True):
+    async with consumer(inbox, cluster.instance, orderly=True):
         await until(lambda: bool(cluster.of(RequestCode.UNLOCK_BATCH_MQ)))
         cluster.handlers.clear()
-        cluster.send(topic, b"0")
+        cluster.send(QUEUE, b"0")
         await until(lambda: inbox.ended == [0])
 
 
-async def test_message_failing_too_often_becomes_dead_letter(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
+async def test_message_failing_too_often_becomes_dead_letter(cluster: FakeCluster, autojump_clock: MockClock) -> None:
     """C.2 scenario 58."""
-    cluster.send(topic, b"bad", b"good", properties={"DELAY": "3", "UNIQ_KEY": "ID"})
+    cluster.send(QUEUE, b"bad", b"good", properties={"DELAY": "3", "UNIQ_KEY": "ID"})
     seen: list[bytes] = []
 
     def on_message(message: MessageExt) -> None:
@@ -241,8 +221,8 @@ async def test_message_failing_too_often_becomes_dead_letter(
         on_message(message)
 
     settings = ConsumerConfig(orderly_max_reconsume_times=2)
-    async with consumer(Inbox(), instance, orderly=True, on_message=handle, settings=settings):
-        await until(lambda: cluster.committed.get(("G", topic)) == 2)
+    async with consumer(Inbox(), cluster.instance, orderly=True, on_message=handle, settings=settings):
+        await until(lambda: cluster.committed.get(("G", QUEUE)) == 2)
     assert seen == [b"bad"] * 3 + [b"good"]
     (command,) = cluster.of(RequestCode.SEND_MESSAGE_V2)
     fields = command.ext_fields

@@ -1,14 +1,12 @@
 import pytest
 
 from tests.unit.client.consumer.fake_cluster import (
-    ADDRESS,
     BROKER,
     FakeCluster,
     FakeInstance,
     as_instance,
     pull_answer,
 )
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.pull import PullRequest, PullStatus
 from triomq.client.cluster.queue_requests import QueueRequests, offset_entries
 from triomq.client.config import ClientConfig
@@ -18,7 +16,6 @@ from triomq.protocol.errors import (
     ConnectError,
     NoRouteError,
     ProtocolError,
-    SubscriptionNotLatestError,
 )
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 
@@ -27,9 +24,9 @@ ZERO = QueueOffset(0)
 
 
 @pytest.fixture
-def requests(cluster: FakeCluster, instance: ClientInstance) -> QueueRequests:
+def requests(cluster: FakeCluster) -> QueueRequests:
     cluster.add_topic("T")
-    return QueueRequests(instance, "G")
+    return QueueRequests(cluster.instance, "G")
 
 
 async def test_a_pull_says_what_the_broker_needs(cluster: FakeCluster, requests: QueueRequests) -> None:
@@ -120,26 +117,9 @@ async def test_each_pull_status_is_answered(cluster: FakeCluster, requests: Queu
     assert result == (status, [], 9, 3, 20, 0)
 
 
-async def test_another_code_is_an_error(cluster: FakeCluster, requests: QueueRequests) -> None:
-    cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply(
-        ResponseCode.SUBSCRIPTION_NOT_LATEST, remark="old"
-    )
-    with pytest.raises(SubscriptionNotLatestError, match="old") as caught:
-        await requests.pull(QUEUE, PullRequest(ZERO, 8))
-    assert caught.value.address == ADDRESS
-
-
 async def test_pull_answer_without_offsets_is_an_error(cluster: FakeCluster, requests: QueueRequests) -> None:
     cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply()
     with pytest.raises(ProtocolError, match="PullMessageResponseHeader"):
-        await requests.pull(QUEUE, PullRequest(ZERO, 8))
-
-
-async def test_damaged_record_is_an_error(cluster: FakeCluster, requests: QueueRequests) -> None:
-    cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: pull_answer(
-        command, 0, 9, min_offset=3, max_offset=20, body=b"\0" * 100
-    )
-    with pytest.raises(ProtocolError):
         await requests.pull(QUEUE, PullRequest(ZERO, 8))
 
 
@@ -160,29 +140,6 @@ async def test_only_code_22_means_that_nothing_is_committed(cluster: FakeCluster
     cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(ResponseCode.SYSTEM_BUSY)
     with pytest.raises(BrokerResponseError):
         await requests.committed(QUEUE)
-
-
-async def test_zero_is_exact_at_5x_brokers(cluster: FakeCluster, requests: QueueRequests) -> None:
-    await requests.committed(QUEUE)
-    assert cluster.of(RequestCode.QUERY_CONSUMER_OFFSET)[0].ext_fields["setZeroIfNotFound"] == "false"
-    assert not requests.is_exact(QUEUE)
-    cluster.version = 413
-    assert requests.is_exact(QUEUE)
-
-
-async def test_a_oneway_commit_reaches_the_broker(cluster: FakeCluster, requests: QueueRequests) -> None:
-    await requests.commit_oneway(QUEUE, QueueOffset(7))
-    assert cluster.committed == {("G", QUEUE): 7}
-
-
-async def test_stored_queue_ids_of_group_and_topic(cluster: FakeCluster, requests: QueueRequests) -> None:
-    cluster.committed = {
-        ("G", QUEUE): 0,
-        ("G", QUEUE._replace(queue_id=3)): 8,
-        ("G2", QUEUE._replace(queue_id=1)): 1,
-        ("G", QUEUE._replace(topic="T2", queue_id=2)): 1,
-    }
-    assert await requests.stored_queue_ids(QUEUE) == {0, 3}
 
 
 @pytest.mark.parametrize(
@@ -209,17 +166,6 @@ def test_offset_entries_read_both_spellings_of_number_keys(body: bytes) -> None:
 )
 def test_offset_entries_find_nothing_where_nothing_is(body: bytes) -> None:
     assert offset_entries(body, "T", "G") == frozenset()
-
-
-async def test_no_members_is_an_error(instance: ClientInstance, requests: QueueRequests) -> None:
-    await instance.routes.find("T")
-    with pytest.raises(BrokerResponseError, match="no consumer for this group"):
-        await requests.members("T")
-
-
-async def test_members_of_an_unknown_topic_are_an_error(requests: QueueRequests) -> None:
-    with pytest.raises(NoRouteError, match="unknown"):
-        await requests.members("unknown")
 
 
 async def test_unknown_broker_of_a_queue_is_an_error(requests: QueueRequests) -> None:

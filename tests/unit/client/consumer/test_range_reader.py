@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.unit.client.consumer.benches import QUEUE
 from tests.unit.client.consumer.fake_cluster import FakeCluster
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import PullStatus, RawPull
 from triomq.client.consumer.range_reader import RangeReader, ReadLimits
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -53,11 +53,9 @@ def at_most(cluster: FakeCluster, count: int) -> None:
     cluster.handlers[RequestCode.PULL_MESSAGE] = limited
 
 
-async def test_range_is_read_in_order_and_ends(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    fill(cluster, topic, 500)
-    async with RangeReader(topic, 7, 333, group="G", instance=instance) as reader:
+async def test_range_is_read_in_order_and_ends(cluster: FakeCluster) -> None:
+    fill(cluster, QUEUE, 500)
+    async with RangeReader(QUEUE, 7, 333, group="G", instance=cluster.instance) as reader:
         assert await read_all(reader) == list(range(7, 333))
         assert await reader.read(1) == []
     pulls = cluster.of(RequestCode.PULL_MESSAGE)
@@ -67,23 +65,19 @@ async def test_range_is_read_in_order_and_ends(
 
 
 @pytest.mark.parametrize("given", [1, 5, 8, 31])
-async def test_gaps_of_short_answers_are_filled(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, given: int
-) -> None:
-    fill(cluster, topic, 200)
+async def test_gaps_of_short_answers_are_filled(cluster: FakeCluster, given: int) -> None:
+    fill(cluster, QUEUE, 200)
     at_most(cluster, given)
-    async with RangeReader(topic, 0, 200, group="G", instance=instance) as reader:
+    async with RangeReader(QUEUE, 0, 200, group="G", instance=cluster.instance) as reader:
         found = await read_all(reader)
     assert sorted(set(found)) == list(range(200))
     assert len(found) < 250
     assert len(cluster.of(RequestCode.PULL_MESSAGE)) < 2 * 200 / given + 8
 
 
-async def test_reader_backs_off_large_pulls(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
+async def test_reader_backs_off_large_pulls(cluster: FakeCluster) -> None:
     """An Apache broker gives 32; each try for more leaves gaps, which cost a pull each."""
-    fill(cluster, topic, 20_000)
+    fill(cluster, QUEUE, 20_000)
     asked: list[int] = []
 
     def limited(command: RemotingCommand) -> None:
@@ -92,7 +86,7 @@ async def test_reader_backs_off_large_pulls(
 
     cluster.handlers[RequestCode.PULL_MESSAGE] = limited
     async with RangeReader(
-        topic, 0, 20_000, group="G", instance=instance, limits=ReadLimits(max_messages=512)
+        QUEUE, 0, 20_000, group="G", instance=cluster.instance, limits=ReadLimits(max_messages=512)
     ) as reader:
         found = await read_all(reader)
     assert sorted(set(found)) == list(range(20_000))
@@ -103,10 +97,8 @@ async def test_reader_backs_off_large_pulls(
     assert sum(number > 32 for number in second) < len(second) * 0.05
 
 
-async def test_only_so_many_pulls_are_under_way(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    fill(cluster, topic, 1000)
+async def test_only_so_many_pulls_are_under_way(cluster: FakeCluster, autojump_clock: MockClock) -> None:
+    fill(cluster, QUEUE, 1000)
     under_way = most = 0
 
     async def slowly(command: RemotingCommand) -> RemotingCommand:
@@ -115,37 +107,35 @@ async def test_only_so_many_pulls_are_under_way(
         most = max(most, under_way)
         await trio.sleep(1)
         under_way -= 1
-        return await cluster._pull(command, topic)
+        return await cluster._pull(command, QUEUE)
 
     cluster.handlers[RequestCode.PULL_MESSAGE] = slowly
     async with RangeReader(
-        topic, 0, 1000, group="G", instance=instance, limits=ReadLimits(pulls_in_flight=4)
+        QUEUE, 0, 1000, group="G", instance=cluster.instance, limits=ReadLimits(pulls_in_flight=4)
     ) as reader:
         assert await read_all(reader) == list(range(1000))
     assert most == 4
-    async with RangeReader(topic, 0, 200, group="G", instance=instance, limits=ReadLimits(in_flight_bytes=1)) as reader:
+    async with RangeReader(
+        QUEUE, 0, 200, group="G", instance=cluster.instance, limits=ReadLimits(in_flight_bytes=1)
+    ) as reader:
         most = 0
         assert await read_all(reader) == list(range(200))
     assert most == 1
 
 
-async def test_correction_is_last_and_seek_continues(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    cluster.min_offsets[topic] = 50
-    fill(cluster, topic, 100)
-    async with RangeReader(topic, 0, 150, group="G", instance=instance) as reader:
+async def test_correction_is_last_and_seek_continues(cluster: FakeCluster) -> None:
+    cluster.min_offsets[QUEUE] = 50
+    fill(cluster, QUEUE, 100)
+    async with RangeReader(QUEUE, 0, 150, group="G", instance=cluster.instance) as reader:
         (answer,) = await reader.read(1)
         assert (answer.status, answer.next_begin_offset, reader.position) == (PullStatus.OFFSET_ILLEGAL, 50, 0)
         reader.seek(50)
         assert await read_all(reader) == list(range(50, 150))
 
 
-async def test_read_continues_after_an_error(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    fill(cluster, topic, 300)
-    async with RangeReader(topic, 0, 300, group="G", instance=instance) as reader:
+async def test_read_continues_after_an_error(cluster: FakeCluster) -> None:
+    fill(cluster, QUEUE, 300)
+    async with RangeReader(QUEUE, 0, 300, group="G", instance=cluster.instance) as reader:
         found = offsets(await reader.read(1))
         cluster.down = True
         with pytest.raises(ConnectError):
@@ -155,10 +145,8 @@ async def test_read_continues_after_an_error(
     assert found == list(range(300))
 
 
-async def test_what_came_before_an_error_is_not_lost(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue
-) -> None:
-    fill(cluster, topic, 96)
+async def test_what_came_before_an_error_is_not_lost(cluster: FakeCluster) -> None:
+    fill(cluster, QUEUE, 96)
 
     def refuse_the_second(command: RemotingCommand) -> RemotingCommand | None:
         if command.ext_fields["queueOffset"] != "32":
@@ -166,23 +154,21 @@ async def test_what_came_before_an_error_is_not_lost(
         return command.reply(ResponseCode.TOPIC_NOT_EXIST, remark="gone")
 
     cluster.handlers[RequestCode.PULL_MESSAGE] = refuse_the_second
-    async with RangeReader(topic, 0, 96, group="G", instance=instance) as reader:
+    async with RangeReader(QUEUE, 0, 96, group="G", instance=cluster.instance) as reader:
         assert offsets(await reader.read(_EVERYTHING)) == list(range(32))
         with pytest.raises(TopicNotExistError):
             await reader.read(_EVERYTHING)
 
 
-async def test_a_cancelled_read_leaves_no_pull_behind(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    fill(cluster, topic, 100)
+async def test_a_cancelled_read_leaves_no_pull_behind(cluster: FakeCluster, autojump_clock: MockClock) -> None:
+    fill(cluster, QUEUE, 100)
     never = trio.Event()
 
     def wait(_: RemotingCommand) -> Awaitable[RemotingCommand]:
         return _for_ever(never)
 
     cluster.handlers[RequestCode.PULL_MESSAGE] = wait
-    async with RangeReader(topic, 0, 100, group="G", instance=instance) as reader:
+    async with RangeReader(QUEUE, 0, 100, group="G", instance=cluster.instance) as reader:
         with trio.move_on_after(1):
             await reader.read(1)
         assert not reader._window
@@ -190,16 +176,14 @@ async def test_a_cancelled_read_leaves_no_pull_behind(
         assert await read_all(reader) == list(range(100))
 
 
-async def test_a_cancelled_read_loses_no_answer(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
+async def test_a_cancelled_read_loses_no_answer(cluster: FakeCluster, autojump_clock: MockClock) -> None:
     """Its answers so far were not returned to any caller."""
-    fill(cluster, topic, 100)
+    fill(cluster, QUEUE, 100)
 
     def stuck(command: RemotingCommand) -> Awaitable[RemotingCommand] | None:
         return _for_ever(trio.Event()) if int(command.ext_fields["queueOffset"]) >= 64 else None
 
-    async with RangeReader(topic, 0, 100, group="G", instance=instance) as reader:
+    async with RangeReader(QUEUE, 0, 100, group="G", instance=cluster.instance) as reader:
         cluster.handlers[RequestCode.PULL_MESSAGE] = stuck
         with trio.move_on_after(1):
             await reader.read(_EVERYTHING)
@@ -212,10 +196,8 @@ async def _for_ever(never: trio.Event) -> RemotingCommand:
     raise AssertionError
 
 
-async def test_waiter_ends_when_another_task_leaves(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    fill(cluster, topic, 100)
+async def test_waiter_ends_when_another_task_leaves(cluster: FakeCluster, autojump_clock: MockClock) -> None:
+    fill(cluster, QUEUE, 100)
     cluster.handlers[RequestCode.PULL_MESSAGE] = lambda _: _for_ever(trio.Event())
     told: list[ClientClosedError] = []
 
@@ -226,20 +208,21 @@ async def test_waiter_ends_when_another_task_leaves(
 
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            async with RangeReader(topic, 0, 100, group="G", instance=instance) as reader:
+            async with RangeReader(QUEUE, 0, 100, group="G", instance=cluster.instance) as reader:
                 nursery.start_soon(wait, reader)
                 await trio.sleep(1)
     assert len(told) == 1
 
 
-async def test_waiting_poll_follows_seek_of_another_task(
-    cluster: FakeCluster, instance: ClientInstance, topic: MessageQueue, autojump_clock: MockClock
-) -> None:
-    fill(cluster, topic, 100)
+async def test_waiting_poll_follows_seek_of_another_task(cluster: FakeCluster, autojump_clock: MockClock) -> None:
+    fill(cluster, QUEUE, 100)
     cluster.handlers[RequestCode.PULL_MESSAGE] = lambda _: _for_ever(trio.Event())
     found: list[int] = []
     with trio.fail_after(10):
-        async with RangeReader(topic, 0, 100, group="G", instance=instance) as reader, trio.open_nursery() as nursery:
+        async with (
+            RangeReader(QUEUE, 0, 100, group="G", instance=cluster.instance) as reader,
+            trio.open_nursery() as nursery,
+        ):
             nursery.start_soon(read_into, found, reader)
             await trio.sleep(1)
             del cluster.handlers[RequestCode.PULL_MESSAGE]
@@ -247,18 +230,18 @@ async def test_waiting_poll_follows_seek_of_another_task(
     assert found == list(range(90, 100))
 
 
-async def test_a_reader_that_is_not_open_says_so(instance: ClientInstance, topic: MessageQueue) -> None:
-    reader = RangeReader(topic, 0, 10, group="G", instance=instance)
+async def test_a_reader_that_is_not_open_says_so(cluster: FakeCluster) -> None:
+    reader = RangeReader(QUEUE, 0, 10, group="G", instance=cluster.instance)
     with pytest.raises(ClientClosedError):
         await reader.read(1)
 
 
-async def test_impossible_settings_are_refused(instance: ClientInstance, topic: MessageQueue) -> None:
+async def test_impossible_settings_are_refused(cluster: FakeCluster) -> None:
     with pytest.raises(ConfigError):
-        RangeReader(topic, -1, 10, group="G", instance=instance)
+        RangeReader(QUEUE, -1, 10, group="G", instance=cluster.instance)
     with pytest.raises(ConfigError):
-        RangeReader(topic, 0, 10, group="G", instance=instance, limits=ReadLimits(pulls_in_flight=0))
+        RangeReader(QUEUE, 0, 10, group="G", instance=cluster.instance, limits=ReadLimits(pulls_in_flight=0))
     with pytest.raises(ConfigError):
-        RangeReader(topic, 0, 10, group="G", instance=instance, limits=ReadLimits(max_bytes=0))
+        RangeReader(QUEUE, 0, 10, group="G", instance=cluster.instance, limits=ReadLimits(max_bytes=0))
     with pytest.raises(SubscriptionParseError):
-        RangeReader(topic, 0, 10, group="G", instance=instance, expression="||")
+        RangeReader(QUEUE, 0, 10, group="G", instance=cluster.instance, expression="||")

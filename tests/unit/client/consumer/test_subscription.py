@@ -57,13 +57,6 @@ def test_changed_expression_reaches_existing_holders() -> None:
     assert not table.put("U", "B")[1]
 
 
-def test_unreadable_expression_keeps_the_old_one() -> None:
-    table = subscriptions(T="A")
-    with pytest.raises(SubscriptionParseError):
-        table.put("T", "||")
-    assert table["T"].message_filter == filter_of("A")
-
-
 def test_removed_topic_is_not_renewed() -> None:
     table = subscriptions(T="A", U="*")
     table.remove("T")

@@ -42,10 +42,10 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(cluster: FakeCluster, instance: ClientInstance) -> Bench:
+async def bench(cluster: FakeCluster) -> Bench:
     cluster.add_topic("T", 2)
-    await instance.routes.find("T")
-    return Bench(cluster, instance)
+    await cluster.instance.routes.find("T")
+    return Bench(cluster, cluster.instance)
 
 
 def life(lock: QueueLock) -> float:

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.benches import Inbox, Service, consumer
+from tests.unit.client.consumer.benches import QUEUE, Inbox, Service, consumer
 from tests.unit.client.consumer.fake_cluster import ADDRESS, FakeCluster, FakeInstance, as_instance, make_message
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
@@ -136,6 +136,7 @@ async def test_progress_is_stored_before_giving_up_a_queue(autojump_clock: MockC
 async def test_later_topic_is_found_within_seconds(
     autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
+    cluster.routes.clear()
     member = Member(cluster, "a", start="latest")
     async with member.running():
         await member.rebalancer.wait_assigned()
@@ -233,18 +234,6 @@ async def test_a_stalled_loop_is_replaced(autojump_clock: MockClock, cluster: Fa
         assert loop.process_queue.dropped
 
 
-async def test_offsets_are_reset_in_queues_that_are_held(autojump_clock: MockClock, cluster: FakeCluster) -> None:
-    (queue,) = cluster.add_topic("T")
-    cluster.send(queue, *[b"x"] * 5)
-    member = Member(cluster, "a")
-    async with member.running():
-        await wait_all_tasks_blocked()
-        member.rebalancer.reset({queue: 3, MessageQueue("T", "broker-a", 9): 1})
-        await wait_all_tasks_blocked()
-        assert member.rebalancer.loops[queue].process_queue.first_offset == 3
-        assert cluster.committed == {(GROUP, queue): 3}
-
-
 PULL, UPDATE = RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET
 
 
@@ -258,78 +247,66 @@ def progress_stored(cluster: FakeCluster, topic: MessageQueue) -> list[int]:
     ]
 
 
-@pytest.fixture
-def instances(cluster: FakeCluster) -> tuple[FakeInstance, FakeInstance]:
-    return FakeInstance(cluster, "a"), FakeInstance(cluster, "b")
-
-
 async def test_concurrent_member_resumes_from_progress_of_another(
-    cluster: FakeCluster,
-    topic: MessageQueue,
-    instances: tuple[FakeInstance, FakeInstance],
-    autojump_clock: MockClock,
+    cluster: FakeCluster, autojump_clock: MockClock
 ) -> None:
-    cut, other = instances
-    cluster.send(topic, *[b"x"] * 100)
+    cut, other = FakeInstance(cluster, "a"), FakeInstance(cluster, "b")
+    cluster.send(QUEUE, *[b"x"] * 100)
     first, second = Inbox(busy_s=1.0), Inbox()
     async with consumer(first, as_instance(cut), max_concurrency=1):
         await trio.sleep(10.7)
         cut.cut_off(GROUP)
         async with consumer(second, as_instance(other)):
             await trio.sleep(10)
-            assert (len(first.ended), second.ended[-1], cluster.committed[GROUP, topic]) == (20, 99, 100)
-            cluster.send(topic, *[b"y"] * 100)
+            assert (len(first.ended), second.ended[-1], cluster.committed[GROUP, QUEUE]) == (20, 99, 100)
+            cluster.send(QUEUE, *[b"y"] * 100)
             await trio.sleep(1)
             cut.reconnect(GROUP)
             await trio.sleep(10)
         await trio.sleep(5)
-        cluster.send(topic, b"z")
+        cluster.send(QUEUE, b"z")
         await trio.sleep(5)
     assert max(offset for offset in first.ended if offset < 100) <= 23
     assert first.ended[-1] == 200
-    stored = progress_stored(cluster, topic)
+    stored = progress_stored(cluster, QUEUE)
     assert stored == sorted(stored)
-    assert cluster.committed[GROUP, topic] == 201
+    assert cluster.committed[GROUP, QUEUE] == 201
 
 
 async def test_progress_that_the_other_member_stores_late_counts(
-    cluster: FakeCluster, topic: MessageQueue, instances: tuple[FakeInstance, FakeInstance], autojump_clock: MockClock
+    cluster: FakeCluster, autojump_clock: MockClock
 ) -> None:
-    cut = instances[0]
-    cluster.send(topic, *[b"x"] * 100)
+    cut = FakeInstance(cluster, "a")
+    cluster.send(QUEUE, *[b"x"] * 100)
     inbox = Inbox(busy_s=1.0)
     async with consumer(inbox, as_instance(cut), max_concurrency=1):
         await trio.sleep(10.7)
         cut.cut_off(GROUP)
         await trio.sleep(5)
-        cluster.committed[GROUP, topic] = 50
+        cluster.committed[GROUP, QUEUE] = 50
         cut.reconnect(GROUP)
         await trio.sleep(1.5)
-        cluster.committed[GROUP, topic] = 90
+        cluster.committed[GROUP, QUEUE] = 90
         await trio.sleep(30)
     assert inbox.ended[-1] == 99
     assert [offset for offset in inbox.ended if offset > 60] == list(range(90, 100))
-    assert min(progress_stored(cluster, topic)[-5:]) >= 90
+    assert min(progress_stored(cluster, QUEUE)[-5:]) >= 90
 
 
-async def test_cut_off_member_sets_no_progress_back(
-    cluster: FakeCluster, topic: MessageQueue, instances: tuple[FakeInstance, FakeInstance], autojump_clock: MockClock
-) -> None:
-    cut = instances[0]
-    cluster.send(topic, *[b"x"] * 100)
+async def test_cut_off_member_sets_no_progress_back(cluster: FakeCluster, autojump_clock: MockClock) -> None:
+    cut = FakeInstance(cluster, "a")
+    cluster.send(QUEUE, *[b"x"] * 100)
     async with consumer(Inbox(busy_s=1.0), as_instance(cut), max_concurrency=1):
         await trio.sleep(10.7)
         cut.cut_off(GROUP)
-        cluster.committed[GROUP, topic] = 50
+        cluster.committed[GROUP, QUEUE] = 50
         cut.is_cut_off = False
-    assert cluster.committed[GROUP, topic] == 50
+    assert cluster.committed[GROUP, QUEUE] == 50
 
 
-async def test_short_loss_of_the_connection_repeats_nothing(
-    cluster: FakeCluster, topic: MessageQueue, instances: tuple[FakeInstance, FakeInstance], autojump_clock: MockClock
-) -> None:
-    cut = instances[0]
-    cluster.send(topic, *[b"x"] * 200)
+async def test_short_loss_of_the_connection_repeats_nothing(cluster: FakeCluster, autojump_clock: MockClock) -> None:
+    cut = FakeInstance(cluster, "a")
+    cluster.send(QUEUE, *[b"x"] * 200)
     inbox = Inbox(busy_s=0.1)
     async with consumer(inbox, as_instance(cut), max_concurrency=4):
         await trio.sleep(1.07)
@@ -338,28 +315,26 @@ async def test_short_loss_of_the_connection_repeats_nothing(
         cut.reconnect(GROUP)
         await trio.sleep(10)
     assert sorted(inbox.ended) == list(range(200))
-    assert cluster.committed[GROUP, topic] == 200
+    assert cluster.committed[GROUP, QUEUE] == 200
 
 
-async def test_offset_reset_of_a_doubtful_queue_counts(
-    cluster: FakeCluster, topic: MessageQueue, instances: tuple[FakeInstance, FakeInstance], autojump_clock: MockClock
-) -> None:
-    member = instances[0]
-    cluster.send(topic, *[b"x"] * 10)
+async def test_offset_reset_of_a_doubtful_queue_counts(cluster: FakeCluster, autojump_clock: MockClock) -> None:
+    member = FakeInstance(cluster, "a")
+    cluster.send(QUEUE, *[b"x"] * 10)
     inbox = Inbox()
     async with consumer(inbox, as_instance(member)):
         await trio.sleep(10)
         member.consumers[GROUP].connection_lost(ADDRESS)
-        member.consumers[GROUP].reset_offsets("T", {topic: 0})
+        member.consumers[GROUP].reset_offsets("T", {QUEUE: 0})
         await trio.sleep(5)
     assert inbox.ended == [*range(10), *range(10)]
 
 
 async def test_lite_pull_member_resumes_from_progress_of_another(
-    cluster: FakeCluster, topic: MessageQueue, instances: tuple[FakeInstance, FakeInstance], autojump_clock: MockClock
+    cluster: FakeCluster, autojump_clock: MockClock
 ) -> None:
-    cut = instances[0]
-    cluster.send(topic, *[b"x"] * 100)
+    cut = FakeInstance(cluster, "a")
+    cluster.send(QUEUE, *[b"x"] * 100)
     async with LitePullConsumer(
         GROUP, instance=as_instance(cut), start="earliest", settings=LitePullConfig(auto_commit_interval_s=1.0)
     ) as consumer:
@@ -368,15 +343,15 @@ async def test_lite_pull_member_resumes_from_progress_of_another(
         await trio.sleep(2)
         polled += await consumer.poll()
         await trio.sleep(2)
-        assert cluster.committed[GROUP, topic] == 32
+        assert cluster.committed[GROUP, QUEUE] == 32
         cut.cut_off(GROUP)
         polled += await consumer.poll()
         await trio.sleep(5)
-        cluster.committed[GROUP, topic] = 98
+        cluster.committed[GROUP, QUEUE] = 98
         cut.reconnect(GROUP)
         await trio.sleep(5)
-        assert consumer.position(topic) == 98
+        assert consumer.position(QUEUE) == 98
         late = await consumer.poll()
         await consumer.commit()
     assert (len(polled), [message.queue_offset for message in late]) == (96, [98, 99])
-    assert cluster.committed[GROUP, topic] == 100
+    assert cluster.committed[GROUP, QUEUE] == 100

@@ -3,7 +3,6 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.config import StartPolicy
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
@@ -19,8 +18,8 @@ def ms(timestamp: int) -> datetime:
 
 
 @pytest.fixture
-def requests(instance: ClientInstance) -> QueueRequests:
-    return QueueRequests(instance, "G")
+def requests(cluster: FakeCluster) -> QueueRequests:
+    return QueueRequests(cluster.instance, "G")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import FakeCluster
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
 from triomq.protocol.codes import RequestCode
@@ -15,8 +14,8 @@ from triomq.protocol.wire.command import RemotingCommand
 
 
 @pytest.fixture
-def requests(instance: ClientInstance) -> QueueRequests:
-    return QueueRequests(instance, "G")
+def requests(cluster: FakeCluster) -> QueueRequests:
+    return QueueRequests(cluster.instance, "G")
 
 
 @pytest.fixture

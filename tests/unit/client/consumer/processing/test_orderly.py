@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import offsets_of
-from tests.unit.client.consumer.orderly_bench import QUEUE, SUSPEND, OrderlyBench, Script
+from tests.unit.client.consumer.service_bench import QUEUE, SUSPEND, OrderlyBench, Script
 from triomq.client.consumer.config import ConsumeStatus, OrderlyContext
 from triomq.client.consumer.processing.process_queue import ProcessQueue, QueueLock
 from triomq.protocol.message_queue import MessageQueue
@@ -30,32 +30,6 @@ async def test_failed_message_is_redelivered_in_order(
     assert script.times[1] - script.times[0] == pytest.approx(expected_s, abs=0.002)
 
 
-async def test_manual_commit_rollback_redelivers_all_uncommitted(autojump_clock: MockClock) -> None:
-    """C.2 scenario 52."""
-    script = Script([SUCCESS, SUCCESS, ROLLBACK, SUCCESS, SUCCESS, COMMIT], auto_commit=False)
-    bench = OrderlyBench(on_messages=script)
-    async with bench.running():
-        bench.pull(0, 1, 2)
-        await bench.until(lambda: len(script.calls) == 3)
-        assert bench.queue.consumed_offset() == 0
-        await bench.consumed(3)
-    assert script.calls == [[0], [1], [2], [0], [1], [2]]
-    assert script.times[3] - script.times[2] == pytest.approx(1.0, abs=0.002)
-
-
-async def test_queue_continues_after_dead_lettering_failed_message(
-    autojump_clock: MockClock,
-) -> None:
-    """C.2 scenario 58."""
-    script = Script([SUSPEND] * 3)
-    bench = OrderlyBench(on_messages=script, orderly_max_reconsume_times=2)
-    async with bench.running():
-        bench.pull(0, 1)
-        await bench.consumed(2)
-    assert script.calls == [[0], [0], [0], [1]]
-    assert bench.sender.sent == [0]
-
-
 async def test_unstorable_dead_letter_stays_in_its_queue(autojump_clock: MockClock) -> None:
     script = Script([SUSPEND] * 2)
     bench = OrderlyBench(on_messages=script, orderly_max_reconsume_times=0)
@@ -65,10 +39,10 @@ async def test_unstorable_dead_letter_stays_in_its_queue(autojump_clock: MockClo
         await bench.until(lambda: len(script.calls) == 1)
         await trio.sleep(0.5)
         assert bench.queue.consumed_offset() == 0
-        bench.sender.refused.clear()
+        bench.sender.refused = set()
         await bench.consumed(1)
     assert script.calls == [[0], [0]]
-    assert bench.sender.sent == [0]
+    assert bench.sender.dead == [0]
 
 
 async def test_failed_batch_redelivers_only_non_dead_letters(autojump_clock: MockClock) -> None:
@@ -78,11 +52,11 @@ async def test_failed_batch_redelivers_only_non_dead_letters(autojump_clock: Moc
     bench.sender.refused = {1}
     async with bench.running():
         bench.pull(0, 1, 2)
-        await bench.until(lambda: len(bench.sender.sent) == 2)
-        bench.sender.refused.clear()
+        await bench.until(lambda: len(bench.sender.dead) == 2)
+        bench.sender.refused = set()
         await bench.consumed(3)
     assert script.calls == [[0, 1, 2], [1]]
-    assert bench.sender.sent == [0, 2, 1]
+    assert bench.sender.dead == [0, 2, 1]
 
 
 @pytest.mark.parametrize("ending", ["closing", "dropped", "lock", "stop", "resize"])

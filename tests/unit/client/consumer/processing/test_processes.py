@@ -16,8 +16,7 @@ import trio
 
 from tests import process_handlers
 from tests.unit.client.consumer.fake_cluster import make_message
-from tests.unit.client.consumer.orderly_bench import OrderlyBench
-from tests.unit.client.consumer.service_bench import Bench
+from tests.unit.client.consumer.service_bench import Bench, OrderlyBench
 from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, ConsumeStatus, OrderlyContext
 from triomq.client.consumer.handlers import Handler
 from triomq.client.consumer.processing.processes import ProcessPool

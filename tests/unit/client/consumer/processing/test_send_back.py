@@ -1,7 +1,6 @@
 import pytest
 
 from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, make_message
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.send_back import SendBack
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -12,10 +11,10 @@ RETRY = "%RETRY%G"
 
 
 @pytest.fixture
-async def sender(cluster: FakeCluster, instance: ClientInstance) -> SendBack:
+async def sender(cluster: FakeCluster) -> SendBack:
     cluster.add_topic(RETRY)
-    await instance.routes.find(RETRY)
-    return SendBack(instance, "G", ConsumerConfig(max_reconsume_times=5))
+    await cluster.instance.routes.find(RETRY)
+    return SendBack(cluster.instance, "G", ConsumerConfig(max_reconsume_times=5))
 
 
 def refuse(command: RemotingCommand) -> RemotingCommand:

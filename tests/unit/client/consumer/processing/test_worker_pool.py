@@ -9,64 +9,28 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.consumer.fake_cluster import make_message
-from tests.unit.client.consumer.orderly_bench import OrderlyBench
-from tests.unit.client.consumer.service_bench import Bench
-from triomq.client.consumer.processing.process_queue import ProcessQueue
+from tests.unit.client.consumer.service_bench import Bench, OrderlyBench
 from triomq.protocol.codes import MessageSysFlag
-from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.compression import LZ4, compress
 from triomq.protocol.record.message import MessageExt
 
 
-class Gauge:
-    """A handler that takes 10 s and counts how many of it run."""
-
-    def __init__(self) -> None:
-        self.running = 0
-        self.ended = 0
-
-    async def __call__(self, _message: MessageExt) -> None:
-        self.running += 1
+async def test_number_of_workers_follows_resize(autojump_clock: MockClock) -> None:
+    async def on_message(_message: MessageExt) -> None:
         await trio.sleep(10)
-        self.running -= 1
-        self.ended += 1
 
-    async def batch(self, messages: list[MessageExt], _context: object) -> None:
-        await self(messages[0])
-
-
-def concurrent_bench(gauge: Gauge) -> Bench:
-    bench = Bench(gauge, max_concurrency=2)
+    bench = Bench(on_message, max_concurrency=2)
     bench.pull(*range(30))
-    return bench
-
-
-def orderly_bench(gauge: Gauge) -> OrderlyBench:
-    bench = OrderlyBench(gauge, max_concurrency=2)
-    for number in range(6):
-        queue = ProcessQueue(MessageQueue("T", "broker-a", number))
-        messages = [make_message(queue_offset) for queue_offset in range(5)]
-        queue.put(messages)
-        bench.service.submit(queue, messages)
-    return bench
-
-
-async def test_idle_surplus_workers_end_immediately(autojump_clock: MockClock) -> None:
-    bench = Bench(Gauge(), max_concurrency=10)
+    bench.service.resize(3)  # before the start
     async with bench.running():
-        await wait_all_tasks_blocked()
+        await trio.sleep(1)
+        assert bench.service.in_flight() == 3
+        bench.service.resize(10)
+        await trio.sleep(100)
+        assert (len(bench.service.slots), bench.service.in_flight()) == (10, 0)
         bench.service.resize(4)
         await wait_all_tasks_blocked()
         assert (len(bench.service.slots), bench.service.concurrency) == (4, 4)
-
-
-async def test_the_size_may_be_given_before_the_start(autojump_clock: MockClock) -> None:
-    gauge = Gauge()
-    bench = concurrent_bench(gauge)
-    bench.service.resize(3)
-    async with bench.running():
-        await trio.sleep(1)
-        assert gauge.running == 3
 
 
 @pytest.mark.parametrize("kind", [Bench, OrderlyBench])
@@ -95,12 +59,6 @@ async def test_handler_that_blocks_the_loop_is_reported_once(
     (record,) = caplog.records
     assert record.getMessage().startswith("handler blocked the event loop: nothing else could run for about 1.")
     assert "to_thread.run_sync" in record.getMessage()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(60):
-        while not condition():  # noqa: ASYNC110  # the handler may run in a thread
-            await trio.sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", ["on_message", "plain", "on_messages"])
@@ -136,11 +94,11 @@ async def test_body_whose_package_is_missing_is_no_failure(
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, "lz4.frame", None)
             bench.service.submit(bench.queue, [message])
-            await until(lambda: calls >= 5)
+            await bench.until(lambda: calls >= 5)
         assert not bench.sender.sent
         assert message.reconsume_times == 0
         assert bench.queue.consumed_offset() == 7
-        await until(lambda: bench.queue.consumed_offset() == 8)
+        await bench.until(lambda: bench.queue.consumed_offset() == 8)
     assert bodies == [b"hello"]
     (text,) = {record.message for record in caplog.records if record.levelname in ("WARNING", "ERROR")}
     assert text.startswith("messages are held until a package is installed: LZ4 bodies need a package: pip install")

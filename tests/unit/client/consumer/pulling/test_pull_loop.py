@@ -8,8 +8,7 @@ from tests.unit.client.consumer.benches import Bench
 from tests.unit.client.consumer.fake_cluster import pull_answer
 from triomq.client.consumer.pulling.pull_context import FlowLimits
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import BrokerResponseError
-from triomq.protocol.message_queue import MessageQueue, QueueOffset
+from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 
 
@@ -36,17 +35,6 @@ async def test_new_limits_are_seen_without_a_removal(autojump_clock: MockClock, 
         bench.context.limits = FlowLimits(40, 10**9, 2_000)
         await trio.sleep(2)
         assert bench.pulled_offsets() == [0, 32]
-
-
-async def test_only_no_match_answer_advances_offset_past_filtered(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, b"x", b"x", properties={"TAGS": "BB"})  # the hash code of "Aa"
-    async with bench.pulling(expression="Aa") as loop:
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == []
-        assert bench.pulled_offsets() == [0, 2]
-        assert loop.statistics().committed_offset == 0
-        await trio.sleep(16)  # the held pull was answered: nothing new
-        assert loop.statistics().committed_offset == 2
 
 
 async def test_unmatched_answer_skips_no_running_messages(autojump_clock: MockClock, bench: Bench) -> None:
@@ -195,55 +183,32 @@ async def test_statistics_have_lag_and_pulls(autojump_clock: MockClock, bench: B
         assert loop.statistics().last_pull_age_s == pytest.approx(3)
 
 
-def test_loop_starts_with_its_first_offset_as_progress(bench: Bench) -> None:
-    async def main() -> None:
-        async with bench.pulling(first_offset=9):
-            assert bench.context.offsets.get(MessageQueue("T", "broker-a", 0)) == 9
-
-    trio.run(main)
-
-
-async def test_broker_corrects_an_offset_above_the_end(
-    autojump_clock: MockClock, bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench.cluster.send(bench.queue, *[b"x"] * 5)
-    async with bench.pulling(first_offset=500) as loop:
-        await wait_all_tasks_blocked()
-        assert bench.cluster.committed["G", bench.queue] == 5
-        bench.cluster.send(bench.queue, b"y")
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == [5]
-        assert loop.statistics().next_pull_offset == 6
-        assert bench.context.corrections == 1
-    assert "offset out of range queue=T@broker-a:0 offset=500 min=0 max=5" in caplog.text
-
-
-async def test_broker_corrects_an_offset_below_the_start(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.min_offsets[bench.queue] = 100
-    bench.cluster.send(bench.queue, b"x")
-    async with bench.pulling(first_offset=3):
-        await wait_all_tasks_blocked()
-        assert bench.service.offsets == [100]
-
-
-@pytest.mark.parametrize(("policy", "expected"), [("earliest", [100, 101, 102]), ("latest", []), ("nearest", [])])
+@pytest.mark.parametrize(
+    ("policy", "first_offset", "expected"),
+    [
+        ("earliest", 500, [100, 101, 102]),
+        ("latest", 500, []),
+        ("nearest", 500, []),
+        ("nearest", 3, [100, 101, 102]),
+        ("latest", 3, []),
+    ],
+)
 async def test_policy_decides_about_offset_out_of_range(
-    autojump_clock: MockClock, bench: Bench, policy: str, expected: list[int]
+    autojump_clock: MockClock,
+    bench: Bench,
+    caplog: pytest.LogCaptureFixture,
+    policy: str,
+    first_offset: int,
+    expected: list[int],
 ) -> None:
     bench.cluster.min_offsets[bench.queue] = 100
     bench.cluster.send(bench.queue, b"x", b"y", b"z")
-    async with bench.pulling(first_offset=500, out_of_range=policy):
+    async with bench.pulling(first_offset=first_offset, out_of_range=policy):
         await wait_all_tasks_blocked()
         assert bench.service.offsets == expected
-
-
-async def test_the_policy_raise_ends_the_consumer(autojump_clock: MockClock, bench: Bench) -> None:
-    bench.cluster.send(bench.queue, b"x")
-    bench.cluster.committed["G", bench.queue] = 500
-    with pytest.RaisesGroup(pytest.RaisesExc(BrokerResponseError, match="offset 500 is not within 0 and 1")):
-        async with bench.pulling(first_offset=500, out_of_range="raise"):
-            await trio.sleep(1)
-    assert bench.cluster.committed["G", bench.queue] == 500  # nothing moved it
+        assert bench.cluster.committed["G", bench.queue] == (100 if expected else 103)
+        assert bench.context.corrections == 1
+    assert f"offset out of range queue=T@broker-a:0 offset={first_offset} min=100 max=103" in caplog.text
 
 
 async def test_running_handlers_end_before_a_correction_is_stored(autojump_clock: MockClock, bench: Bench) -> None:
@@ -325,13 +290,15 @@ async def test_response_in_flight_during_reset_is_dropped(autojump_clock: MockCl
         assert bench.service.offsets == [1]
 
 
-async def test_empty_queue_keeps_the_groups_progress(autojump_clock: MockClock, bench: Bench) -> None:
+@pytest.mark.parametrize("first", [0, 400])
+async def test_empty_queue_keeps_the_groups_progress(autojump_clock: MockClock, bench: Bench, first: int) -> None:
     """A broker that lost sight of its messages for a while, or a slave that lags."""
     bench.cluster.committed["G", bench.queue] = 500
     async with bench.pulling(first_offset=500):
         await trio.sleep(20)
-        bench.cluster.send(bench.queue, *[b"x"] * 501)
-        await wait_all_tasks_blocked()
+        bench.cluster.min_offsets[bench.queue] = first
+        bench.cluster.send(bench.queue, *[b"x"] * (501 - first))
+        await trio.sleep(20)
         assert bench.service.offsets == [500]
         assert bench.cluster.committed["G", bench.queue] == 500
 
@@ -344,15 +311,6 @@ async def test_recreated_queue_is_read_from_its_start(autojump_clock: MockClock,
         assert bench.service.offsets == [0, 1]
         bench.service.consume()
         assert loop.statistics().committed_offset == 2
-
-
-async def test_queue_returning_without_first_messages_is_resumed(autojump_clock: MockClock, bench: Bench) -> None:
-    async with bench.pulling(first_offset=500):
-        await trio.sleep(1)
-        bench.cluster.min_offsets[bench.queue] = 400
-        bench.cluster.send(bench.queue, *[b"x"] * 101)
-        await trio.sleep(20)
-        assert bench.service.offsets == [500]
 
 
 async def test_broker_that_goes_back_is_followed(
