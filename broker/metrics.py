@@ -79,8 +79,7 @@ class BrokerMetrics:
         text = Exposition(cluster=cluster_name, node_type="broker", node_id=broker_name)
         labels = _Labels()
         yield from self._name(labels)
-        yield from self._write_in(text, labels)
-        yield from self._write_out(text, labels)
+        yield from self._write_messages(text, labels)
         yield from self._write_lag(text, labels)
         yield from self._write_members(text)
         yield from self._write_store(text)
@@ -104,7 +103,7 @@ class BrokerMetrics:
                 labels.system_groups.add(group)
             yield PAUSE
 
-    def _write_in(self, text: Exposition, labels: "_Labels") -> Work[None]:
+    def _write_messages(self, text: Exposition, labels: "_Labels") -> Work[None]:
         statistics = self._broker.statistics
         for name, counts in (
             ("rocketmq_messages_in_total", statistics.put_by_topic),
@@ -117,15 +116,12 @@ class BrokerMetrics:
             if (topic := dead_letter_topic(group))
         )
         yield from text.add("rocketmq_send_to_dlq_messages_total", given_up)
-
-    def _write_out(self, text: Exposition, labels: "_Labels") -> Work[None]:
-        statistics = self._broker.statistics
-        for name, counts in (
+        for name, of_pairs in (
             ("rocketmq_messages_out_total", statistics.get_by_group),
             ("rocketmq_throughput_out_total", statistics.get_bytes_by_group),
             ("triomq_sent_back_messages_total", statistics.sent_back_by_group),
         ):
-            rows = ((labels.pair(topic, group), count) for (topic, group), count in list(counts.items()))
+            rows = ((labels.pair(topic, group), count) for (topic, group), count in list(of_pairs.items()))
             yield from text.add(name, rows)
 
     def _write_lag(self, text: Exposition, labels: "_Labels") -> Work[None]:
@@ -314,12 +310,8 @@ class _Labels:
 
 def _client(connection: Connection) -> str:
     language = _LANGUAGES.get(connection.language, "other")
-    return f',language="{language}",version="{_version(connection.version)}",protocol_type="remoting"'
-
-
-def _version(number: int) -> str:
-    """Return the name of a RocketMQ release; anything else as it is.  Source: wire.md 2.5."""
-    release, is_snapshot = divmod(number - _V4_0_0, 2)
+    release, is_snapshot = divmod(connection.version - _V4_0_0, 2)
+    version = f"v{4 + release // 100}_{release // 10 % 10}_{release % 10}"  # Source: wire.md 2.5
     if release < 0 or is_snapshot:
-        return str(number)
-    return f"v{4 + release // 100}_{release // 10 % 10}_{release % 10}"
+        version = str(connection.version)
+    return f',language="{language}",version="{version}",protocol_type="remoting"'

@@ -13,8 +13,7 @@ from triomq.broker.accounts import Accounts
 from triomq.broker.audit import Audit
 from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import Delivery
-from triomq.broker.delayed.levels import Schedule
-from triomq.broker.delayed.service import ScheduledDelivery
+from triomq.broker.delayed.levels import Schedule, ScheduledDelivery
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.groups import FormerOffsets, GroupNotices, Groups
 from triomq.broker.groups.members import ConsumerGroups, ProducerGroups

@@ -14,16 +14,13 @@ from typing import Any, Final
 from triomq.broker.config import BrokerConfig
 from triomq.common.broker_settings import FIXED, SETTINGS, Setting
 from triomq.protocol.bodies.route import DataVersion
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import ConfigError, RefusedError
 from triomq.storage.config import StoreConfig
 
 LOGGER: Final = logging.getLogger("triomq.broker.settings")
 
 _MAX_QUOTED: Final = 80
-
-
-class FixedSettingError(ConfigError):
-    """A setting that does not exist, or may not be changed while the server runs."""
 
 
 class Settings:
@@ -55,7 +52,7 @@ class Settings:
         A setting that has the value already is no change, so that a tool may send back all settings that it received.
 
         Raises:
-            FixedSettingError: a setting is unknown or fixed.
+            RefusedError: a setting is unknown or fixed.
             ConfigError: a value is impossible.
         """
         texts = self.texts(advertised)
@@ -81,11 +78,12 @@ class Settings:
         """Return a setting that may change, and the configuration that holds it.
 
         Raises:
-            FixedSettingError: it may not, or does not exist.
+            RefusedError: it may not, or does not exist.
         """
         found = self._settings.get(name)
         if found is not None and found[0].is_live:
             return found
+        problem = f"setting {name} cannot be changed while the broker runs: start it with other options"
         if name not in self.texts(""):
-            raise FixedSettingError(f"setting {name[:_MAX_QUOTED]!r} does not exist in triomq")
-        raise FixedSettingError(f"setting {name} cannot be changed while the broker runs: start it with other options")
+            problem = f"setting {name[:_MAX_QUOTED]!r} does not exist in triomq"
+        raise RefusedError(problem, ResponseCode.NO_PERMISSION)

@@ -157,13 +157,10 @@ class Delivery:
             self._log.occurred(exc)
             return 0
         else:
-            self._count(entries)
+            sizes_bytes: defaultdict[str, list[int]] = defaultdict(list)
+            for each in entries:
+                sizes_bytes[each.queue.topic].append(len(each.body))
+            self.statistics.put_run(sizes_bytes)
+            self.delivered += len(entries)
         self._log.ended()
         return len(entries)
-
-    def _count(self, entries: Sequence[Entry]) -> None:
-        sizes_bytes: defaultdict[str, list[int]] = defaultdict(list)
-        for each in entries:
-            sizes_bytes[each.queue.topic].append(len(each.body))
-        self.statistics.put_run(sizes_bytes)
-        self.delivered += len(entries)

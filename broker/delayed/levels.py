@@ -1,8 +1,12 @@
-"""Messages with a delay level: each level has a queue in which they wait until they are stored again.
+"""Messages with a delay level, and the task that delivers all delayed messages.
 
-Rules: all messages of a level wait equally long, so only the first one of each level is checked, and nothing is kept
-for the others.  Delivery is bounded per call, so that a backlog delays no request.  A delivered record keeps its
-properties, DELAY included: only sends and returned messages are delayed because of it.
+Each level has a queue in which messages wait until they are stored again.  All messages of a level wait equally long,
+so only the first one of each level is checked, and nothing is kept for the others.  Delivery is bounded per call, so
+that a backlog delays no request.  A delivered record keeps its properties, DELAY included: only sends and returned
+messages are delayed because of it.
+
+One task delivers the messages of all levels and the timed ones.  It sleeps until the first one is due or an earlier one
+comes.
 
 Source: behaviour.md A.5, store.md 8; ScheduleMessageService.java.
 """
@@ -12,11 +16,17 @@ from collections.abc import Callable, ItemsView
 from dataclasses import dataclass
 from typing import Any, Final
 
+import trio
+
 from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, with_real_place
+from triomq.broker.delayed.timer import Timer
 from triomq.broker.saved_table import SavedTable
+from triomq.broker.services.flush import FlushRuns, GroupCommit
+from triomq.broker.services.saving import TableSaving
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.broker.work import Signal
+from triomq.broker.work import Signal, Worker
 from triomq.protocol.errors import StoreError
+from triomq.protocol.event_log import EventLog
 from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.properties import set_property
@@ -33,6 +43,10 @@ _MAX_QUEUE_OFFSET: Final = 2**63 - 1
 _MAX_MESSAGES: Final = 256  # of one level in one call
 _MAX_BYTES: Final = 1024**2  # likewise, of their records
 _MIN_DELIVERY_TIME: Final = 2**40  # 2004: above every hash of tags, below the store time of every message
+_MAX_DELIVERED: Final = 4096  # in one turn of the loop, some 10 ms: a send that comes meanwhile waits so long
+_MAX_CALLS: Final = 16  # likewise, if messages are long: each call copies little more than a mebibyte
+_MIN_SLEEP_S: Final = 0.01  # messages that are due within it are delivered together
+_MAX_SLEEP_S: Final = 1.0  # the wall clock may be moved meanwhile
 _iter_units = UNIT.iter_unpack
 
 
@@ -175,23 +189,20 @@ class Schedule:
 
         A level whose messages cannot be read (``StoreError``) is skipped, also by ``deliver``, until ``is_retry``.
         """
+        cold = self._store.cold_reads
         for level in self._levels:
             if level.refusal is None or is_retry:
                 level.refusal = None
+                queue, queue_offset = level.queue, self._next_offset(level)
                 try:
-                    yield from self._prepare_level(level, now_ms)
+                    if queue_offset < queue.max_offset:
+                        yield from cold.load_units(queue, queue_offset)
+                        unit = queue.unit(queue_offset)
+                        if unit is not None and not now_ms < unit.tags_code <= now_ms + level.delay_ms:
+                            queue_offsets = range(queue_offset, min(queue_offset + _MAX_MESSAGES, queue.max_offset))
+                            yield from cold.load_messages(queue, queue_offsets, _MAX_BYTES)
                 except StoreError as exc:
                     level.refusal = exc
-
-    def _prepare_level(self, level: _Level, now_ms: int) -> Work[None]:
-        cold = self._store.cold_reads
-        queue, queue_offset = level.queue, self._next_offset(level)
-        if queue_offset < queue.max_offset:
-            yield from cold.load_units(queue, queue_offset)
-            unit = queue.unit(queue_offset)
-            if unit is not None and not now_ms < unit.tags_code <= now_ms + level.delay_ms:
-                queue_offsets = range(queue_offset, min(queue_offset + _MAX_MESSAGES, queue.max_offset))
-                yield from cold.load_messages(queue, queue_offsets, _MAX_BYTES)
 
     def deliver(self, now_ms: int) -> int | None:
         """Deliver messages that are due at ``now_ms``, a bounded number of each level.
@@ -253,3 +264,72 @@ class Schedule:
         if queue_offset >= level.held_to or level.held_until_ms > latest:
             level.held_to, level.held_until_ms = level.queue.next_offset, latest
         return level.held_until_ms
+
+
+@dataclass(eq=False)
+class ScheduledDelivery:
+    """The task of ``Schedule`` and ``Timer``; ``saving`` writes their progress."""
+
+    store: MessageStore
+    schedule: Schedule
+    timer: Timer
+    delivery: Delivery
+    arrived: Signal
+    group_commit: GroupCommit | None
+    worker: Worker
+    clock_ms: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        flushes = FlushRuns(self.store, trio.to_thread.run_sync, self.delivery.statistics.flushes)
+        self.saving = TableSaving((self.schedule.offsets, self.timer.progress), self.worker, Signal(), flushes)
+        self._reading_log = EventLog(LOGGER, "delayed messages cannot be read for now: %s")
+        self._read_again_at = 0.0  # what could not be read
+
+    async def run(self, save_interval_s: float) -> None:
+        """Deliver until cancelled; save the progress at intervals."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.saving.run, save_interval_s)
+            while True:
+                sleep_s = await self._turn()
+                if sleep_s == 0:
+                    await trio.lowlevel.checkpoint()
+                elif sleep_s is None:
+                    await self.arrived.wait()
+                else:
+                    with trio.move_on_after(min(max(sleep_s, _MIN_SLEEP_S), _MAX_SLEEP_S)):
+                        await self.arrived.wait()
+
+    async def _turn(self) -> float | None:
+        """Deliver a bounded number of due messages; return how long nothing is due, s; ``None``: until one comes."""
+        self.arrived.clear()
+        delivered_before = self.delivery.delivered
+        delivered = 0
+        seconds: float | None = 0.0
+        for _ in range(_MAX_CALLS):
+            await self._load()
+            now_ms = self.clock_ms()
+            times = self.schedule.deliver(now_ms), self.timer.deliver(now_ms)
+            next_ms = min((time for time in times if time is not None), default=None)
+            seconds = None if next_ms is None else max(next_ms - now_ms, 0) / 1000
+            delivered = self.delivery.delivered - delivered_before
+            if seconds != 0 or delivered >= _MAX_DELIVERED:
+                break
+        if delivered:
+            if self.group_commit is not None:
+                self.group_commit.wake()
+            self.worker.end_step()
+        return seconds
+
+    async def _load(self) -> None:
+        """Read due messages that are on disk only, in a worker thread; unreadable ones are not delivered."""
+        now_ms = self.clock_ms()
+        is_retry = trio.current_time() >= self._read_again_at
+        for source in (self.schedule, self.timer):
+            await self.worker.run(source.prepare(now_ms, is_retry=is_retry), urgent=True)
+        refusal = self.schedule.refusal or self.timer.refusal
+        if refusal is None:
+            self._reading_log.ended()
+            return
+        if is_retry:
+            self._read_again_at = trio.current_time() + UNREADABLE_MS / 1000
+        self._reading_log.occurred(refusal)

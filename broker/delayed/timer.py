@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final
 
 from triomq.broker.config import BrokerConfig
-from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, decode, with_real_place
+from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, decode, with_real_place
 from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, Recalls, TimerIndex, TimerProgress
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import Signal
@@ -116,14 +116,12 @@ class Timer:
         self.progress.restrict(self._queue.max_offset)
         self._steps = self._store.commit_log.clock_steps.all
         for step in self._steps:
-            self.progress.begin_part(self._first_unit_at(step.offset))
+            physical_offset_at = partial(physical_offset_of, self._queue)
+            ends = first_offset(self._queue), self._queue.max_offset
+            self.progress.begin_part(find_start(*ends, step.offset, physical_offset_at))
         self._taken_ms = max(self.progress.done[0], 0)
         self._index.extend(self._waiting())
         self._next_ms = self._index.next_time()
-
-    def _first_unit_at(self, place: int) -> int:
-        queue = self._queue
-        return find_start(first_offset(queue), queue.max_offset, place, partial(physical_offset_of, queue))
 
     def _waiting(self) -> Iterator[Due]:
         queue = self._queue
@@ -135,13 +133,10 @@ class Timer:
                 if (time_ms, queue_offset) > done:
                     yield time_ms, queue_offset
                 elif time_ms >= done[0] - RECALL_LEAD_MS:  # it may take back a message that waits
-                    self._read_recall(physical_offset, size, queue_offset)
+                    found = decode(self._store, physical_offset, size)
+                    if found is not None:
+                        self._recalls.add(found.encoded_properties, queue_offset)
                 queue_offset += 1
-
-    def _read_recall(self, physical_offset: int, size: int, queue_offset: int) -> None:
-        found = decode(self._store, physical_offset, size)
-        if found is not None:
-            self._recalls.add(found.encoded_properties, queue_offset)
 
     def _time_of_record(self, physical_offset: int, size: int) -> int:
         """Return when a message is due whose unit has no time, as RocketMQ's recovery writes it."""
@@ -193,7 +188,11 @@ class Timer:
         (place,) = self._store.append([waiting])
         self._follow_clock(place[1])
         self._statistics.put(TIMER_TOPIC, 1, len(message.body))
-        self._add(wake_time(due_ms, self._store.commit_log.store_timestamp), place[1])
+        time_ms = wake_time(due_ms, self._store.commit_log.store_timestamp)
+        self._index.add(time_ms, place[1])
+        if self._next_ms is None or time_ms < self._next_ms:
+            self._next_ms = time_ms
+            self._arrived.set()
         return place
 
     def _least_ms(self, now_ms: int) -> int:
@@ -212,12 +211,6 @@ class Timer:
             self._steps = steps
             self._taken_ms = 0
             self.progress.begin_part(queue_offset)
-
-    def _add(self, time_ms: int, queue_offset: int) -> None:
-        self._index.add(time_ms, queue_offset)
-        if self._next_ms is None or time_ms < self._next_ms:
-            self._next_ms = time_ms
-            self._arrived.set()
 
     def prepare(self, now_ms: int, *, is_retry: bool = True) -> Work[None]:
         """Read the messages that ``deliver`` is about to deliver, as ``Schedule.prepare`` does."""
@@ -255,7 +248,11 @@ class Timer:
                 self._taken_ms = max(self._taken_ms, self._batch[-1][0])
 
     def _deliver_batch(self, now_ms: int) -> int | None:
-        due = self._due_units()
+        units = self._queue.units_at([queue_offset for _, queue_offset in self._batch])
+        sizes = [size for _, size, _ in units]
+        while sum(sizes[:-1]) > _MAX_BYTES:
+            sizes.pop()
+        due = units[: len(sizes)]  # as many as one call may copy
         rolled_from = self._queue.next_offset
         done = self._delivery.store(self._changed(*self._delivery.copies(due), now_ms))
         if self._queue.next_offset > rolled_from:
@@ -271,14 +268,6 @@ class Timer:
         if done < len(due):
             return now_ms + RETRY_MS
         return now_ms if self._batch else self._index.next_time()
-
-    def _due_units(self) -> list[Unit]:
-        """Return the units of the first messages of the batch, as many as one call may copy."""
-        units = self._queue.units_at([queue_offset for _, queue_offset in self._batch])
-        sizes = [size for _, size, _ in units]
-        while sum(sizes[:-1]) > _MAX_BYTES:
-            sizes.pop()
-        return units[: len(sizes)]
 
     def _changed(self, copies: list[Entry | None], stored_ms: list[int], now_ms: int) -> list[Entry | None]:
         """Return entries that deliver the first messages of the batch, or that keep one in this queue for longer."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from triomq.broker.settings import FixedSettingError
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import ConfigError, RefusedError
 
 LOGGER: Final = logging.getLogger("triomq.broker.namesrv.settings")
 
@@ -38,14 +38,15 @@ class NameServerSettings:
         """Change settings at once, all or none, until the next start; those that are as wanted are no changes.
 
         Raises:
-            FixedSettingError: a setting is unknown or fixed.
+            RefusedError: a setting is unknown or fixed.
             ConfigError: a value is impossible.
         """
         texts = self.texts()
         changes = {name: text for name, text in wanted.items() if texts.get(name) != text}
         for name, text in changes.items():
             if name != _ORDER_MESSAGES:
-                raise FixedSettingError(f"setting {name[:_MAX_SHOWN]!r} of the name server cannot be changed")
+                problem = f"setting {name[:_MAX_SHOWN]!r} of the name server cannot be changed"
+                raise RefusedError(problem, ResponseCode.NO_PERMISSION)
             if text not in _FLAGS:
                 raise ConfigError(f"setting {name}: {text[:_MAX_SHOWN]!r} is not true or false")
         for name, text in changes.items():

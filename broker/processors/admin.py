@@ -15,7 +15,7 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.processors.pull import PullAnswers
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.retention import RetentionService
-from triomq.broker.settings import FixedSettingError, Settings
+from triomq.broker.settings import Settings
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.work import encode
@@ -200,8 +200,6 @@ class SettingsProcessor:
         try:
             wanted = read_properties(bytes(command.body).decode())
             self.settings.change(wanted, connection.advertised, self.clock_ms(), connection.peer)
-        except FixedSettingError as exc:
-            raise RefusedError(str(exc), ResponseCode.NO_PERMISSION) from None
         except (ConfigError, UnicodeDecodeError) as exc:
             raise RefusedError(str(exc)) from None
         self.topics.set_template()

@@ -5,7 +5,6 @@ Source: behaviour.md A.12, A.14, wire.md 5.13; ClientManageProcessor.java, Consu
 AdminBrokerProcessor.java.
 """
 
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +22,6 @@ from triomq.protocol.bodies.client import (
     LockBatchRequestBody,
     LockBatchResponseBody,
     MessageModel,
-    SubscriptionData,
 )
 from triomq.protocol.errors import IllegalNameError, RefusedError
 from triomq.protocol.message_queue import MessageQueue
@@ -175,15 +173,11 @@ def _check_client(connection: Connection, heartbeat: HeartbeatData, groups: Grou
     _check(
         "subscriptions of one client", len(subscriptions), config.max_client_subscriptions, "max_client_subscriptions"
     )
-    size = _size(subscriptions)
-    _check("bytes of subscriptions of one client", size, config.max_heartbeat_bytes, "max_heartbeat_bytes")
-
-
-def _size(subscriptions: Iterable[SubscriptionData]) -> int:
-    return sum(
+    size = sum(
         len(each.topic) + len(each.sub_string) + _ITEM_BYTES * (len(each.tags_set) + len(each.code_set))
         for each in subscriptions
     )
+    _check("bytes of subscriptions of one client", size, config.max_heartbeat_bytes, "max_heartbeat_bytes")
 
 
 def _check(what: str, count: int, limit: int, setting: str = "") -> None:

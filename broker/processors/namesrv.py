@@ -12,7 +12,6 @@ from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.connection import Connection
-from triomq.broker.settings import FixedSettingError
 from triomq.protocol.bodies.route import DataVersion, KVTable, TopicList, read_registration, registration_crc
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError
@@ -189,8 +188,6 @@ class NameServerProcessors:
         """Change settings at once."""
         try:
             self.settings.change(read_properties(bytes(command.body).decode()), connection.peer)
-        except FixedSettingError as exc:
-            raise RefusedError(str(exc), ResponseCode.NO_PERMISSION) from None
         except (ConfigError, UnicodeDecodeError) as exc:
             raise RefusedError(str(exc)) from None
         return command.reply()

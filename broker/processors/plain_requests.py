@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
 import orjson
@@ -64,6 +64,17 @@ class _Checks(Protocol):
     def counts(self, connection: Connection, entry: Entry) -> bool: ...
 
 
+class _Run(NamedTuple):
+    """Entries to store with one append: the request of each, ``None`` for those of decisions; decisions with requests.
+
+    A decision is named by the last half message.
+    """
+
+    entries: list[Entry]
+    requests: list[dict[str, Any] | None]
+    decisions: dict[int, tuple[Decision, dict[str, Any]]]
+
+
 class PlainRequests:
     """Recognises plain requests, stores and answers them.
 
@@ -97,9 +108,8 @@ class PlainRequests:
         """
         began = perf_counter()
         entry_of = self._entry if checks is None else partial(self._checked_entry, checks)
-        run: list[Entry] = []
-        requests: list[dict[str, Any] | None] = []  # of each entry; a decision gives entries without one
-        decisions: dict[int, tuple[Decision, dict[str, Any]]] = {}  # by the last half message
+        together = _Run([], [], {})
+        run, requests, decisions = together
         try:
             for frame in frames:
                 # The type of the header is the first byte: formats other than JSON are beyond the limit.
@@ -129,7 +139,7 @@ class PlainRequests:
                 return RemotingCommand.from_json(fields, body)
         finally:
             if run:
-                self._store_run(connection, run, requests, decisions)
+                self._store_run(connection, together)
                 if self._group_commit is None:
                     self._statistics.sends.observe(perf_counter() - began)
         return None
@@ -269,24 +279,18 @@ class PlainRequests:
         queue = self._find(topic.decode("utf-8", "replace"), queue_id.decode("utf-8", "replace"))
         return None if queue is None else Decision(half, live, bits, queue)
 
-    def _store_run(
-        self,
-        connection: Connection,
-        run: list[Entry],
-        requests: list[dict[str, Any] | None],
-        decisions: dict[int, tuple[Decision, dict[str, Any]]],
-    ) -> None:
+    def _store_run(self, connection: Connection, run: _Run) -> None:
         try:
-            places = self._store.append(run)
+            places = self._store.append(run.entries)
         except (MessageIllegalError, StoreError) as exc:
-            self._store_singly(connection, run, requests, decisions, exc)
+            self._store_singly(connection, run, exc)
             return
         template = self._template
         host = connection.message_id_host
         halves = self._undecided.halves
         sizes_bytes: defaultdict[str, list[int]] = defaultdict(list)
         answers: list[bytes] = []
-        for stored, fields, (physical_offset, queue_offset) in zip(run, requests, places, strict=True):
+        for stored, fields, (physical_offset, queue_offset) in zip(run.entries, run.requests, places, strict=True):
             if fields is None:
                 continue
             queue = stored.queue
@@ -298,32 +302,8 @@ class PlainRequests:
             header_length = len(header)
             answers += (_pack_prefix(_HEADER_AT + header_length, header_length), header)
             sizes_bytes[queue.topic].append(len(stored.body))
-        for decision, _ in decisions.values():
+        for decision, _ in run.decisions.values():
             self._undecided.decided(decision)
-        self._answer(connection, answers)
-        self._statistics.put_run(sizes_bytes)
-
-    def _store_singly(
-        self,
-        connection: Connection,
-        run: list[Entry],
-        requests: list[dict[str, Any] | None],
-        decisions: dict[int, tuple[Decision, dict[str, Any]]],
-        error: Exception,
-    ) -> None:
-        """Store and answer each request of a run that failed by itself; answer a single one with the error."""
-        sent = [(each, fields) for each, fields in zip(run, requests, strict=True) if fields is not None]
-        if len(sent) + len(decisions) == 1:
-            fields = sent[0][1] if sent else next(fields for _, fields in decisions.values())
-            connection.refuse(RemotingCommand.from_json(fields, b""), error)
-            return
-        for each, fields in sent:
-            self._store_run(connection, [each], [fields], {})
-        for live, (decision, fields) in decisions.items():
-            entries = self._undecided.entries(decision)
-            self._store_run(connection, entries, [None] * len(entries), {live: (decision, fields)})
-
-    def _answer(self, connection: Connection, answers: list[bytes]) -> None:
         if self._group_commit is None:
             if answers:
                 connection.send_frame(b"".join(answers))
@@ -331,3 +311,17 @@ class PlainRequests:
             self._group_commit.defer(connection, b"".join(answers))
         else:
             self._group_commit.wake()
+        self._statistics.put_run(sizes_bytes)
+
+    def _store_singly(self, connection: Connection, run: _Run, error: Exception) -> None:
+        """Store and answer each request of a run that failed by itself; answer a single one with the error."""
+        sent = [(each, fields) for each, fields in zip(run.entries, run.requests, strict=True) if fields is not None]
+        if len(sent) + len(run.decisions) == 1:
+            fields = sent[0][1] if sent else next(fields for _, fields in run.decisions.values())
+            connection.refuse(RemotingCommand.from_json(fields, b""), error)
+            return
+        for each, fields in sent:
+            self._store_run(connection, _Run([each], [fields], {}))
+        for live, (decision, fields) in run.decisions.items():
+            entries = self._undecided.entries(decision)
+            self._store_run(connection, _Run(entries, [None] * len(entries), {live: (decision, fields)}))

@@ -113,7 +113,7 @@ class PullAnswers:
             await worker.run(self._serve_all_ready())
 
     def _serve_all_ready(self) -> Work[None]:
-        while self.hold.has_ready:
+        while self.hold.ready:
             self._serve_ready()
             yield PAUSE
 

@@ -16,7 +16,7 @@ What it is
     step.  One heap has the deadlines; it is checked a few times a second while any pull is held.
 
 The invariant
-    - A pull is in ``_by_queue``, or in ``_ready`` (its queue got messages and it waits for a step), or is done.  It is
+    - A pull is in ``_by_queue``, or in ``ready`` (its queue got messages and it waits for a step), or is done.  It is
       answered once: ``is_done`` is set when it is taken, whichever way takes it.
     - Of a queue's pulls, either all wait with ``on_arrival`` set, or none does.
     - A pull whose filter rejects the new messages is held again, from the offset after them.
@@ -73,6 +73,7 @@ class PullHold:
     Attributes:
         held: their number.
         arrived: queues with held pulls that got messages.
+        ready: pulls that :meth:`take_ready` has left, by queue.
     """
 
     def __init__(self, budget: MemoryBudget, *, filtered_hold_s: float) -> None:
@@ -83,7 +84,7 @@ class PullHold:
         self._filtered_hold_s = filtered_hold_s
         self._budget = budget
         self._has_pulls = trio.Event()
-        self._ready: deque[Iterator[Pull]] = deque()  # of queues that got messages
+        self.ready: deque[Iterator[Pull]] = deque()  # of queues that got messages
         self._has_ready = trio.Event()
         self.held = 0
 
@@ -110,18 +111,14 @@ class PullHold:
         self._budget.reserved_bytes += pull.held_bytes
 
     def _watch(self, pull: Pull) -> None:
-        if len(self._deadlines) > 2 * self.held + _SPARE:
-            self._forget_answered()
+        if len(self._deadlines) > 2 * self.held + _SPARE:  # drop those of answered pulls
+            for _, _, each in self._deadlines:
+                each.is_watched = not each.is_done  # one that is being answered may be held again
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].is_done]
+            heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (pull.deadline, next(self._tie), pull))
         pull.is_watched = True
         self._has_pulls.set()
-
-    def _forget_answered(self) -> None:
-        """Drop the deadlines of answered pulls; one that is being answered may be held again."""
-        for _, _, pull in self._deadlines:
-            pull.is_watched = not pull.is_done
-        self._deadlines = [entry for entry in self._deadlines if not entry[2].is_done]
-        heapq.heapify(self._deadlines)
 
     def take_ready(self, most: int = AT_ONCE) -> list[Pull]:
         """Return pulls whose queues got messages, ``most`` of them, the rest by later calls (:meth:`wait_ready`).
@@ -129,28 +126,23 @@ class PullHold:
         Each must be answered or held again.
         """
         for queue in self.arrived:
-            self._ready.appendleft(iter(self._by_queue.pop(queue, ())))  # a few of each queue before many of one
+            self.ready.appendleft(iter(self._by_queue.pop(queue, ())))  # a few of each queue before many of one
             queue.on_arrival = None
         self.arrived.clear()
         ready: list[Pull] = []
-        while self._ready and most > 0:
-            part = list(islice(self._ready[0], most))
+        while self.ready and most > 0:
+            part = list(islice(self.ready[0], most))
             if not part:
-                self._ready.popleft()
+                self.ready.popleft()
             most -= len(part)
             ready += part
-        if self._ready:
+        if self.ready:
             self._has_ready.set()
         return [pull for pull in ready if self._take(pull)]
 
-    @property
-    def has_ready(self) -> bool:
-        """Whether pulls are left that :meth:`take_ready` returns."""
-        return bool(self._ready)
-
     async def wait_ready(self) -> None:
-        """Return when :attr:`has_ready`."""
-        while not self._ready:
+        """Return when there are pulls in :attr:`ready`."""
+        while not self.ready:
             self._has_ready = trio.Event()
             await self._has_ready.wait()
 

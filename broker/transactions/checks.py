@@ -132,22 +132,17 @@ class TransactionChecks:
             self.topics.ensure(CHECK_MAX_TOPIC, 1)
             undecided.give_up(half)
             return half.store_size
-        connection = self._live_producer(half)
-        if connection is None:
-            undecided.postpone(queue_offset, now_ms + self.config.transaction_check_interval_ms)
-            return 0
-        place = undecided.copy(half, checks + 1, now_ms + self.config.transaction_check_interval_ms)
-        self._ask(connection, half, properties_of_copy(half, checks + 1), *place)
-        return half.store_size
-
-    def _live_producer(self, half: MessageExt) -> Connection | None:
+        next_ms = now_ms + self.config.transaction_check_interval_ms
         group = (get_property(half.encoded_properties, _GROUP) or b"").decode("utf-8", "replace")
         live = list(filter(self.client_requests.budget.is_read_by, self.producers.get(group) or ()))
         if not live:
             self._absent.occurred(group, key=group)
-            return None
+            undecided.postpone(queue_offset, next_ms)
+            return 0
         self._absent.ended(key=group)
-        return self.random.choice(live)
+        place = undecided.copy(half, checks + 1, next_ms)
+        self._ask(self.random.choice(live), half, properties_of_copy(half, checks + 1), *place)
+        return half.store_size
 
     def _ask(
         self, connection: Connection, half: MessageExt, properties: bytes, physical_offset: int, queue_offset: int

@@ -84,19 +84,6 @@ class Decision(NamedTuple):
     queue: ConsumeQueue | None
 
 
-class _Due(NamedTuple):
-    due_ms: int
-    half: int  # queue offset
-
-
-class _Settled(NamedTuple):
-    """How far both queues are settled when the log is on the disk up to ``log_end``."""
-
-    half_offset: int
-    op_offset: int
-    log_end: int
-
-
 class Undecided:
     """The undecided transactions of a broker.
 
@@ -125,9 +112,10 @@ class Undecided:
         # Half messages are named by their queue offsets.
         self._op_ends: dict[int, int] = {}  # last half message to the end of the operation queue when it was stored
         self._copies: dict[bytes, int] = {}  # key to last half message, of transactions with several
-        self._due: list[_Due] = []  # a heap; it may have half messages that are decided
+        self._due: list[tuple[int, int]] = []  # a heap of times (ms) and half messages, which may be decided
         self._decisions: OrderedDict[int, int] = OrderedDict()  # half message decided recently to transaction bits
-        self._unsaved: _Settled | None = None
+        # How far both queues are settled, when the log is on the disk up to the third number.
+        self._unsaved: tuple[int, int, int] | None = None
         self.halves: ConsumeQueue
         self._ops: ConsumeQueue
 
@@ -194,7 +182,7 @@ class Undecided:
 
     def postpone(self, queue_offset: int, due_ms: int) -> None:
         """Let a half message be due at a time."""
-        heappush(self._due, _Due(due_ms, queue_offset))
+        heappush(self._due, (due_ms, queue_offset))
 
     def _immunity_ms(self, properties: bytes) -> int:
         seconds = get_property(properties, _IMMUNITY)
@@ -300,15 +288,15 @@ class Undecided:
         """Remove and return half messages that are due; the caller decides, postpones or copies each."""
         taken: list[int] = []
         due = self._due
-        while due and due[0].due_ms <= now_ms and len(taken) < limit:
-            queue_offset = heappop(due).half
+        while due and due[0][0] <= now_ms and len(taken) < limit:
+            _, queue_offset = heappop(due)
             if queue_offset in self._op_ends:
                 taken.append(queue_offset)
         return taken
 
     def next_due_ms(self) -> int | None:
         """Return when the next half message is due, ms; it may be decided by then."""
-        return self._due[0].due_ms if self._due else None
+        return self._due[0][0] if self._due else None
 
     def oldest(self, limit: int) -> list[int]:
         """Return the oldest half messages if they are far behind the end of the queue, else nothing."""
@@ -323,14 +311,16 @@ class Undecided:
 
     def save_offsets(self) -> None:
         """Commit how far both queues are settled, once the disk holds the messages that say so."""
-        log, settled = self._store.commit_log, self._unsaved
-        if settled is not None and settled.log_end <= log.flushed_offset:
-            self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, settled.half_offset)
-            self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, settled.op_offset)
-            self._unsaved = None
+        log = self._store.commit_log
+        if self._unsaved is not None:
+            half_offset, op_offset, log_end = self._unsaved
+            if log_end <= log.flushed_offset:
+                self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, half_offset)
+                self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, op_offset)
+                self._unsaved = None
         if self._unsaved is None and self.halves.next_offset:
             oldest = next(iter(self._op_ends.items()), (self.halves.next_offset, self._ops.next_offset))
-            self._unsaved = _Settled(*oldest, log.max_offset)
+            self._unsaved = *oldest, log.max_offset
 
     def _operation(self, half: MessageExt, queue_offset: int, properties: bytes) -> Entry:
         """Return an operation message about the half message at a queue offset."""

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer, set_disk_full
-from triomq.broker.delayed import service as schedule_service
+from triomq.broker.delayed import levels
 from triomq.broker.server import Broker
 from triomq.broker.services.flush import GroupCommit
 from triomq.protocol.codes import ResponseCode
@@ -132,11 +132,11 @@ async def test_nearby_due_times_are_delivered_together(
         assert max(late) <= 1011
 
 
-@pytest.mark.parametrize("limit", ["_MAX_MESSAGES", "_MAX_CALLS"])
+@pytest.mark.parametrize("limit", ["_MAX_DELIVERED", "_MAX_CALLS"])
 async def test_backlog_does_not_block_other_tasks(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(schedule_service, limit, 1)
+    monkeypatch.setattr(levels, limit, 1)
     for number in range(500):
         put(peer, body=b"%d" % number)
     await trio.sleep(2)
