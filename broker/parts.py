@@ -140,11 +140,10 @@ def build_delayed(
     clock_ms: Clock,
 ) -> ScheduledDelivery:
     """Build the delivery of delayed messages."""
-    statistics, arrived = context.statistics, Signal()
-    delivery = Delivery(store, statistics)
-    schedule = Schedule(store, json_table(store, "delayOffset"), statistics, delivery, arrived)
-    timer = Timer(store, json_table(store, "timerProgress"), statistics, delivery, arrived, config)
-    return ScheduledDelivery(store, schedule, timer, delivery, arrived, group_commit, context.worker, clock_ms)
+    delivery, arrived = Delivery(store, context.statistics), Signal()
+    schedule = Schedule(delivery, json_table(store, "delayOffset"), arrived)
+    timer = Timer(delivery, json_table(store, "timerProgress"), arrived, config)
+    return ScheduledDelivery(schedule, timer, delivery, arrived, group_commit, context.worker, clock_ms)
 
 
 def build_transactions(
@@ -159,15 +158,5 @@ def build_transactions(
 ) -> TransactionChecks:
     """Build the checks of undecided transactions."""
     undecided = Undecided(store, groups.offsets, context.statistics, config, clocks.even_ms)
-    return TransactionChecks(
-        config,
-        store,
-        undecided,
-        topics,
-        groups.producers,
-        context.client_requests,
-        group_commit,
-        context.worker,
-        random,
-        clocks.even_ms,
-    )
+    requests, worker = context.client_requests, context.worker
+    return TransactionChecks(undecided, topics, groups.producers, requests, group_commit, worker, random)

@@ -99,12 +99,12 @@ class Delivery:
 
     Attributes:
         delivered: messages delivered since the start.
-        statistics: those of the broker.
+        store, statistics: those of the broker.
     """
 
     def __init__(self, store: MessageStore, statistics: BrokerStatistics) -> None:
         self.delivered = 0
-        self._store = store
+        self.store: Final = store
         self.statistics: Final = statistics
         self._reader = CopyReader(partial(_find, store))
         self._log = EventLog(LOGGER, "delayed messages are not delivered for now: %s")
@@ -115,8 +115,8 @@ class Delivery:
         The entry is ``None``, and the reason is logged, for a message that cannot be delivered.  Unlike in
         RocketMQ, one whose topic was deleted since is not: it would bring the topic back, or get into a new one.
         """
-        entries, times = self._reader.read(self._store.commit_log, units)
-        deleted = self._store.deleted
+        entries, times = self._reader.read(self.store.commit_log, units)
+        deleted = self.store.deleted
         if deleted:
             for place, (entry, unit) in enumerate(zip(entries, units, strict=True)):
                 if entry is not None and unit[0] < deleted.end_of(topic := entry.queue.topic):
@@ -124,7 +124,7 @@ class Delivery:
                     entries[place] = None
         return entries, times
 
-    def store(self, copies: Sequence[Entry | None]) -> int:
+    def deliver(self, copies: Sequence[Entry | None]) -> int:
         """Store messages in their queues; ``None`` is skipped.
 
         A topic whose deletion has failed halfway accepts no messages: those for it are dropped.
@@ -133,7 +133,7 @@ class Delivery:
             How many are done with, from the first on; fewer than all: the store refuses more, try again later.
         """
         good = [copy for copy in copies if copy is not None and copy.queue.refusal is None]
-        done = self._store_all(good)
+        done = self._append_all(good)
         if len(good) == len(copies):
             return done
         places = [place for place, copy in enumerate(copies) if copy is not None and copy.queue.refusal is None]
@@ -143,15 +143,15 @@ class Delivery:
                 LOGGER.error("delayed message dropped topic=%s: the topic is being deleted", copy.queue.topic)
         return passed
 
-    def _store_all(self, entries: Sequence[Entry]) -> int:
+    def _append_all(self, entries: Sequence[Entry]) -> int:
         """Store entries with as few appends as possible; return how many are done with, from the first on."""
         try:
-            self._store.append(entries, are_copies=True)
+            self.store.append(entries, are_copies=True)
         except MessageIllegalError as exc:
             if len(entries) > 1:  # too many for one append, or one of them fits nowhere
                 half = len(entries) // 2
-                done = self._store_all(entries[:half])
-                return done if done < half else done + self._store_all(entries[half:])
+                done = self._append_all(entries[:half])
+                return done if done < half else done + self._append_all(entries[half:])
             LOGGER.error("delayed message dropped topic=%s: %s", entries[0].queue.topic, exc)
         except StoreError as exc:
             self._log.occurred(exc)

@@ -23,7 +23,6 @@ from triomq.broker.delayed.timer import Timer
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import FlushRuns, GroupCommit
 from triomq.broker.services.saving import TableSaving
-from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import Signal, Worker
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
@@ -33,7 +32,6 @@ from triomq.protocol.record.properties import set_property
 from triomq.storage.append import DueTime, Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.json_table import JsonTable
-from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.levels")
@@ -116,19 +114,11 @@ class Schedule:
         offsets: how far each level is delivered.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        table: JsonTable,
-        statistics: BrokerStatistics,
-        delivery: Delivery,
-        arrived: Signal,
-    ) -> None:
+    def __init__(self, delivery: Delivery, table: JsonTable, arrived: Signal) -> None:
         """``arrived`` is set when a level without messages gets one."""
         self.offsets: Final = DelayOffsetTable(table)
         self._arrived = arrived
-        self._store = store
-        self._statistics = statistics
+        self._store = delivery.store
         self._delivery = delivery
         self._levels: list[_Level] = []
 
@@ -174,7 +164,7 @@ class Schedule:
         properties = with_real_place(properties, message.queue)
         waiting = message._replace(queue=waits_in.queue, properties=properties, tags_code=waits_in.due_time)
         (place,) = self._store.append([waiting])
-        self._statistics.put(SCHEDULE_TOPIC, 1, len(message.body))
+        self._delivery.statistics.put(SCHEDULE_TOPIC, 1, len(message.body))
         if place[1] == self.offsets.get(waits_in.number):
             self._arrived.set()
         return place
@@ -226,7 +216,7 @@ class Schedule:
             return None if queue_offset == queue.next_offset else now_ms + RETRY_MS
         due, next_time = self._due_units(level, queue_offset, units, now_ms)
         copies, _ = self._delivery.copies(due)
-        done = self._delivery.store(copies)
+        done = self._delivery.deliver(copies)
         if done < len(due):
             next_time = now_ms + RETRY_MS
         queue_offset += done
@@ -270,7 +260,6 @@ class Schedule:
 class ScheduledDelivery:
     """The task of ``Schedule`` and ``Timer``; ``saving`` writes their progress."""
 
-    store: MessageStore
     schedule: Schedule
     timer: Timer
     delivery: Delivery
@@ -280,7 +269,7 @@ class ScheduledDelivery:
     clock_ms: Callable[[], int]
 
     def __post_init__(self) -> None:
-        flushes = FlushRuns(self.store, trio.to_thread.run_sync, self.delivery.statistics.flushes)
+        flushes = FlushRuns(self.delivery.store, trio.to_thread.run_sync, self.delivery.statistics.flushes)
         self.saving = TableSaving((self.schedule.offsets, self.timer.progress), self.worker, Signal(), flushes)
         self._reading_log = EventLog(LOGGER, "delayed messages cannot be read for now: %s")
         self._read_again_at = 0.0  # what could not be read

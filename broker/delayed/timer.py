@@ -30,7 +30,6 @@ from typing import Final
 from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, decode, with_real_place
 from triomq.broker.delayed.timer_index import MAX_TIME_MS, Due, Recalls, TimerIndex, TimerProgress
-from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import Signal
 from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.names import TIMER_TOPIC
@@ -42,7 +41,6 @@ from triomq.storage.consume_queue.unit_search import find_start, first_offset, p
 from triomq.storage.delays import OUT_MS, RECALL_LEAD_MS, ROLL_AFTER_MS, ROLL_WINDOW_MS, stored_time, wake_time
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.files.log_state import ClockStep
-from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.delayed.timer")
@@ -70,19 +68,10 @@ class Timer:
         refusal: why messages cannot be read at the moment.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        table: JsonTable,
-        statistics: BrokerStatistics,
-        delivery: Delivery,
-        arrived: Signal,
-        config: BrokerConfig,
-    ) -> None:
+    def __init__(self, delivery: Delivery, table: JsonTable, arrived: Signal, config: BrokerConfig) -> None:
         """``arrived`` is set when a message comes that is due before all others."""
         self.progress: Final = TimerProgress(table, self._first_offset)
-        self._store = store
-        self._statistics = statistics
+        self._store = delivery.store
         self._delivery = delivery
         self._config = config
         self._arrived = arrived
@@ -187,7 +176,7 @@ class Timer:
         waiting = message._replace(queue=self._queue, properties=properties, tags_code=_wake_time_of(due_ms))
         (place,) = self._store.append([waiting])
         self._follow_clock(place[1])
-        self._statistics.put(TIMER_TOPIC, 1, len(message.body))
+        self._delivery.statistics.put(TIMER_TOPIC, 1, len(message.body))
         time_ms = wake_time(due_ms, self._store.commit_log.store_timestamp)
         self._index.add(time_ms, place[1])
         if self._next_ms is None or time_ms < self._next_ms:
@@ -254,7 +243,7 @@ class Timer:
             sizes.pop()
         due = units[: len(sizes)]  # as many as one call may copy
         rolled_from = self._queue.next_offset
-        done = self._delivery.store(self._changed(*self._delivery.copies(due), now_ms))
+        done = self._delivery.deliver(self._changed(*self._delivery.copies(due), now_ms))
         if self._queue.next_offset > rolled_from:
             self._follow_clock(rolled_from)
         if done:

@@ -27,6 +27,7 @@ _RUN_LENGTH: Final = 1 << _OFFSET_BITS
 _OFFSET_MASK: Final = _RUN_LENGTH - 1
 _MIN_FREED: Final = 1024
 _NOTHING: Final = (-1, -1)
+_END: Final = (MAX_TIME_MS + 1, 0)  # after all messages
 _DELETES: Final = PropertyName.TIMER_DELETE_UNIQUE_KEY.encode()
 _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
 
@@ -48,30 +49,18 @@ class _Run:
     def __len__(self) -> int:
         return len(self._entries) - self._at
 
-    def take(self) -> Due | None:
-        """Return the next message, ``None`` at the end."""
-        at = self._at
-        if at == len(self._entries):
-            return None
-        entry = self._entries[at]
-        self._take_to(at + 1)
-        return entry >> _OFFSET_BITS, self.base + (entry & _OFFSET_MASK)
-
-    def take_before(self, bound: Due, limit: int) -> list[Due]:
+    def take(self, bound: Due, limit: int) -> list[Due]:
         """Return up to ``limit`` of the next messages before ``bound``."""
         time_ms, queue_offset = bound
         entry_bound = (time_ms << _OFFSET_BITS) + min(max(queue_offset - self.base, 0), _RUN_LENGTH)
         at, base = self._at, self.base
         end = bisect_left(self._entries, entry_bound, at, min(at + limit, len(self._entries)))
         taken = [(entry >> _OFFSET_BITS, base + (entry & _OFFSET_MASK)) for entry in self._entries[at:end]]
-        self._take_to(end)
-        return taken
-
-    def _take_to(self, at: int) -> None:
-        self._at = at
-        if at > _MIN_FREED and 2 * at > len(self._entries):
-            del self._entries[:at]
+        self._at = end
+        if end > _MIN_FREED and 2 * end > len(self._entries):
+            del self._entries[:end]
             self._at = 0
+        return taken
 
 
 class TimerIndex:
@@ -111,8 +100,10 @@ class TimerIndex:
     def _close_run(self) -> None:
         run = _Run(self._base, self._newest)
         self._newest.clear()
-        first = run.take()
-        if first is not None:
+        self._put_back(run)
+
+    def _put_back(self, run: _Run) -> None:
+        for first in run.take(_END, 1):
             heappush(self._runs, (*first, run))
 
     def next_time(self) -> int | None:
@@ -147,10 +138,8 @@ class TimerIndex:
             bound = min(bound, self._runs[0][:2])
         if self._newest:
             bound = min(bound, (self._newest[0] >> _OFFSET_BITS, self._base))
-        taken += run.take_before(bound, limit - len(taken))
-        following = run.take()
-        if following is not None:
-            heappush(self._runs, (*following, run))
+        taken += run.take(bound, limit - len(taken))
+        self._put_back(run)
 
     def first_offset(self) -> int | None:
         """Return a queue offset before which no message waits, at most a run before the first; ``None``: none waits."""

@@ -12,14 +12,13 @@ ReplyMessageProcessor.java.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from triomq.broker.groups.groups import Groups
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.client_requests import ClientRequests, NoAnswer
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.send import SendHeader, SendProcessor, Stored, response_fields
+from triomq.broker.processors.send import SendHeader, SendProcessor, response_fields
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError, StoreError
@@ -44,7 +43,6 @@ _TIMEOUT_S: Final = 10.0
 _STATUS_TIMEOUT_S: Final = 5.0
 _MAX_STATUS_BYTES: Final = 128 * 1024  # of a member's offsets: some 2,000 queues, 20 ms
 _END_OF_QUEUE: Final = -1
-_NOT_STORED: Final = Stored("0", 0, 0, None, wants_flush=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +122,7 @@ class RelayProcessors:
     def get_consumer_running_info(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Forward the request to a member, which answers with its state."""
         header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
-        self._forward(connection, command, header.consumer_group, header.client_id, command.ext_fields, b"")
+        self._forward(connection, command, header.consumer_group, header.client_id)
         return None
 
     def consume_message_directly(self, connection: Connection, command: RemotingCommand) -> Work[None]:
@@ -139,8 +137,8 @@ class RelayProcessors:
                 raise RefusedError(f"the message {header.msg_id} is not on the disk yet: try again")
         if record is None:
             raise RefusedError(f"no message with id {header.msg_id}")
-        fields = {**command.ext_fields, "brokerName": self.sends.config.broker_name}
-        self._forward(connection, command, header.consumer_group, header.client_id or "", fields, record)
+        command.ext_fields = {**command.ext_fields, "brokerName": self.sends.config.broker_name}
+        self._forward(connection, command, header.consumer_group, header.client_id or "", record)
 
     def _forward(
         self,
@@ -148,8 +146,7 @@ class RelayProcessors:
         command: RemotingCommand,
         group: str,
         client_id: str,
-        fields: dict[str, str],
-        body: bytes | memoryview,
+        body: bytes | memoryview = b"",
     ) -> None:
         """Forward the request to a member; its answer becomes ours unchanged."""
 
@@ -169,7 +166,7 @@ class RelayProcessors:
             connection.send(reply)
 
         member = self._member(group, client_id)
-        self.client_requests.ask(member, command.code, fields, body, _TIMEOUT_S, done)
+        self.client_requests.ask(member, command.code, command.ext_fields, body, _TIMEOUT_S, done)
         command.strip()
 
     def _member(self, group: str, client_id: str) -> Connection:
@@ -192,60 +189,33 @@ class RelayProcessors:
         if header.batch:
             raise MessageIllegalError("a reply cannot be a batch")
         try:
-            stored = self.sends.store_message(connection, command, header)
+            fields, wants_flush = self.sends.store_message(connection, command, header)
         except StoreError as exc:  # the requester can get it nevertheless
             LOGGER.warning("reply not stored topic=%s error=%s", header.topic, exc)
-            stored = _NOT_STORED
+            fields, wants_flush = response_fields(self.sends.config.region, "0", "0", "0"), False
         client_id = (get_property((header.properties or "").encode(), b"REPLY_TO_CLIENT") or b"").decode()
         if not client_id:
             raise RefusedError("reply message properties[REPLY_TO_CLIENT] is null")
         requester = self.groups.producers.connection_of(client_id)
         if requester is None:
             raise RefusedError(f"push reply message fail, channel of <{client_id}> not found.")
-        now_ms = self.clock_ms()
-        properties = append_property((header.properties or "").encode(), b"PUSH_REPLY_TIME", b"%d" % now_ms)
-        pushed = PushReplyMessageRequestHeader(
-            producer_group=header.producer_group,
-            topic=header.topic,
-            default_topic=header.default_topic,
-            default_topic_queue_nums=header.default_topic_queue_nums,
-            queue_id=header.queue_id,
-            sys_flag=header.sys_flag,
-            born_timestamp=header.born_timestamp,
-            flag=header.flag,
-            born_host=connection.peer,
-            store_host=format_host(connection.store_host),
-            store_timestamp=now_ms,
-            properties=properties.decode(),
-            reconsume_times=header.reconsume_times or 0,
-            unit_mode=bool(header.unit_mode),
-        )
-        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        done = partial(self._pushed, connection, command, stored, client_id)
+
+        def done(answer: RemotingCommand | NoAnswer) -> None:
+            """Answer the replier once the requester has answered, or will not."""
+            response: RemotingCommand | None
+            if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
+                response = command.reply(ext_fields=fields)
+                response = self.sends.answer(connection, command, response, wants_flush=wants_flush)
+            else:
+                reason = answer.value if isinstance(answer, NoAnswer) else f"{answer.remark} ({answer.code})"
+                remark = f"push reply message to {client_id} fail: {reason}"
+                response = self.refusals.response(connection.peer, command, ResponseCode.SYSTEM_ERROR, remark)
+            if response is not None and not command.is_oneway:
+                connection.send(response)
+
+        code, pushed = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, _pushed(connection, header, self.clock_ms())
         self.client_requests.ask(requester, code, pushed.encode(), command.body, _TIMEOUT_S, done)
         command.strip()
-
-    def _pushed(
-        self,
-        connection: Connection,
-        command: RemotingCommand,
-        stored: Stored,
-        client_id: str,
-        answer: RemotingCommand | NoAnswer,
-    ) -> None:
-        """Answer the replier once the requester has answered, or will not."""
-        response: RemotingCommand | None
-        if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
-            place = stored.msg_id, str(stored.queue_id), str(stored.queue_offset)
-            fields = response_fields(self.sends.config.region, *place)
-            response = command.reply(ext_fields=fields)
-            response = self.sends.answer(connection, command, response, wants_flush=stored.wants_flush)
-        else:
-            reason = answer.value if isinstance(answer, NoAnswer) else f"{answer.remark} ({answer.code})"
-            remark = f"push reply message to {client_id} fail: {reason}"
-            response = self.refusals.response(connection.peer, command, ResponseCode.SYSTEM_ERROR, remark)
-        if response is not None and not command.is_oneway:
-            connection.send(response)
 
 
 def _offsets(answer: RemotingCommand) -> dict[MessageQueue, int] | None:
@@ -260,3 +230,23 @@ def _offsets(answer: RemotingCommand) -> dict[MessageQueue, int] | None:
     except ProtocolError as exc:
         LOGGER.warning("consumer status unreadable error=%s", exc)
         return None
+
+
+def _pushed(connection: Connection, header: SendHeader, now_ms: int) -> PushReplyMessageRequestHeader:
+    properties = append_property((header.properties or "").encode(), b"PUSH_REPLY_TIME", b"%d" % now_ms)
+    return PushReplyMessageRequestHeader(
+        producer_group=header.producer_group,
+        topic=header.topic,
+        default_topic=header.default_topic,
+        default_topic_queue_nums=header.default_topic_queue_nums,
+        queue_id=header.queue_id,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        flag=header.flag,
+        born_host=connection.peer,
+        store_host=format_host(connection.store_host),
+        store_timestamp=now_ms,
+        properties=properties.decode(),
+        reconsume_times=header.reconsume_times or 0,
+        unit_mode=bool(header.unit_mode),
+    )

@@ -73,16 +73,6 @@ class Message(NamedTuple):
     wants_flush: bool
 
 
-class Stored(NamedTuple):
-    """Where a message or a batch was stored."""
-
-    msg_id: str
-    queue_id: int
-    queue_offset: int
-    recall_handle: str | None
-    wants_flush: bool
-
-
 @dataclass(eq=False)
 class SendProcessor:
     """Stores messages."""
@@ -112,13 +102,10 @@ class SendProcessor:
 
     def _send(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> RemotingCommand | None:
         began = perf_counter()
-        stored = self.store_message(connection, command, header)
+        fields, wants_flush = self.store_message(connection, command, header)
         if self.group_commit is None:
             self.statistics.sends.observe(perf_counter() - began)
-        fields = response_fields(self.config.region, stored.msg_id, str(stored.queue_id), str(stored.queue_offset))
-        if stored.recall_handle is not None:
-            fields["recallHandle"] = stored.recall_handle
-        return self.answer(connection, command, command.reply(ext_fields=fields), wants_flush=stored.wants_flush)
+        return self.answer(connection, command, command.reply(ext_fields=fields), wants_flush=wants_flush)
 
     def answer(
         self, connection: Connection, command: RemotingCommand, response: RemotingCommand, *, wants_flush: bool = True
@@ -131,8 +118,10 @@ class SendProcessor:
             self.group_commit.wake()
         return response
 
-    def store_message(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> Stored:
-        """Check a message or a batch, and store it.
+    def store_message(
+        self, connection: Connection, command: RemotingCommand, header: SendHeader
+    ) -> tuple[dict[str, str], bool]:
+        """Check a message or a batch, and store it; return the fields of the answer, and whether it waits for the disk.
 
         Raises:
             RefusedError, MessageIllegalError, StoreError: it is not stored.
@@ -160,9 +149,11 @@ class SendProcessor:
             return self._store_batch(connection, command, header, queue)
         message = self.prepare(connection, header, queue, bytes(command.body), command.version)
         physical_offset, queue_offset = self.put(message.entry, message.delay)
-        handle = self._recall_handle(topic, message)
         msg_id = offset_message_id(connection.store_host, physical_offset)
-        return Stored(msg_id, queue.queue_id, queue_offset, handle, message.wants_flush)
+        fields = response_fields(self.config.region, msg_id, str(queue.queue_id), str(queue_offset))
+        if message.delay.due_ms:
+            self._add_recall_handle(fields, topic, message)
+        return fields, message.wants_flush
 
     def prepare(
         self, connection: Connection, header: SendHeader, queue: ConsumeQueue, body: bytes, version: int
@@ -197,13 +188,12 @@ class SendProcessor:
                 header.sys_flag &= ~TRANSACTION_MASK
         return Message(_entry(connection, header, queue, body, properties, header.flag), delay, wait != b"false")
 
-    def _recall_handle(self, topic: str, message: Message) -> str | None:
-        """Return the handle that recalls the message, if it waits for a time and has an id."""
-        properties, due_ms = message.entry.properties, message.delay.due_ms
-        message_id = get_property(properties, _UNIQUE_KEY) if due_ms else None
-        if message_id is None or topic.startswith(RETRY_PREFIX) or get_property(properties, _DELETES) is not None:
-            return None
-        return RecallHandle(topic, self.config.broker_name, due_ms, message_id.decode()).encode()
+    def _add_recall_handle(self, fields: dict[str, str], topic: str, message: Message) -> None:
+        """Add the handle that recalls a message that waits for a time, if it has an id."""
+        properties, message_id = message.entry.properties, get_property(message.entry.properties, _UNIQUE_KEY)
+        if message_id is not None and not topic.startswith(RETRY_PREFIX) and get_property(properties, _DELETES) is None:
+            handle = RecallHandle(topic, self.config.broker_name, message.delay.due_ms, message_id.decode())
+            fields["recallHandle"] = handle.encode()
 
     def put(self, message: Entry, delay: Delay) -> tuple[int, int]:
         """Store a message where it waits, or in its queue; return its physical offset and its queue offset.
@@ -225,7 +215,7 @@ class SendProcessor:
 
     def _store_batch(
         self, connection: Connection, command: RemotingCommand, header: SendHeader, queue: ConsumeQueue
-    ) -> Stored:
+    ) -> tuple[dict[str, str], bool]:
         common = (header.properties or "").encode()
         if header.sys_flag & TRANSACTION_MASK:
             raise MessageIllegalError("a batch cannot be part of a transaction")
@@ -246,7 +236,7 @@ class SendProcessor:
         places = self.store.append(entries)
         self.statistics.put(queue.topic, len(entries), len(command.body))
         ids = ",".join(offset_message_id(connection.store_host, physical_offset) for physical_offset, _ in places)
-        return Stored(ids, queue.queue_id, places[0][1], None, wants_flush)
+        return response_fields(self.config.region, ids, str(queue.queue_id), str(places[0][1])), wants_flush
 
     def _delay(self, properties: bytes, header: SendHeader) -> Delay:
         """Return the delay of a message; a delay level takes precedence over a time.

@@ -9,14 +9,12 @@ Source: behaviour.md A.6; TransactionalMessageCheckService.java, AbstractTransac
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 import trio
 
-from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.members import ProducerGroups
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection
@@ -35,7 +33,6 @@ from triomq.protocol.record.properties import PropertyName, get_property
 from triomq.protocol.record.record import encode_record
 from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader
 from triomq.protocol.transactions import checks_of, properties_of_copy
-from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.transactions.checks")
 
@@ -53,8 +50,6 @@ _REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
 class TransactionChecks:
     """The task that checks undecided transactions; ``clock_moved`` makes it look at the clock."""
 
-    config: BrokerConfig
-    store: MessageStore
     undecided: Undecided
     topics: TopicTable
     producers: ProducerGroups
@@ -62,7 +57,6 @@ class TransactionChecks:
     group_commit: GroupCommit | None
     worker: Worker
     random: Random
-    clock_ms: Callable[[], int]
 
     def __post_init__(self) -> None:
         self.clock_moved = Signal()
@@ -81,13 +75,13 @@ class TransactionChecks:
             if is_behind:
                 await trio.lowlevel.checkpoint()
             else:
-                sleep_s = _MAX_SLEEP_S if next_ms is None else (next_ms - self.clock_ms()) / 1000
+                sleep_s = _MAX_SLEEP_S if next_ms is None else (next_ms - self.undecided.now_ms()) / 1000
                 with trio.move_on_after(min(max(sleep_s, _MIN_SLEEP_S), _MAX_SLEEP_S)):
                     await self.clock_moved.wait()
 
     async def _turn(self) -> bool:
         """Check a bounded number of due transactions; return whether more may be due."""
-        undecided, now_ms = self.undecided, self.clock_ms()
+        undecided, now_ms = self.undecided, self.undecided.now_ms()
         due, old = undecided.take_due(now_ms, _MAX_MESSAGES), undecided.oldest(_MAX_MESSAGES)
         if not due and not old:
             return False
@@ -95,7 +89,7 @@ class TransactionChecks:
         left = deque(due)
         try:
             wanted = sorted({*due, *old})
-            loading = self.store.cold_reads.load_messages(undecided.halves, wanted, _MAX_BYTES)
+            loading = self.undecided.store.cold_reads.load_messages(undecided.halves, wanted, _MAX_BYTES)
             await self.worker.run(loading, urgent=True)
             budget = _MAX_BYTES
             while left and budget > 0:
@@ -119,7 +113,7 @@ class TransactionChecks:
 
     def _serve(self, queue_offset: int, now_ms: int) -> int:
         """Check one transaction, give it up or postpone it; return the bytes stored."""
-        undecided = self.undecided
+        undecided, config = self.undecided, self.undecided.config
         if not undecided.is_undecided(queue_offset):  # decided while records were read
             return 0
         half = undecided.read(queue_offset)
@@ -128,11 +122,11 @@ class TransactionChecks:
             return 0
         checks = checks_of(half)
         born_ms = min(half.born_timestamp, half.store_timestamp) or half.store_timestamp
-        if checks >= self.config.transaction_check_max or now_ms - born_ms >= self.config.transaction_max_age_ms:
+        if checks >= config.transaction_check_max or now_ms - born_ms >= config.transaction_max_age_ms:
             self.topics.ensure(CHECK_MAX_TOPIC, 1)
             undecided.give_up(half)
             return half.store_size
-        next_ms = now_ms + self.config.transaction_check_interval_ms
+        next_ms = now_ms + config.transaction_check_interval_ms
         group = (get_property(half.encoded_properties, _GROUP) or b"").decode("utf-8", "replace")
         live = list(filter(self.client_requests.budget.is_read_by, self.producers.get(group) or ()))
         if not live:

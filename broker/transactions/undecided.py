@@ -33,6 +33,7 @@ Source: behaviour.md A.6, store.md 5.8.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
@@ -84,31 +85,24 @@ class Decision(NamedTuple):
     queue: ConsumeQueue | None
 
 
+@dataclass(eq=False)
 class Undecided:
     """The undecided transactions of a broker.
 
-    Args:
+    Attributes:
         store, offsets: hold the half messages, and the offsets of ``CID_RMQ_SYS_TRANS``.
         statistics: counts stored messages.
         config, now_ms: determine when a half message is due; the clock is never set.
-
-    Attributes:
         halves: the queue of the half messages.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        offsets: ConsumerOffsetTable,
-        statistics: BrokerStatistics,
-        config: BrokerConfig,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._now_ms = now_ms
-        self._offsets = offsets
-        self._statistics = statistics
-        self._config = config
+    store: MessageStore
+    offsets: ConsumerOffsetTable
+    statistics: BrokerStatistics
+    config: BrokerConfig
+    now_ms: Callable[[], int]
+
+    def __post_init__(self) -> None:
         # Half messages are named by their queue offsets.
         self._op_ends: dict[int, int] = {}  # last half message to the end of the operation queue when it was stored
         self._copies: dict[bytes, int] = {}  # key to last half message, of transactions with several
@@ -128,17 +122,17 @@ class Undecided:
         Returns:
             After a crash the topics and queue ids that half messages are for: their topics may not have been saved.
         """
-        self.halves = self._store.queue(HALF_TOPIC, 0)
-        self._ops = self._store.queue(OP_HALF_TOPIC, 0)
+        self.halves = self.store.queue(HALF_TOPIC, 0)
+        self._ops = self.store.queue(OP_HALF_TOPIC, 0)
         op_begin = self._saved_offset(self._ops)
-        found = find_transactions(self._store, self.halves, self._ops, self._saved_offset(self.halves), op_begin)
+        found = find_transactions(self.store, self.halves, self._ops, self._saved_offset(self.halves), op_begin)
         for half in found.halves:
             self._op_ends[half.queue_offset] = op_begin
             if is_stored_again(half):
                 self._copies[transaction_key(half)] = half.queue_offset
             self.postpone(half.queue_offset, self._first_check_ms(half))
         for half, live in found.committed:
-            self._store.append([self._operation(half, live, OP_PROPERTIES)], are_copies=True)
+            self.store.append([self._operation(half, live, OP_PROPERTIES)], are_copies=True)
             self._forget(half, live)
         for half in found.torn:
             if half.queue_offset in self._op_ends:  # a later start must not believe the operation message
@@ -148,12 +142,12 @@ class Undecided:
         return found.places
 
     def _saved_offset(self, queue: ConsumeQueue) -> int:
-        saved = self._offsets.query(TRANSACTION_GROUP, queue.topic, 0)
+        saved = self.offsets.query(TRANSACTION_GROUP, queue.topic, 0)
         return min(max(saved or 0, queue.min_offset), queue.max_offset)
 
     def read(self, queue_offset: int) -> MessageExt | None:
         """Return the half message at a queue offset, ``None`` if it is deleted or damaged."""
-        return half_at(self._store, self.halves, queue_offset)
+        return half_at(self.store, self.halves, queue_offset)
 
     def put(self, message: Entry) -> tuple[int, int]:
         """Store a half message.
@@ -167,14 +161,14 @@ class Undecided:
         Raises:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
-        (place,) = self._store.append([message._replace(queue=self.halves)])
-        self._statistics.put(HALF_TOPIC, 1, len(message.body))
+        (place,) = self.store.append([message._replace(queue=self.halves)])
+        self.statistics.put(HALF_TOPIC, 1, len(message.body))
         self.added(place[1], message.properties)
         return place
 
     def added(self, queue_offset: int, properties: bytes) -> None:
         """Add a half message that was stored."""
-        self._add(queue_offset, self._now_ms() + self._immunity_ms(properties))
+        self._add(queue_offset, self.now_ms() + self._immunity_ms(properties))
 
     def _add(self, queue_offset: int, due_ms: int) -> None:
         self._op_ends[queue_offset] = self._ops.next_offset
@@ -187,17 +181,17 @@ class Undecided:
     def _immunity_ms(self, properties: bytes) -> int:
         seconds = get_property(properties, _IMMUNITY)
         if seconds is None or not seconds.isdigit() or len(seconds) > _MAX_DIGITS:
-            return self._config.transaction_timeout_ms
-        return min(int(seconds) * 1000, self._config.transaction_max_age_ms)
+            return self.config.transaction_timeout_ms
+        return min(int(seconds) * 1000, self.config.transaction_max_age_ms)
 
     def _first_check_ms(self, half: MessageExt) -> int:
         """Return when a half message found in the store is due."""
         if checks_of(half):  # it may be of the future: the clock was ahead then
-            return min(half.store_timestamp, self._now_ms()) + self._config.transaction_check_interval_ms
+            return min(half.store_timestamp, self.now_ms()) + self.config.transaction_check_interval_ms
         # The time of a copy says nothing; that of a client may be wrong.
         is_copy = get_property(half.encoded_properties, _ROOT) is not None
         since_ms = min(half.born_timestamp, half.store_timestamp) if is_copy else half.store_timestamp
-        return min(max(since_ms, 0), self._now_ms()) + self._immunity_ms(half.encoded_properties)
+        return min(max(since_ms, 0), self.now_ms()) + self._immunity_ms(half.encoded_properties)
 
     def find(self, half: MessageExt) -> int | None:
         """Return the last half message of the transaction of any of its half messages, ``None`` if it is settled."""
@@ -215,7 +209,7 @@ class Undecided:
         Raises:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
-        self._store.append(self.entries(decision), are_copies=True)
+        self.store.append(self.entries(decision), are_copies=True)
         self.decided(decision)
 
     def entries(self, decision: Decision) -> list[Entry]:
@@ -231,10 +225,10 @@ class Undecided:
         """Forget a transaction whose decision was stored."""
         half, live, bits, queue = decision
         if queue is None:
-            self._statistics.rolled_back += 1
+            self.statistics.rolled_back += 1
         else:
-            self._statistics.committed += 1
-            self._statistics.put(queue.topic, 1, len(half.stored_body))
+            self.statistics.committed += 1
+            self.statistics.put(queue.topic, 1, len(half.stored_body))
         self._forget(half, live)
         if len(self._decisions) >= _MAX_REMEMBERED:
             self._decisions.popitem(last=False)  # a plain dict would walk over deleted entries
@@ -257,8 +251,8 @@ class Undecided:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
         checks = checks_of(half)
-        copy = _copy(half, self._store.queue(CHECK_MAX_TOPIC, 0), properties_of_copy(half, checks))
-        self._store.append([copy, self._operation(half, half.queue_offset, COPIED_OP_PROPERTIES)], are_copies=True)
+        copy = _copy(half, self.store.queue(CHECK_MAX_TOPIC, 0), properties_of_copy(half, checks))
+        self.store.append([copy, self._operation(half, half.queue_offset, COPIED_OP_PROPERTIES)], are_copies=True)
         LOGGER.warning("transaction given up checks=%d message_id=%s", checks, half.message_id)
         self._forget(half, half.queue_offset)
 
@@ -277,7 +271,7 @@ class Undecided:
         live = self.find(half)
         if live is not None:
             entries.append(self._operation(half, live, MOVED_OP_PROPERTIES))
-        place = self._store.append(entries, are_copies=True)[0]
+        place = self.store.append(entries, are_copies=True)[0]
         if live is not None:
             del self._op_ends[live]
         self._copies[transaction_key(half)] = place[1]
@@ -311,12 +305,12 @@ class Undecided:
 
     def save_offsets(self) -> None:
         """Commit how far both queues are settled, once the disk holds the messages that say so."""
-        log = self._store.commit_log
+        log = self.store.commit_log
         if self._unsaved is not None:
             half_offset, op_offset, log_end = self._unsaved
             if log_end <= log.flushed_offset:
-                self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, half_offset)
-                self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, op_offset)
+                self.offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, half_offset)
+                self.offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, 0, op_offset)
                 self._unsaved = None
         if self._unsaved is None and self.halves.next_offset:
             oldest = next(iter(self._op_ends.items()), (self.halves.next_offset, self._ops.next_offset))
@@ -329,7 +323,7 @@ class Undecided:
             b"%d" % queue_offset,
             properties,
             tags_code=_OP_TAGS_CODE,
-            born_timestamp=self._store.now_ms(),
+            born_timestamp=self.store.now_ms(),
             born_host=half.encoded_store_host,
             store_host=half.encoded_store_host,
         )

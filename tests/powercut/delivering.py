@@ -43,19 +43,10 @@ class Delivering(Sending):
     def open_delivery(self) -> None:
         """Load the progress of the store that was opened, and save it if it was lowered, as a broker does."""
         tables = self.config.root / "config"
-        statistics = BrokerStatistics(self.now_ms)
-        delivery = Delivery(self.store, statistics)
-        self.schedule = Schedule(
-            self.store, JsonTable(tables / "delayOffset.json", self.disk), statistics, delivery, Signal()
-        )
-        self.timer = Timer(
-            self.store,
-            JsonTable(tables / "timerProgress.json", self.disk),
-            statistics,
-            delivery,
-            Signal(),
-            BrokerConfig(store=self.config, timer_max_delay_s=_LONGEST_MS / 1000),
-        )
+        delivery = Delivery(self.store, BrokerStatistics(self.now_ms))
+        self.schedule = Schedule(delivery, JsonTable(tables / "delayOffset.json", self.disk), Signal())
+        config = BrokerConfig(store=self.config, timer_max_delay_s=_LONGEST_MS / 1000)
+        self.timer = Timer(delivery, JsonTable(tables / "timerProgress.json", self.disk), Signal(), config)
         self.schedule.load()
         self.timer.load()
         self._write_progress()

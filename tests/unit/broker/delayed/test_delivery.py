@@ -84,7 +84,7 @@ def test_too_long_copy_does_not_stop_others(broker: Broker, caplog: pytest.LogCa
     copies = [waiting(broker, PLACE, b"%d" % number) for number in range(3)]
     good = [copy for copy in copies if copy is not None]
     good[1] = good[1]._replace(body=bytes(broker.store.config.commit_log_file_size_bytes))
-    assert broker.delayed.delivery.store(good) == 3
+    assert broker.delayed.delivery.deliver(good) == 3
     assert broker.delayed.delivery.delivered == 2
     assert broker.store.reader.max_offset_in_queue("T", 1) == 2
     assert broker.statistics.put_by_topic == {"T": 2}
@@ -109,15 +109,15 @@ def test_half_deleted_topic_does_not_stop_others(
         return append(entries, **options)
 
     monkeypatch.setattr(broker.store, "append", append_one)
-    assert broker.delayed.delivery.store(copies) == 2
+    assert broker.delayed.delivery.deliver(copies) == 2
     assert caplog.text.count("delayed message dropped topic=D: the topic is being deleted") == 1
-    assert broker.delayed.delivery.store(copies[2:]) == 3
+    assert broker.delayed.delivery.deliver(copies[2:]) == 3
     assert caplog.text.count("delayed message dropped topic=D: the topic is being deleted") == 2
     assert broker.store.reader.max_offset_in_queue("T", 1) == 3
     assert broker.delayed.delivery.delivered == 3
-    assert broker.delayed.delivery.store(copies[1:2]) == 1
+    assert broker.delayed.delivery.deliver(copies[1:2]) == 1
     broker.store.queue("D", 1).refusal = None
-    assert broker.delayed.delivery.store(copies[1:2]) == 1
+    assert broker.delayed.delivery.deliver(copies[1:2]) == 1
     assert broker.store.reader.max_offset_in_queue("D", 1) == 1
 
 
@@ -133,8 +133,8 @@ def test_store_rejection_is_logged_once_until_store_accepts(
     for _ in range(2):
         with monkeypatch.context() as patch:
             patch.setattr(broker.store, "append", refuse)
-            assert [broker.delayed.delivery.store([copy, copy]) for _ in range(2)] == [0, 0]
-        assert broker.delayed.delivery.store([copy]) == 1
+            assert [broker.delayed.delivery.deliver([copy, copy]) for _ in range(2)] == [0, 0]
+        assert broker.delayed.delivery.deliver([copy]) == 1
     assert caplog.text.count("delayed messages are not delivered for now: no room") == 2
 
 
@@ -152,9 +152,9 @@ def test_undeliverable_message_completes_after_predecessors(broker: Broker, monk
         return append(entries, **options)
 
     monkeypatch.setattr(broker.store, "append", append_one)
-    assert broker.delayed.delivery.store(copies) == 6
-    assert broker.delayed.delivery.store(copies) == 4, "the third message is the fifth of all"
-    assert broker.delayed.delivery.store([None, None]) == 2
+    assert broker.delayed.delivery.deliver(copies) == 6
+    assert broker.delayed.delivery.deliver(copies) == 4, "the third message is the fifth of all"
+    assert broker.delayed.delivery.deliver([None, None]) == 2
     assert broker.delayed.delivery.delivered == 5
 
 
