@@ -25,7 +25,7 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import encode_record
 from triomq.spark import register
-from triomq.spark.options.options import Use, parse_options
+from triomq.spark.options.options import Options, Use, parse_options
 from triomq.spark.reading.columns import ARROW_TYPES, Decoder
 from triomq.spark.schema import READ_COLUMNS, ddl_of
 from triomq.spark.writing.writer import BatchWriter
@@ -167,7 +167,7 @@ def decode_cpu_us(size: int) -> float:
     """Return the CPU time for decoding a record of a chunk of 1 MiB, in microseconds."""
     count = max(256, 1024**2 // size)
     chunk = b"".join(_record(number, size) for number in range(count))
-    decoder = Decoder(MessageQueue("T", "broker-a", 0), COLUMNS)
+    decoder = Decoder(MessageQueue("T", "broker-a", 0), COLUMNS, Options({}))
     times = []
     for _ in range(20):
         began = time.process_time()

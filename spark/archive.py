@@ -10,7 +10,6 @@ Source: spark.md 3.12.
 
 import argparse
 import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
@@ -20,6 +19,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+import triomq
 from triomq.protocol.errors import ConfigError
 
 _PACKAGE: Final = "triomq"
@@ -84,12 +84,13 @@ def write_archive(path: Path) -> list[str]:
         ConfigError: a dependency is not installed.
     """
     names = dependencies()
+    files = [*_own_files(), *(file for name in names for file in _files_of(name))]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sorted(_own_files()):
-            _add(archive, name, data)
-        for distribution in names:
-            for name, data in sorted(_files_of(distribution)):
-                _add(archive, name, data)
+        for name, data in sorted(files):
+            info = zipfile.ZipInfo(name, _TIME)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, data)
     return [_PACKAGE, *names]
 
 
@@ -109,9 +110,8 @@ def dependencies() -> list[str]:
             raise ConfigError(f"{name} is not installed, but needed: pip install 'triomq[spark]'") from None
         for text in requires:
             match = _REQUIREMENT.match(text)
-            if match is None or ";" in text:  # of an extra, or of another system or version of Python
-                continue
-            if match[0].lower() not in found:
+            # One with a condition is of an extra, or of another system or version of Python.
+            if match is not None and ";" not in text and match[0].lower() not in found:
                 found.add(match[0].lower())
                 wanted.append(match[0])
     return sorted(found)
@@ -119,10 +119,7 @@ def dependencies() -> list[str]:
 
 def _own_files() -> Iterator[tuple[str, bytes]]:
     """Yield names and contents; the rooms are links in a checkout."""
-    spec = importlib.util.find_spec(_PACKAGE)
-    assert spec is not None
-    assert spec.origin is not None
-    root = Path(spec.origin).parent
+    root = Path(triomq.__file__).parent
     for folder, folders, files in os.walk(root, followlinks=True):
         folders[:] = [name for name in folders if name not in _LEFT_OUT]
         for file in files:
@@ -135,27 +132,14 @@ def _files_of(name: str) -> Iterator[tuple[str, bytes]]:
     for file in importlib.metadata.files(name) or ():
         if file.parts[0].endswith(".dist-info") or ".." in file.parts or not _LEFT_OUT.isdisjoint(file.parts):
             continue
-        is_native = file.name.endswith(_NATIVE_SUFFIXES)
-        if is_native and name not in _NATIVE_PACKAGES:
+        is_native, is_needed = file.name.endswith(_NATIVE_SUFFIXES), name in _NATIVE_PACKAGES
+        if (is_native and not is_needed) or (is_needed and file.name == "__init__.py"):  # the loader takes its place
             continue
-        data = file.read_binary()
-        if name in _NATIVE_PACKAGES and file.name == "__init__.py":
-            continue  # replaced by the loader
         if is_native:
-            yield str(file.parent / "__init__.py"), _loader(file.name)
-        yield str(file), data
-
-
-def _loader(file: str) -> bytes:
-    built_for = (sys.implementation.cache_tag, sys.platform, os.uname().machine)
-    return _LOADER.format(built_for=built_for, file=file, module=file.partition(".")[0]).encode()
-
-
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    info = zipfile.ZipInfo(name, _TIME)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    info.external_attr = 0o644 << 16
-    archive.writestr(info, data)
+            built_for = (sys.implementation.cache_tag, sys.platform, os.uname().machine)
+            loader = _LOADER.format(built_for=built_for, file=file.name, module=file.name.partition(".")[0])
+            yield str(file.parent / "__init__.py"), loader.encode()
+        yield str(file), file.read_binary()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The clients of a worker process, and its warnings.
+"""What a process needs to work with brokers: clients, retries with a deadline, warnings.
 
 Clients are kept between tasks, since a connection costs more than a small task.  A client is closed after an error,
 and after a minute without use (checked when the next one is borrowed).  The process id is part of the key, because
@@ -15,24 +15,33 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
 from triomq.client.config import ClientConfig, TlsConfig, load_credentials
 from triomq.client.sync import ClientInstance
 from triomq.common.logs import LineFormatter, RepeatFilter
-from triomq.protocol.errors import ClientClosedError, TriomqError
+from triomq.protocol.errors import (
+    BrokerResponseError,
+    ClientClosedError,
+    NoBrokerError,
+    NoRouteError,
+    RequestTimeoutError,
+    TriomqError,
+)
 from triomq.protocol.wire.signing import Credentials
 from triomq.spark.options.options import Options
 
-_clock = time.monotonic
 _IDLE_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 0.1
+_MAX_PAUSE_S: Final = 2.0
 _LOGGER: Final = logging.getLogger("triomq")
 _LOSS_LOGGER: Final = "triomq.spark.reading.loss"
 
+T = TypeVar("T")
 Key = tuple[int, str, ClientConfig]
 
 
@@ -86,7 +95,7 @@ def borrow_client(options: Options) -> Iterator[TrioClientInstance]:
     key = (os.getpid(), str(options["nameServer"]), client_config(options))
     with _lock:
         for other, unused in list(_entries.items()):
-            is_idle = not unused.users and _clock() - unused.last_used > _IDLE_S
+            is_idle = not unused.users and time.monotonic() - unused.last_used > _IDLE_S
             if is_idle or other[0] != key[0]:
                 _forget(other, unused)
         if key not in _entries:
@@ -102,7 +111,7 @@ def borrow_client(options: Options) -> Iterator[TrioClientInstance]:
     finally:
         with _lock:
             entry.users -= 1
-            entry.last_used = _clock()
+            entry.last_used = time.monotonic()
             if entry.broken:
                 _forget(key, entry)
 
@@ -135,3 +144,73 @@ def show_warnings() -> None:
     repeats = RepeatFilter()
     handler.addFilter(lambda record: record.name == _LOSS_LOGGER or repeats.filter(record))
     _LOGGER.addHandler(handler)
+
+
+def is_busy(error: TriomqError) -> bool:
+    """Whether a broker rejected a request only because it is busy."""
+    return error.is_retriable and isinstance(error, BrokerResponseError)
+
+
+def is_missing_topic(error: TriomqError) -> bool:
+    """Whether the name server knows brokers, but not the topic."""
+    return isinstance(error, NoRouteError) and not isinstance(error, NoBrokerError)
+
+
+class Retry:
+    """Repeats an operation, with growing pauses, until it succeeds or its time is up."""
+
+    def __init__(self, limit_s: float, what: str) -> None:
+        """Set the limit; its time starts with the first failure.
+
+        Args:
+            limit_s: seconds from the first failure after the last success.
+            what: the operation, for the error: ``"reading queue X (option 'readTimeoutMs')"``.
+        """
+        self._limit_s = limit_s
+        self._what = what
+        self._began: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+
+    def call(self, action: Callable[[], T], *, is_final: Callable[[TriomqError], bool] = lambda _: False) -> T:
+        """Call ``action`` until it succeeds, or fails with a final error.
+
+        Raises:
+            TriomqError: the final error, else as :meth:`failed`.
+        """
+        while True:
+            began = time.monotonic()
+            try:
+                return action()
+            except TriomqError as exc:
+                if is_final(exc):
+                    raise
+                self.failed(exc, time.monotonic() - began)
+
+    def success(self) -> None:
+        """Start over: the next failure is a first one."""
+        self._began = None
+        self._pause_s = _FIRST_PAUSE_S
+
+    def failed(self, error: TriomqError, took_s: float = 0.0) -> None:
+        """Pause before the next attempt, each time a little longer.
+
+        Args:
+            error: why the attempt failed.
+            took_s: how long it took.  It counts, and no attempt starts that would end too late if it took as long.
+
+        Raises:
+            TriomqError: ``error`` itself if another attempt cannot help.
+            RequestTimeoutError: the time is up; ``error`` is its cause and part of its text.
+        """
+        if not error.is_retriable:
+            raise error
+        now = time.monotonic()
+        if self._began is None:
+            self._began = now - took_s
+        pause_s = max(self._pause_s, getattr(error, "retry_after_s", None) or 0.0)  # a busy broker may say when
+        if now + pause_s + took_s > self._began + self._limit_s:
+            raise RequestTimeoutError(
+                f"{self._what}: given up after {now - self._began:.1f} s; the last error: {error}"
+            ) from error
+        time.sleep(pause_s)
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)

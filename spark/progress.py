@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import (
@@ -79,9 +79,6 @@ class PrintProgress(StreamingQueryListener):
             return
         self._printed_at = now
         self._write(progress_line(progress))
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Do nothing."""

@@ -5,9 +5,8 @@ Every column is nullable: a null in any other column would be a NullPointerExcep
 Source: spark.md 4.3, 4.4.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from pyspark.sql.types import StructType
 
@@ -17,8 +16,7 @@ from triomq.protocol.errors import ConfigError
 ROW_ID: Final = "ROW_ID"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column: its name, its type as ``simpleString`` in Spark, its meaning."""
 
     name: str
@@ -66,11 +64,6 @@ WRITE_COLUMNS: Final = {
 }
 
 
-def read_ddl() -> str:
-    """Return the whole read schema as DDL text for Spark."""
-    return ", ".join(f"`{column.name}` {column.type}" for column in READ_COLUMNS)
-
-
 def wanted_columns(schema: StructType) -> tuple[str, ...]:
     """Return the columns of a user's schema.
 
@@ -80,11 +73,11 @@ def wanted_columns(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         found, wanted = field.dataType.simpleString(), READ_TYPES.get(field.name)
         if wanted is None:
-            raise ConfigError(f"schema: column {field.name!r} does not exist; the columns are: {read_ddl()}")
+            raise ConfigError(f"schema: column {field.name!r} does not exist; the columns are: {ddl_of(READ_TYPES)}")
         if found != wanted:
             hint = "; read it as binary and use cast(body as string)" if field.name == "body" else ""
             raise ConfigError(
-                f"schema: column {field.name!r} is {wanted}, not {found}{hint}; the columns are: {read_ddl()}"
+                f"schema: column {field.name!r} is {wanted}, not {found}{hint}; the columns are: {ddl_of(READ_TYPES)}"
             )
     return tuple(field.name for field in schema.fields)
 
@@ -117,6 +110,6 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> tuple[str, .
     return tuple(name for name in types if name in WRITE_COLUMNS)
 
 
-def ddl_of(names: Sequence[str]) -> str:
+def ddl_of(names: Iterable[str]) -> str:
     """Return these columns of the read schema as DDL text, for ``spark.read.schema(...)``."""
     return ", ".join(f"`{name}` {READ_TYPES[name]}" for name in names)

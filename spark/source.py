@@ -23,7 +23,7 @@ from triomq.spark.options.options import Options, Use, parse_options
 from triomq.spark.reading.discovery import Discovery, batch_ranges
 from triomq.spark.reading.driver import MicroBatchReader, read_partition
 from triomq.spark.reading.planning import plan_partitions
-from triomq.spark.schema import read_ddl, wanted_columns
+from triomq.spark.schema import READ_TYPES, ddl_of, wanted_columns
 
 
 class RocketMQDataSource(DataSource):
@@ -36,7 +36,7 @@ class RocketMQDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of a read without a schema."""
-        return read_ddl()
+        return ddl_of(READ_TYPES)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch, with the columns of ``schema``."""
@@ -80,8 +80,8 @@ class BatchReader(DataSourceReader):
             queues = discovery.queues(retry)
             if discovery.unmatched:
                 raise ConfigError(discovery.unmatched)
-            bounds = discovery.all_bounds(queues, retry)
-            ranges = batch_ranges(options, bounds, discovery.first_at)
+            bounds = discovery.bounds(queues, retry, complete=True)
+            ranges = batch_ranges(options, bounds.queues, discovery.first_at)
         return plan_partitions(ranges, options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

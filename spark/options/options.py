@@ -149,15 +149,10 @@ _OTHER_NAMES: Final = {
     "kafka.bootstrap.servers": "nameServer", "bootstrap.servers": "nameServer", "kafka.group.id": "group.id",
     "kafka.security.protocol": "tls", "kafka.ssl.truststore.location": "tlsCa", "kafka.sasl.jaas.config": "credentials",
 }  # fmt: skip
-#: What to use instead of an option of the other direction: by name, and whether this is a write.
-_OTHER_USE: Final = {
-    ("topic", False): "subscribe",
-    ("subscribe", True): "topic",
-}
-_ACCOUNT: Final = ("accessKey", "secretKey", "securityToken")
+#: What to use instead of an option of the other direction.
+_OTHER_USE: Final = {"topic": "subscribe", "subscribe": "topic"}
 _TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
-_STARTS: Final = ("startingOffsets", "startingTimestamp")
-_ENDS: Final = ("endingOffsets", "endingTimestamp")
+_ALTERNATIVES: Final = (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp"), ("tags", "sql"))
 
 
 class Options:
@@ -199,7 +194,7 @@ def parse_options(given: Mapping[str, str], use: Use) -> Options:
             raise ConfigError(_unknown(key, use))
         if use not in option.uses:
             allowed = " and ".join(sorted(one.value for one in option.uses))
-            instead = _OTHER_USE.get((option.name, use is Use.WRITE))
+            instead = _OTHER_USE.get(option.name)
             hint = f": use option '{instead}'" if instead else ""
             raise ConfigError(f"option '{option.name}' is for {allowed}, this is {use.value}{hint}")
         found[option.name] = _parse(option, text)
@@ -224,7 +219,7 @@ def _parse(option: Option, text: str) -> Any:
 
 
 def _check_account(found: Mapping[str, Any]) -> None:
-    given = [name for name in _ACCOUNT if name in found]
+    given = [name for name in ("accessKey", "secretKey", "securityToken") if name in found]
     if given and "credentials" in found:
         raise ConfigError(f"give the option credentials or {' and '.join(given)}, not both")
     if given and not {"accessKey", "secretKey"} <= set(given):
@@ -238,14 +233,11 @@ def _check_read(found: Mapping[str, Any], use: Use) -> None:
     chosen = [name for name in _TOPIC_OPTIONS if name in found]
     if len(chosen) != 1:
         raise ConfigError(f"give one of the options {', '.join(_TOPIC_OPTIONS)}; given: {', '.join(chosen) or 'none'}")
-    for names in (_STARTS, _ENDS):
-        chosen = [name for name in names if name in found]
-        if len(chosen) > 1:
-            raise ConfigError(f"give one of the options {', '.join(names)} only; given: {', '.join(chosen)}")
+    for names in _ALTERNATIVES:
+        if set(names) <= found.keys():
+            raise ConfigError(f"give one of the options {' and '.join(names)}, not both")
     if found.get("endingTimestamp", values.LAST_MS) < found.get("startingTimestamp", 0):
         raise ConfigError("the time to end at is before the time to start at: nothing would be read")
-    if {"tags", "sql"} <= found.keys():
-        raise ConfigError("give one of the options tags and sql, not both")
     if use is Use.BATCH_READ and found.get("startingOffsets") == values.LATEST:
         raise ConfigError(
             "option 'startingOffsets' is latest: a batch would have nothing to read; latest is for streams"

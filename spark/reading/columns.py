@@ -17,17 +17,18 @@ import pyarrow.compute as pc
 
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import ProtocolError
+from triomq.protocol.filters.filter_types import TagFilter, filter_of
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import RETRY_PREFIX
-from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES
 from triomq.protocol.record.properties import PropertyName
+from triomq.spark.options.options import Options
 from triomq.spark.reading.records import Records
 from triomq.spark.schema import READ_TYPES, ROW_ID
 
 LOGGER: Final = logging.getLogger("triomq.spark.reading.columns")
 
 _TRANSACTION: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
-_TRANSACTION_STATES: Final = ("none", "prepared", "commit", "rollback")
+_TRANSACTION_STATES: Final = pa.array(("none", "prepared", "commit", "rollback"))
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 _ARROW_TYPES: Final = {
@@ -40,29 +41,18 @@ ARROW_TYPES: Final = {name: _ARROW_TYPES[kind] for name, kind in READ_TYPES.item
 class Decoder:
     """Decodes chunks of records of one queue into batches of some columns."""
 
-    def __init__(
-        self,
-        queue: MessageQueue,
-        columns: Sequence[str],
-        *,
-        tags: Sequence[str] = (),
-        batch_bytes: int = 1024**2,
-        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
-    ) -> None:
-        """Create a decoder.
+    def __init__(self, queue: MessageQueue, columns: Sequence[str], options: Options) -> None:
+        """Create a decoder for some of ``READ_COLUMNS``, in the order of the batches' columns.
 
-        Args:
-            queue: the queue of the records.
-            columns: names of ``READ_COLUMNS``, in the order of the batches' columns.
-            tags: drop messages with other tags; empty: drop none.
-            batch_bytes: limit for the bodies of a batch, if decompression makes them larger than the chunk.
-            max_body_bytes: limit of a decompressed body.
+        Messages with other ``tags`` than those of the options are dropped.  ``batchBytes`` limits the bodies of a
+        batch, if decompression makes them larger than the chunk.
         """
         self._queue = queue
         self._columns = tuple(columns)
+        wanted = filter_of(options["sql"] or options["tags"])
+        tags = wanted.tags if isinstance(wanted, TagFilter) else ()
         self._tags = pa.array(tags, pa.string()) if tags else None
-        self._batch_bytes = batch_bytes
-        self._max_body_bytes = max_body_bytes
+        self._options = options
         self.schema = pa.schema([(name, ARROW_TYPES[name]) for name in columns])
 
     def decode(self, chunk: bytes, begin: int, end: int) -> Iterator[Any]:
@@ -94,12 +84,12 @@ class Decoder:
         stored, first, size, texts = records.bodies(), 0, 0, dict[int, bytes | None]()
         for index in records.compressed().tolist():
             try:
-                texts[index] = text = records.decompressed(index, self._max_body_bytes)
+                texts[index] = text = records.decompressed(index, self._options["maxBodyBytes"])
                 size += len(text)
             except ProtocolError as exc:
                 LOGGER.warning("body cannot be read, it becomes null error=%s", exc)
                 texts[index] = None
-            if size >= self._batch_bytes:
+            if size >= self._options["batchBytes"]:
                 yield first, index + 1, _replaced(stored, first, index + 1, texts)
                 first, size, texts = index + 1, 0, {}
         yield first, records.count, _replaced(stored, first, records.count, texts)
@@ -137,10 +127,6 @@ def _delay_level(records: Records) -> Any:
     return pa.array(levels, pa.int32())
 
 
-def _transaction_state(records: Records) -> Any:
-    return pa.array(_TRANSACTION_STATES, pa.string()).take(pa.array((records.sys_flag & _TRANSACTION) >> 2))
-
-
 def _text_property(name: str) -> Callable[[Records], Any]:
     return lambda records: records.properties.column(name)
 
@@ -169,6 +155,6 @@ _MAKERS: Final[dict[str, Callable[[Records], Any]]] = {
     "storeHost": lambda records: records.store_hosts(),
     "reconsumeTimes": lambda records: _int32(records.rear["reconsume_times"]),
     "delayLevel": _delay_level,
-    "transactionState": _transaction_state,
+    "transactionState": lambda records: _TRANSACTION_STATES.take(pa.array((records.sys_flag & _TRANSACTION) >> 2)),
     "rowId": _text_property(ROW_ID),
 }

@@ -14,11 +14,10 @@ from triomq.client.sync import Admin, Producer, PullConsumer
 from triomq.protocol.errors import ConfigError, NoBrokerError, NoRouteError, TopicNotExistError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import topic_kind
-from triomq.spark.connections import borrow_client, close_clients
+from triomq.spark.connections import Retry, borrow_client, close_clients, is_missing_topic
 from triomq.spark.options.options import Options, Use, parse_options
 from triomq.spark.options.values import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET
 from triomq.spark.reading.planning import Ranges
-from triomq.spark.retry import Retry, is_missing_topic
 
 #: A name server that has not answered yet gets this long, unless the user chose a planTimeoutMs: the address is wrong
 #: more often than the server is late.
@@ -129,37 +128,25 @@ class Discovery:
             return queue in assigned
         return re.fullmatch(self._options["subscribePattern"], queue.topic) is not None
 
-    def bounds(self, queues: Collection[MessageQueue], retry: Retry) -> Bounds:
+    def bounds(self, queues: Collection[MessageQueue], retry: Retry, *, complete: bool = False) -> Bounds:
         """Return the offsets of the queues: one request for each topic and broker.
 
-        Retries only while no broker answers.
+        Args:
+            queues: the queues.
+            retry: used while no broker answers.
+            complete: retry while any queue is unknown.
 
         Raises:
-            RequestTimeoutError: no broker answered in time.
+            RequestTimeoutError: no broker answered in time; with ``complete``, one did not, or left the route for good.
         """
 
         def ask() -> Bounds:
             bounds = self._ask_bounds(queues)
-            if bounds.errors and not bounds.queues:
-                raise next(iter(bounds.errors.values()))
-            return bounds
-
-        return retry.call(ask)
-
-    def all_bounds(self, queues: Collection[MessageQueue], retry: Retry) -> dict[MessageQueue, QueueBounds]:
-        """Return the offsets of all the queues.
-
-        Raises:
-            RequestTimeoutError: a broker did not answer in time, or left the route for good.
-        """
-
-        def ask() -> dict[MessageQueue, QueueBounds]:
-            bounds = self._ask_bounds(queues)
             unknown = next((queue for queue in queues if queue not in bounds.queues), None)
-            if unknown is None:
-                return bounds.queues
-            left_route = NoRouteError(f"queue {unknown}: its broker has left the route, or no longer has the topic")
-            raise next(iter(bounds.errors.values()), left_route)
+            if unknown is not None and (complete or (bounds.errors and not bounds.queues)):
+                left = NoRouteError(f"queue {unknown}: its broker has left the route, or no longer has the topic")
+                raise next(iter(bounds.errors.values()), left)
+            return bounds
 
         return retry.call(ask)
 

@@ -88,7 +88,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             discovery = self._discovery
             retry = discovery.retry()
             self._discover(may_be_gone=False)
-            bounds = discovery.all_bounds(self._queues, retry)
+            bounds = discovery.bounds(self._queues, retry, complete=True).queues
             begins = selected_offsets(self._options, "starting", bounds, discovery.first_at, LATEST)
             self._initial = StreamOffset(begins, {}, self._wall_ns() // 1_000_000, is_initial=True).to_json()
         return self._initial
@@ -96,8 +96,8 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Make this run end at the current ends of the queues."""
         self._discover()
-        bounds = self._discovery.all_bounds(self._queues, self._discovery.retry())
-        self._target = {queue: found.high for queue, found in bounds.items()}
+        bounds = self._discovery.bounds(self._queues, self._discovery.retry(), complete=True)
+        self._target = {queue: found.high for queue, found in bounds.queues.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the options set."""

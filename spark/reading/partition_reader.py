@@ -15,13 +15,12 @@ from triomq.client.consumer.pull import RawPull
 from triomq.client.consumer.range_reader import ReadLimits
 from triomq.client.sync import PullConsumer, RangeReader
 from triomq.protocol.errors import RequestTimeoutError, TopicNotExistError, TriomqError
-from triomq.protocol.filters.filter_types import EVERYTHING, FilterExpression, TagFilter, filter_of
-from triomq.spark.connections import borrow_client
+from triomq.protocol.filters.filter_types import EVERYTHING, FilterExpression, filter_of
+from triomq.spark.connections import Retry, borrow_client
 from triomq.spark.options.options import Options
 from triomq.spark.reading.columns import Decoder
 from triomq.spark.reading.loss import available, judge, report_loss
 from triomq.spark.reading.planning import QueueRange
-from triomq.spark.retry import Retry
 
 #: An answer ends before the message that would exceed its limit, so a chunk counts as full at this share.
 _FULL: Final = 7 / 8
@@ -57,15 +56,8 @@ class _RangeTask:
         self._stalled_peer = "the broker"
         self._instance = instance
         self._expression: FilterExpression = options["sql"] or options["tags"]
-        wanted_filter = filter_of(self._expression)
-        self._is_filtered = wanted_filter != EVERYTHING
-        self._decoder = Decoder(
-            wanted.queue,
-            columns,
-            tags=wanted_filter.tags if isinstance(wanted_filter, TagFilter) else (),
-            batch_bytes=options["batchBytes"],
-            max_body_bytes=options["maxBodyBytes"],
-        )
+        self._is_filtered = filter_of(self._expression) != EVERYTHING
+        self._decoder = Decoder(wanted.queue, columns, options)
         self._retry = Retry(options["readTimeoutMs"] / 1000, f"reading queue {wanted.queue} (option 'readTimeoutMs')")
 
     def run(self) -> Iterator[Any]:

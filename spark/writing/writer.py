@@ -33,12 +33,10 @@ from triomq.protocol.errors import MessageRefusedError, TriomqError
 from triomq.protocol.host import pack_ip
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message_id import UniqueIdGenerator
-from triomq.spark.connections import borrow_client, show_warnings
+from triomq.spark.connections import Retry, borrow_client, is_busy, show_warnings
 from triomq.spark.options.options import Options
-from triomq.spark.retry import Retry, is_busy
 from triomq.spark.schema import check_write_schema
-from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
-from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowSettings, slices
+from triomq.spark.writing.rows import BatchEncoder, EncodedRows, OutgoingRow, RowEncoder, RowSettings, slices
 
 LOGGER: Final = logging.getLogger("triomq.spark.writing.writer")
 
@@ -61,7 +59,6 @@ T = TypeVar("T")
 class WriteResult(WriterCommitMessage):
     """The counts of one task."""
 
-    partition: int
     counts: Counter[str]
 
 
@@ -108,7 +105,7 @@ class _Writer:
             )
             sender = Sender(producer, options, encoder)
             sender.send(_rows(batches, BatchEncoder(encoder.settings, ids.next_many), encoder))
-        return WriteResult(partition, sender.counts)
+        return WriteResult(sender.counts)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):

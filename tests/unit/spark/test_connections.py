@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -90,7 +91,7 @@ def test_error_of_user_keeps_client(opened: list[FakeShared]) -> None:
 
 def test_client_unused_for_minute_is_closed(opened: list[FakeShared], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(connections, "_clock", lambda: now)
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: now))
     with borrow_client(options(1)):
         pass
     now += 61

@@ -9,8 +9,8 @@ from triomq.protocol.errors import (
     RequestTimeoutError,
     SystemBusyError,
 )
-from triomq.spark import retry
-from triomq.spark.retry import Retry, is_busy
+from triomq.spark import connections
+from triomq.spark.connections import Retry, is_busy
 
 LOST = ConnectError("127.0.0.1:1 refused")
 
@@ -33,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     replaced = Clock()
-    monkeypatch.setattr(retry, "time", replaced)
+    monkeypatch.setattr(connections, "time", replaced)
     return replaced
 
 

@@ -152,8 +152,14 @@ def test_option_of_another_use_is_rejected() -> None:
     ("more", "words"),
     [
         ({"assign": '{"T": {"b": [0]}}'}, "given: subscribe, assign"),
-        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "given: startingOffsets, startingTimestamp"),
-        ({"endingTimestamp": "1", "endingOffsets": "latest"}, "given: endingOffsets, endingTimestamp"),
+        (
+            {"startingOffsets": "earliest", "startingTimestamp": "1"},
+            "give one of the options startingOffsets and startingTimestamp, not both",
+        ),
+        (
+            {"endingTimestamp": "1", "endingOffsets": "latest"},
+            "give one of the options endingOffsets and endingTimestamp, not both",
+        ),
         ({"startingOffsets": "latest"}, "nothing to read"),
         (
             {"startingTimestamp": "2026-01-02T00Z", "endingTimestamp": "2026-01-01T00Z"},

@@ -5,7 +5,6 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +16,9 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.compression import compress
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_records, encode_record
-from triomq.spark.reading.columns import ARROW_TYPES, Decoder
-from triomq.spark.schema import READ_COLUMNS, READ_TYPES
+from triomq.spark.options.options import Options
+from triomq.spark.reading.columns import Decoder
+from triomq.spark.schema import READ_TYPES
 
 QUEUE = MessageQueue("T", "broker-a", 2)
 V4, V6 = encode_host("10.0.0.1", 1234), encode_host("2001:db8::1", 65535)
@@ -89,6 +89,10 @@ def expected(message: MessageExt, topic: str = "T") -> dict[str, Any]:
     }  # fmt: skip
 
 
+def decoder(*columns: str, **options: Any) -> Decoder:
+    return Decoder(QUEUE, columns or ALL, Options(options))
+
+
 def rows(decoder: Decoder, chunk: bytes, begin: int = 0, end: int = 2**40) -> list[dict[str, Any]]:
     found = []
     for batch in decoder.decode(chunk, begin, end):
@@ -104,33 +108,23 @@ def rows(decoder: Decoder, chunk: bytes, begin: int = 0, end: int = 2**40) -> li
 @settings(max_examples=1000)  # of 1 to 6 records each
 @given(records())
 def test_columns_equal_the_clients_decoder(chunk: bytes) -> None:
-    assert rows(Decoder(QUEUE, ALL), chunk) == [expected(message) for message in decode_records(chunk)]
-
-
-def test_types_are_those_of_the_schema() -> None:
-    names = {
-        "string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "binary": pa.binary(),
-        "map<string,string>": pa.map_(pa.string(), pa.string()), "timestamp": pa.timestamp("us", tz="UTC"),
-    }  # fmt: skip
-    assert {column.name: names[column.type] for column in READ_COLUMNS} == ARROW_TYPES
+    assert rows(decoder(), chunk) == [expected(message) for message in decode_records(chunk)]
 
 
 def test_batches_have_wanted_columns_in_order() -> None:
-    found = rows(Decoder(QUEUE, ("tags", "queueOffset")), record(3, properties=b"TAGS\x01A"))
+    found = rows(decoder("tags", "queueOffset"), record(3, properties=b"TAGS\x01A"))
     assert [list(row.items()) for row in found] == [[("tags", "A"), ("queueOffset", 3)]]
 
 
 def test_offsets_outside_the_range_are_trimmed() -> None:
     chunk = b"".join(map(record, range(10)))
-    assert [row["queueOffset"] for row in rows(Decoder(QUEUE, ALL), chunk, 3, 7)] == [3, 4, 5, 6]
+    assert [row["queueOffset"] for row in rows(decoder(), chunk, 3, 7)] == [3, 4, 5, 6]
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8)), max_size=6), st.integers(0, 10), st.integers(10, 20))
 def test_overlapping_answers_give_each_offset_once(answers: list[tuple[int, int]], begin: int, end: int) -> None:
     offsets = [first + index for first, count in answers for index in range(count)]
-    found = [
-        row["queueOffset"] for row in rows(Decoder(QUEUE, ("queueOffset",)), b"".join(map(record, offsets)), begin, end)
-    ]
+    found = [row["queueOffset"] for row in rows(decoder("queueOffset"), b"".join(map(record, offsets)), begin, end)]
     wanted: list[int] = []
     for queue_offset in offsets:
         if begin <= queue_offset < end and queue_offset > max(wanted, default=-1):
@@ -139,8 +133,7 @@ def test_overlapping_answers_give_each_offset_once(answers: list[tuple[int, int]
 
 
 def test_a_chunk_with_nothing_wanted_gives_no_batch() -> None:
-    decoder = Decoder(QUEUE, ALL)
-    assert list(decoder.decode(record(5), 6, 9)) == list(decoder.decode(b"", 0, 9)) == []
+    assert list(decoder().decode(record(5), 6, 9)) == list(decoder().decode(b"", 0, 9)) == []
 
 
 def test_tags_of_equal_hash_are_distinguished() -> None:
@@ -148,14 +141,14 @@ def test_tags_of_equal_hash_are_distinguished() -> None:
         record(number, properties=b"TAGS\x01" + tag) for number, tag in enumerate([b"Aa", b"BB", b"Aa", b"C"])
     )
     chunk += record(4)
-    found = rows(Decoder(QUEUE, ("queueOffset",), tags=("Aa", "C")), chunk)
+    found = rows(decoder("queueOffset", tags="Aa || C"), chunk)
     assert [row["queueOffset"] for row in found] == [0, 2, 3]
 
 
 def test_compressed_bodies_do_not_make_one_huge_batch() -> None:
     packed = compress(bytes(100_000))
     chunk = b"".join(record(number, packed, sys_flag=1) for number in range(10)) + record(10)
-    batches = list(Decoder(QUEUE, ("body", "queueOffset"), batch_bytes=250_000).decode(chunk, 0, 99))
+    batches = list(decoder("body", "queueOffset", batchBytes=250_000).decode(chunk, 0, 99))
     assert [batch.num_rows for batch in batches] == [3, 3, 3, 2]
     assert [row["queueOffset"] for batch in batches for row in batch.to_pylist()] == list(range(11))
     bodies = [row["body"] for batch in batches for row in batch.to_pylist()]
@@ -163,27 +156,27 @@ def test_compressed_bodies_do_not_make_one_huge_batch() -> None:
 
 
 def test_retried_message_has_its_first_topic() -> None:
-    decoder = Decoder(MessageQueue("%RETRY%g", "broker-a", 0), ("topic",))
+    retried = Decoder(MessageQueue("%RETRY%g", "broker-a", 0), ("topic",), Options({}))
     chunk = record(0, properties=b"RETRY_TOPIC\x01Orders", topic=b"%RETRY%g") + record(1, topic=b"%RETRY%g")
-    assert rows(decoder, chunk) == [{"topic": "Orders"}, {"topic": "%RETRY%g"}]
+    assert rows(retried, chunk) == [{"topic": "Orders"}, {"topic": "%RETRY%g"}]
 
 
 def test_sixty_property_names_are_distinguished() -> None:
     many = b"\x02".join(b"n%d\x01v" % number for number in range(60)) + b"\x02n7\x01last"
-    (row,) = rows(Decoder(QUEUE, ("properties",)), record(0, properties=many))
+    (row,) = rows(decoder("properties"), record(0, properties=many))
     assert len(row["properties"]) == 60
     assert row["properties"]["n7"] == "last"
 
 
 def test_invalid_utf8_in_properties_is_replaced() -> None:
     chunk = record(6, properties=b"a\x01ok") + record(7, properties=b"a\x01\xff")
-    assert rows(Decoder(QUEUE, ("properties",)), chunk)[1]["properties"] == {"a": "\ufffd"}
+    assert rows(decoder("properties"), chunk)[1]["properties"] == {"a": "\ufffd"}
 
 
 def test_unreadable_compressed_bodies_become_null(caplog: pytest.LogCaptureFixture) -> None:
     chunk = record(1, compress(b"ok"), sys_flag=1) + record(2, b"no zlib", sys_flag=1)
     chunk += record(3, compress(bytes(2000)), sys_flag=1) + record(4)
-    found = rows(Decoder(QUEUE, ("body",), max_body_bytes=1999), chunk)
+    found = rows(decoder("body", maxBodyBytes=1999), chunk)
     assert [row["body"] for row in found] == [b"ok", None, None, b"body"]
     damaged, too_large = caplog.messages
     assert "T@broker-a:2 offset 2: zlib" in damaged
@@ -194,7 +187,7 @@ def test_host_flag_longer_than_its_data_is_damage() -> None:
     damaged = bytearray(record(0, b"x"))
     damaged[39] |= 0x30  # both hosts IPv6
     with pytest.raises(ProtocolError, match="T@broker-a:2 offset 0"):
-        list(Decoder(QUEUE, ALL).decode(bytes(damaged), 0, 1))
+        list(decoder().decode(bytes(damaged), 0, 1))
 
 
 @given(records(), st.integers(1, 2000), st.integers(0, 255))
@@ -202,10 +195,10 @@ def test_damage_is_an_error_of_ours_or_harmless(chunk: bytes, at: int, value: in
     damaged = bytearray(chunk)
     damaged[at % len(chunk)] = value
     with suppress(ProtocolError, UnsupportedCompressionError):
-        list(Decoder(QUEUE, ALL).decode(bytes(damaged), 0, 2**62))
+        list(decoder().decode(bytes(damaged), 0, 2**62))
 
 
 @pytest.mark.parametrize("cut", [1, 50, 92, 95])
 def test_a_truncated_record_names_its_queue(cut: int) -> None:
     with pytest.raises(ProtocolError, match="T@broker-a:2"):
-        rows(Decoder(QUEUE, ALL), record(0) + record(1)[:cut])
+        rows(decoder(), record(0) + record(1)[:cut])

@@ -108,9 +108,9 @@ def test_queue_of_broker_off_route_is_error(remote: BrokerThread) -> None:
     remote.broker.on(RequestCode.GET_TOPIC_STATS_INFO, lambda command: command.reply(body=table.encode()))
     away = MessageQueue("Topic", "broker-b", 0)
     with discovering(remote, subscribe="Topic") as discovery:
-        assert discovery.all_bounds(Q, discovery.retry()) == dict.fromkeys(Q, QueueBounds(5, 9))
+        assert discovery.bounds(Q, discovery.retry(), complete=True).queues == dict.fromkeys(Q, QueueBounds(5, 9))
         with pytest.raises(RequestTimeoutError, match="Topic@broker-b:0: its broker has left the route"):
-            discovery.all_bounds([*Q, away], discovery.retry())
+            discovery.bounds([*Q, away], discovery.retry(), complete=True)
 
 
 def test_busy_broker_is_asked_again_for_time(remote: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:

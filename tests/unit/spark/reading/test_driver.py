@@ -16,11 +16,11 @@ from triomq.protocol.errors import (
     TriomqError,
 )
 from triomq.protocol.message_queue import MessageQueue
+from triomq.spark.connections import Retry
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading.discovery import Bounds, Discovery, QueueBounds
 from triomq.spark.reading.driver import MicroBatchReader
 from triomq.spark.reading.planning import StreamOffset, ranges_between
-from triomq.spark.retry import Retry
 
 Q0, Q1, Q2 = (MessageQueue("T", "a", number) for number in range(3))
 AWAY = MessageQueue("T", "b", 0)
@@ -54,15 +54,12 @@ class FakeBrokers:
             raise self.lookup_error
         return tuple(sorted(self.queue_bounds))
 
-    def bounds(self, queues: Any, _: Retry) -> Bounds:
+    def bounds(self, queues: Any, _: Retry, *, complete: bool = False) -> Bounds:
         self.polls += 1
         found = {
             queue: QueueBounds(*self.queue_bounds[queue]) for queue in queues if queue.broker_name not in self.errors
         }
         return Bounds(found, self.errors, set())
-
-    def all_bounds(self, queues: Any, retry: Retry) -> dict[MessageQueue, QueueBounds]:
-        return self.bounds(queues, retry).queues
 
     def first_at(self, queue: MessageQueue, bounds: QueueBounds, timestamp_ms: int) -> int:
         raise NotImplementedError

@@ -20,7 +20,7 @@ from triomq.protocol.errors import (
     TriomqError,
 )
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
-from triomq.spark import retry
+from triomq.spark import connections
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading import partition_reader as reading
 from triomq.spark.reading.partition_reader import read_ranges
@@ -109,7 +109,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
         yield cast("ClientInstance", None)
 
     monkeypatch.setattr(reading, "borrow_client", borrow)
-    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
     monkeypatch.setattr(reading, "PullConsumer", lambda *_, **__: FakeConsumer(made))
     monkeypatch.setattr(reading, "RangeReader", lambda _, begin, *__, **___: FakeReader(made, begin))
     return made

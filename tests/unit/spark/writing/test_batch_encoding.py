@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from triomq.client.producer.publish import encode_message_properties
 from triomq.protocol.record.batch import BatchEntry, decode_batch
 from triomq.protocol.record.properties import decode_properties
-from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
-from triomq.spark.writing.rows import RowEncoder, RowSettings
+from triomq.spark.writing.rows import BatchEncoder, EncodedRows, RowEncoder, RowSettings
 
 IDS = (1, "w:3:1:")
 MAP = pa.map_(pa.string(), pa.string())

@@ -25,11 +25,10 @@ from triomq.protocol.errors import (
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.batch import decode_batch
 from triomq.protocol.record.message import Message
-from triomq.spark import retry
+from triomq.spark import connections
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.writing import writer
-from triomq.spark.writing.batch_encoding import BatchEncoder, EncodedRows
-from triomq.spark.writing.rows import OutgoingRow, RowEncoder, RowSettings
+from triomq.spark.writing.rows import BatchEncoder, EncodedRows, OutgoingRow, RowEncoder, RowSettings
 from triomq.spark.writing.writer import BatchWriter, Sender
 
 QUEUES = tuple(MessageQueue("T", broker, number) for broker in "ab" for number in range(2))
@@ -90,7 +89,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Time passes only in pauses."""
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: 100 + sum(slept), sleep=slept.append, time_ns=lambda: 0)
-    monkeypatch.setattr(retry, "time", clock)
+    monkeypatch.setattr(connections, "time", clock)
     monkeypatch.setattr(writer, "time", clock)
     return slept
 
