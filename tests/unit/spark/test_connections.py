@@ -1,6 +1,8 @@
-"""The clients that a worker process keeps."""
+"""The clients that a worker process keeps, its retries, and its warnings."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,10 +10,17 @@ from typing import Any, cast
 import pytest
 
 from triomq.client.config import ClientConfig, TlsConfig
-from triomq.protocol.errors import ConfigError, ConnectError
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import (
+    ConfigError,
+    ConnectError,
+    NoPermissionError,
+    RequestTimeoutError,
+    SystemBusyError,
+)
 from triomq.protocol.wire.signing import Credentials
 from triomq.spark import connections
-from triomq.spark.connections import borrow_client, client_config, close_clients
+from triomq.spark.connections import Retry, borrow_client, client_config, close_clients
 from triomq.spark.options.options import Options, Use, parse_options
 
 
@@ -76,17 +85,12 @@ def test_tasks_with_another_account_get_another_client(
 
 
 def test_failed_client_is_not_reused(opened: list[FakeShared]) -> None:
-    with pytest.raises(ConnectError), borrow_client(options()):
-        raise ConnectError("refused")
-    assert not opened[0].is_open
+    for error, is_kept in ((KeyError("of the user"), True), (ConnectError("refused"), False)):
+        with pytest.raises(type(error)), borrow_client(options()):
+            raise error
+        assert opened[0].is_open == is_kept
     with borrow_client(options()):
         assert [one.is_open for one in opened] == [False, True]
-
-
-def test_error_of_user_keeps_client(opened: list[FakeShared]) -> None:
-    with pytest.raises(KeyError), borrow_client(options()):
-        raise KeyError
-    assert opened[0].is_open
 
 
 def test_client_unused_for_minute_is_closed(opened: list[FakeShared], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,5 +124,114 @@ def test_options_of_tls_include_it() -> None:
     assert tls(tls="true") is True
     assert tls(tlsCa="ca.pem", tlsCert="c.pem", tlsKey="k.pem") == TlsConfig(ca="ca.pem", cert="c.pem", key="k.pem")
     assert tls(tlsVerify="none") == TlsConfig(verify="none")
-    with pytest.raises(ConfigError, match="tlsCert and tlsKey belong together"):
-        tls(tlsCert="c.pem")
+
+
+LOST = ConnectError("127.0.0.1:1 refused")
+
+
+class Clock:
+    """Takes the place of ``time``."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    replaced = Clock()
+    monkeypatch.setattr(connections, "time", replaced)
+    return replaced
+
+
+def reading(limit_s: float) -> Retry:
+    return Retry(limit_s, "reading X (option 'y')")
+
+
+def fail_for_ever(retrying: Retry, clock: Clock, took_s: float) -> None:
+    while True:
+        clock.now += took_s
+        retrying.failed(LOST, took_s)
+
+
+def test_pauses_grow_until_the_time_is_over(clock: Clock) -> None:
+    retrying = reading(10)
+    with pytest.raises(
+        RequestTimeoutError, match=r"reading X \(option 'y'\): given up after .*127\.0\.0\.1:1"
+    ) as caught:
+        fail_for_ever(retrying, clock, 0)
+    assert caught.value.__cause__ is LOST
+    assert clock.pauses[:6] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+    assert 7 < clock.now <= 10
+
+
+def test_no_attempt_starts_too_late(clock: Clock) -> None:
+    with pytest.raises(RequestTimeoutError, match="given up after"):
+        fail_for_ever(reading(30), clock, 5)  # as long as a connection may take
+    assert 20 < clock.now <= 30
+
+
+def test_a_success_begins_anew(clock: Clock) -> None:
+    retrying = reading(1)
+    for _ in range(10):
+        retrying.failed(LOST)
+        retrying.success()
+    assert clock.pauses == [0.1] * 10
+
+
+def test_busy_broker_sets_least_pause(clock: Clock) -> None:
+    retrying = reading(10)
+    for after_s in (0.7, 0.01, None):
+        retrying.failed(SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "", "", after_s))
+    assert clock.pauses == [0.7, 0.2, 0.4]
+
+
+def test_lasting_error_is_raised_at_once(clock: Clock) -> None:
+    error = NoPermissionError(int(ResponseCode.NO_PERMISSION), "no")
+    with pytest.raises(NoPermissionError):
+        reading(100).failed(error)
+    assert clock.pauses == []
+
+
+PROGRAM = """
+import logging, sys
+import triomq.client  # adds a handler that drops everything, as libraries do
+from triomq.spark.connections import show_warnings
+{before}
+show_warnings()
+show_warnings()
+logging.getLogger("triomq.spark.reading.loss").warning("messages lost queue=%s", "T@b:0")
+{after}
+logging.getLogger("triomq.spark.writing.writer").info("written")
+"""
+
+
+def stderr_of(before: str, after: str = "") -> str:
+    program = PROGRAM.format(before=before, after=after)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    return done.stderr
+
+
+def test_warnings_reach_stderr_once_without_logging_config() -> None:
+    (line,) = stderr_of("").splitlines()
+    assert line.endswith(" WARNING triomq.spark.reading.loss messages lost queue=T@b:0")
+
+
+def test_throttling_keeps_all_warnings_of_lost_messages() -> None:
+    loop = "for number in range(100): logging.getLogger('triomq.spark.reading.{}').warning('text %d', number)"
+    lines = stderr_of("", f"{loop.format('loss')}\n{loop.format('driver')}").splitlines()
+    assert sum("spark.reading.loss text" in line for line in lines) == 100
+    assert sum("spark.reading.driver text" in line for line in lines) == 20
+
+
+@pytest.mark.parametrize("logger", ["", "triomq"])
+def test_configured_logging_is_kept(logger: str) -> None:
+    before = f"logging.getLogger({logger!r}).addHandler(logging.StreamHandler(sys.stdout))"
+    assert stderr_of(before) == ""

@@ -116,11 +116,6 @@ def test_batches_have_wanted_columns_in_order() -> None:
     assert [list(row.items()) for row in found] == [[("tags", "A"), ("queueOffset", 3)]]
 
 
-def test_offsets_outside_the_range_are_trimmed() -> None:
-    chunk = b"".join(map(record, range(10)))
-    assert [row["queueOffset"] for row in rows(decoder(), chunk, 3, 7)] == [3, 4, 5, 6]
-
-
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8)), max_size=6), st.integers(0, 10), st.integers(10, 20))
 def test_overlapping_answers_give_each_offset_once(answers: list[tuple[int, int]], begin: int, end: int) -> None:
     offsets = [first + index for first, count in answers for index in range(count)]
@@ -166,11 +161,6 @@ def test_sixty_property_names_are_distinguished() -> None:
     (row,) = rows(decoder("properties"), record(0, properties=many))
     assert len(row["properties"]) == 60
     assert row["properties"]["n7"] == "last"
-
-
-def test_invalid_utf8_in_properties_is_replaced() -> None:
-    chunk = record(6, properties=b"a\x01ok") + record(7, properties=b"a\x01\xff")
-    assert rows(decoder("properties"), chunk)[1]["properties"] == {"a": "\ufffd"}
 
 
 def test_unreadable_compressed_bodies_become_null(caplog: pytest.LogCaptureFixture) -> None:

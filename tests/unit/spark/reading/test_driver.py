@@ -176,33 +176,16 @@ def test_no_rest_makes_messages_wait() -> None:
     setting.brokers.queue_bounds[Q0] = (0, 101)
     assert ends(setting.latest(start, after_s=0.010)) == {Q0: 101, Q1: 50}
     assert setting.now == pytest.approx(polled_at + 0.040, abs=1e-5)
-
-
-def test_later_call_or_news_is_not_delayed() -> None:
-    setting = Setting(startingOffsets="latest", offsetPollMs=1000)
-    start = setting.driver.initialOffset()
+    setting.rests_s.clear()
     for _ in range(20):
-        assert setting.latest(start, after_s=0.050) == start  # a trigger, or batches of another source
-    setting.brokers.queue_bounds[Q0] = (0, 101)
-    new = setting.latest(start, after_s=1.0)
-    assert setting.latest(new, after_s=0.010) == new
-    assert not setting.rests_s
-    setting.latest(new, after_s=0.010)
-    assert setting.rests_s
-
-
-def test_available_now_does_not_rest() -> None:
-    setting = Setting()
-    setting.driver.prepareForTriggerAvailableNow()
-    end = setting.latest(setting.driver.initialOffset())
-    for _ in range(3):
-        assert setting.latest(end, after_s=0.001) == end
+        assert setting.latest(start, after_s=0.050) != start  # a trigger, or batches of another source
     assert not setting.rests_s
 
 
 def test_limit_is_shared_by_all_queues() -> None:
     """Scenario 16."""
     setting = Setting(maxOffsetsPerTrigger=30)
+    assert setting.driver.reportLatestOffset() is None
     start = setting.driver.initialOffset()
     assert ends(setting.latest(start, None)) == {Q0: 100, Q1: 50}
     sizes = []
@@ -212,6 +195,9 @@ def test_limit_is_shared_by_all_queues() -> None:
         assert len(ranges) == 2
         start = end
     assert sizes == [30, 30, 30, 30, 30]
+    setting.brokers.queue_bounds[Q0] = (0, 101)
+    setting.latest(start, 30)
+    assert ends(setting.driver.reportLatestOffset() or {}) == {Q0: 101, Q1: 50}
 
 
 def test_available_now_has_a_fixed_end() -> None:
@@ -223,6 +209,8 @@ def test_available_now_has_a_fixed_end() -> None:
     end = setting.latest(start, after_s=60)
     assert ends(end) == {Q0: 100, Q1: 50}
     assert setting.latest(end) == end
+    assert setting.latest(end, after_s=0.001) == end
+    assert not setting.rests_s  # the query ends sooner
     setting.restart().prepareForTriggerAvailableNow()
     assert ends(setting.latest(end)) == {Q0: 900, Q1: 50, Q2: 9}
 
@@ -303,17 +291,20 @@ def test_topic_recreated_empty_restarts_when_messages_arrive() -> None:
     assert planned(setting, empty, setting.latest(empty)) == {Q0: (0, 5)}
 
 
-def test_longer_recreated_topic_is_noticed_at_restart(caplog: pytest.LogCaptureFixture) -> None:
-    """Scenario 43: its first message was stored long after the checkpoint."""
+@pytest.mark.parametrize(("stored_after_ms", "begin"), [(61_000, 0), (-5000, 100)], ids=["new", "old"])
+def test_first_message_shows_recreated_topic_at_restart(
+    caplog: pytest.LogCaptureFixture, stored_after_ms: int, begin: int
+) -> None:
+    """Scenario 43: a first message, unknown to the checkpoint, that was stored long after it."""
     setting = Setting(failOnDataLoss="false")
     end = setting.latest(setting.driver.initialOffset())
     setting.brokers.queue_bounds[Q0] = (0, 300)
-    setting.brokers.first_ms = round(setting.now * 1000) + 61_000
-    del end["first"]  # a checkpoint of an older release
+    setting.brokers.first_ms = round(setting.now * 1000) + stored_after_ms
+    del end["first"]
     setting.restart()
     following = setting.latest(end)
-    assert planned(setting, end, following)[Q0] == (0, 300)
-    assert "queue=T@a:0 wanted=100 lost=unknown" in caplog.text
+    assert planned(setting, end, following)[Q0] == (begin, 300)
+    assert ("queue=T@a:0 wanted=100 lost=unknown" in caplog.text) == (begin == 0)
     setting.brokers.queue_bounds[Q0] = (0, 310)
     assert planned(setting, following, setting.latest(following)) == {Q0: (300, 310)}
 
@@ -330,16 +321,6 @@ def test_recreated_topic_is_detected_when_its_broker_returns() -> None:
     setting.brokers.queue_bounds[AWAY] = (0, 300)
     setting.brokers.first_ms = round(setting.now * 1000) + 61_000
     assert planned(setting, end, setting.latest(end))[AWAY] == (0, 300)
-
-
-def test_old_topic_is_not_taken_for_new() -> None:
-    setting = Setting()
-    end = setting.latest(setting.driver.initialOffset())
-    setting.brokers.first_ms = round(setting.now * 1000) - 5000
-    setting.brokers.queue_bounds[Q0] = (0, 101)
-    del end["first"]  # a checkpoint of an older release
-    setting.restart()
-    assert planned(setting, end, setting.latest(end)) == {Q0: (100, 101)}
 
 
 def test_unread_queue_off_route_becomes_loss(caplog: pytest.LogCaptureFixture) -> None:
@@ -444,6 +425,9 @@ def test_group_gets_only_durable_offsets() -> None:
     start = setting.driver.initialOffset()
     end = setting.latest(start)
     assert setting.brokers.committed == []
+    setting.brokers.commit_error = RequestTimeoutError("late")
+    assert setting.latest(end) == end
+    setting.brokers.commit_error = None
     setting.latest(end)
     setting.driver.commit(end)
     assert setting.brokers.committed == [{Q0: 100, Q1: 50}]
@@ -452,27 +436,3 @@ def test_group_gets_only_durable_offsets() -> None:
     assert len(setting.brokers.committed) == 1
     setting.driver.latestOffset(following, ReadAllAvailable())
     assert setting.brokers.committed[1:] == [{Q1: 60}]
-
-
-def test_failed_group_commit_is_only_logged() -> None:
-    setting = Setting(group_id="watched")
-    end = setting.latest(setting.driver.initialOffset())
-    setting.brokers.commit_error = RequestTimeoutError("late")
-    assert setting.latest(end) == end
-    setting.brokers.commit_error = None
-    setting.driver.commit(end)
-    assert setting.brokers.committed == [{Q0: 100, Q1: 50}]
-
-
-def test_the_ends_are_reported() -> None:
-    setting = Setting(maxOffsetsPerTrigger=10)
-    assert setting.driver.reportLatestOffset() is None
-    setting.latest(setting.driver.initialOffset(), 10)
-    report = setting.driver.reportLatestOffset()
-    assert report is not None
-    assert ends(report) == {Q0: 100, Q1: 50}
-    setting.brokers.queue_bounds[Q0] = (0, 101)
-    setting.latest(setting.driver.initialOffset(), 10)
-    report = setting.driver.reportLatestOffset()
-    assert report is not None
-    assert ends(report) == {Q0: 101, Q1: 50}

@@ -1,18 +1,32 @@
-"""Scenario 5 of spark.md 6: partitions."""
+"""Scenarios 5 and 27 of spark.md 6: partitions, offsets of the checkpoint, shares of a limit."""
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.options.options import Options
-from triomq.spark.reading.planning import MIN_PIECE, SMALL_RANGE, Partition
-from triomq.spark.reading.planning import plan_partitions as plan
+from triomq.spark.reading.planning import (
+    MIN_PIECE,
+    SMALL_RANGE,
+    Partition,
+    StreamOffset,
+    next_offset,
+    spread,
+)
+from triomq.spark.reading.planning import (
+    plan_partitions as plan,
+)
 
-QUEUES = st.builds(MessageQueue, st.sampled_from(["A", "B"]), st.sampled_from(["x", "y", "z"]), st.integers(0, 7))
+QUEUES = st.builds(MessageQueue, st.sampled_from(["A", "B"]), st.sampled_from(["x", "y", "z"]), st.integers(0, 12))
 RANGES = st.dictionaries(
     QUEUES, st.tuples(st.integers(0, 10**6), st.integers(0, 10**5)).map(lambda pair: (pair[0], sum(pair))), max_size=10
 )
 Ranges = dict[MessageQueue, tuple[int, int]]
+A0, A1 = MessageQueue("A", "b", 0), MessageQueue("A", "b", 1)
 
 
 def queue(broker: str, number: int) -> MessageQueue:
@@ -76,5 +90,71 @@ def test_brokers_take_turns() -> None:
     assert brokers == ["a", "b", "c", "a", "b", "c"]
 
 
-def test_nothing_to_read_is_no_partition() -> None:
-    assert plan_partitions({queue("a", 0): (5, 5)}, least=3) == []
+ENDS = st.dictionaries(QUEUES, st.integers(0, 2**40), max_size=8)
+
+
+@given(ENDS, ENDS, ENDS, st.integers(0, 2**50), st.booleans())
+def test_an_offset_survives_json(
+    ends: dict[MessageQueue, int],
+    begins: dict[MessageQueue, int],
+    firsts: dict[MessageQueue, int],
+    at: int,
+    init: bool,
+) -> None:
+    offset = StreamOffset(ends, begins, at, init, firsts)
+    assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+@given(st.lists(st.tuples(QUEUES, st.integers(0, 9)), unique_by=lambda pair: pair[0]))
+def test_json_ignores_order_of_queues(pairs: list[tuple[MessageQueue, int]]) -> None:
+    texts = {json.dumps(StreamOffset(dict(order)).to_json()) for order in (pairs, pairs[::-1])}
+    assert len(texts) == 1
+
+
+def test_the_form_in_the_checkpoint_is_fixed() -> None:
+    offset = StreamOffset({A0: 1234, A1: 99}, {A0: 1000}, 1795282807184, firsts={A0: 1795282800000})
+    assert json.dumps(offset.to_json()) == (
+        '{"v": 1, "q": {"A": {"b": {"0": 1234, "1": 99}}}, "from": {"A": {"b": {"0": 1000}}}, '
+        '"first": {"A": {"b": {"0": 1795282800000}}}, "at": 1795282807184}'
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"v": 2},
+        {"v": 1},
+        {"v": 1, "q": {"A": {"b": {"x": 1}}}, "from": {}, "at": 0},
+        {"v": 1, "q": 3, "from": {}, "at": 0},
+    ],
+)
+def test_unknown_version_or_damage_error_names_checkpoint(value: dict[str, object]) -> None:
+    with pytest.raises(ProtocolError, match="checkpoint"):
+        StreamOffset.from_json(value)
+
+
+def test_nothing_new_is_the_same_offset_again() -> None:
+    for start in (StreamOffset({A0: 10}, {A0: 0}, 3), StreamOffset({A0: 10}, is_initial=True)):
+        assert next_offset(start, {A0: 10}, {}, 99, {}) is start
+
+
+def test_an_end_never_goes_back() -> None:
+    assert next_offset(StreamOffset({A0: 10, A1: 5}), {A0: 3, A1: 6}, {}, 1, {}).ends == {A0: 10, A1: 6}
+
+
+@given(st.dictionaries(QUEUES, st.integers(0, 10**9), max_size=10), st.integers(1, 10**6))
+def test_shares_keep_limits_and_starve_no_queue(backlogs: dict[MessageQueue, int], limit: int) -> None:
+    shares = spread(backlogs, limit)
+    assert shares == spread(dict(reversed(backlogs.items())), limit)
+    waiting = {queue for queue, backlog in backlogs.items() if backlog}
+    assert shares.keys() == waiting
+    assert all(1 <= share <= backlogs[queue] for queue, share in shares.items())
+    total = sum(backlogs.values())
+    assert sum(shares.values()) == total if total <= limit else sum(shares.values()) <= max(limit, len(waiting))
+    if total > limit >= len(waiting) * 2:
+        assert sum(shares.values()) >= limit - len(waiting)
+
+
+def test_shares_are_in_proportion() -> None:
+    assert spread({A0: 3000, A1: 1000}, 1000) == {A0: 750, A1: 250}

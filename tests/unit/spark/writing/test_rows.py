@@ -1,14 +1,32 @@
-"""Scenarios 28 to 31 of spark.md 6, without Spark: rows as messages, and those that cannot be."""
+"""Scenarios 28 to 31 of spark.md 6, without Spark: rows as messages, and those that cannot be.
 
+Rows encoded together equal rows encoded one by one; odd rows are left to the row encoder.
+"""
+
+import itertools
 import zlib
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from triomq.client.producer.publish import encode_message_properties
 from triomq.protocol.errors import MessageIllegalError
-from triomq.spark.writing.rows import SLICE_BYTES, SLICE_ROWS, OutgoingRow, RowEncoder, RowSettings, slices
+from triomq.protocol.record.batch import BatchEntry, decode_batch
+from triomq.protocol.record.properties import decode_properties
+from triomq.spark.writing.rows import (
+    SLICE_BYTES,
+    SLICE_ROWS,
+    BatchEncoder,
+    EncodedRows,
+    OutgoingRow,
+    RowEncoder,
+    RowSettings,
+    slices,
+)
 
 
 def encoder(*columns: str, **settings: Any) -> RowEncoder:
@@ -41,20 +59,9 @@ def test_columns_become_fields_of_the_message() -> None:
     assert (message.sharding_key, row.is_keyed, row.goes_alone) == ("s", True, False)
 
 
-def test_text_is_sent_as_utf_8() -> None:
-    (row,) = encode(encoder(), body=["värde"])
-    assert row.message.body == "värde".encode()
-
-
 def test_the_option_wins_over_the_column() -> None:
     assert encode(encoder("topic"), topic=["other"])[0].message.topic == "T"
     assert encode(encoder("topic", topic=None), topic=["other"])[0].message.topic == "other"
-
-
-def test_row_id_has_five_parts() -> None:
-    first, second = encode(encoder(), body=[b"a", b"b"])
-    assert first.message.properties["ROW_ID"] == f"w:3:1:0:{zlib.crc32(b'a'):08x}"
-    assert second.message.properties["ROW_ID"] == f"w:3:1:1:{zlib.crc32(b'b'):08x}"
 
 
 def test_delayed_and_long_rows_go_alone() -> None:
@@ -117,3 +124,126 @@ def test_a_batch_is_cut_by_rows_and_bytes() -> None:
     assert max(piece.num_rows for piece in slices(large)) <= 4
     assert sum(piece.num_rows for piece in slices(large)) == 10
     assert list(slices(many.slice(0, 0))) == []
+
+
+IDS = (1, "w:3:1:")
+MAP = pa.map_(pa.string(), pa.string())
+TEXTS = st.none() | st.text("abä ", max_size=3)
+TAGS = TEXTS.map(lambda tags: tags and tags.strip())
+PAIRS = st.none() | st.dictionaries(st.sampled_from(["a", "b", "nä"]), st.text("xyü", max_size=3), max_size=3)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "body": st.binary(min_size=1, max_size=20), "keys": TEXTS, "tags": TAGS, "properties": PAIRS,
+            "flag": st.none() | st.integers(-(2**31), 2**31 - 1),
+        }
+    ),
+    min_size=1, max_size=12,
+)  # fmt: skip
+TYPES = {
+    "body": pa.binary(), "keys": pa.string(), "tags": pa.string(), "properties": MAP, "flag": pa.int32(),
+    "topic": pa.string(), "delayLevel": pa.int32(), "queueId": pa.int32(),
+    "shardingKey": pa.string(), "deliverTime": pa.timestamp("us", tz="UTC"),
+}  # fmt: skip
+
+
+def batch(rows: list[dict[str, Any]]) -> Any:
+    """Make an Arrow batch of rows that have the same columns."""
+    columns = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        if name == "properties":
+            values = [None if pairs is None else list(pairs.items()) for pairs in values]
+        columns[name] = pa.array(
+            values, pa.list_(pa.string()) if isinstance(values[0], list) and name == "keys" else TYPES[name]
+        )
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def batch_encoder(columns: Any, **settings: Any) -> BatchEncoder:
+    numbers = itertools.count()
+    given = RowSettings(list(columns), *IDS, **{"topic": "T", **settings})
+    return BatchEncoder(given, lambda count: [f"ID{next(numbers)}" for _ in range(count)])
+
+
+def at_once(rows: list[dict[str, Any]], first: int = 0, **settings: Any) -> EncodedRows | None:
+    return batch_encoder(rows[0], **settings).encode(batch(rows), first)
+
+
+def entries(encoded: EncodedRows | None) -> list[BatchEntry]:
+    assert encoded is not None
+    return [entry for begin, end in encoded.cut(3, 10**6) for entry in decode_batch(encoded.body(begin, end))]
+
+
+def one_by_one(made: Any, first: int) -> list[tuple[int, bytes, dict[str, str]]]:
+    rows = RowEncoder(RowSettings(made.schema.names, *IDS, topic="T"))
+    return [
+        (
+            row.message.flag,
+            row.message.body,
+            decode_properties(encode_message_properties(row.message, f"ID{n}").encode()),
+        )
+        for n, row in enumerate(rows.encode(made, first))
+    ]
+
+
+@given(ROWS, st.integers(0, 2**40), st.data())
+def test_both_ways_make_the_same_messages(rows: list[dict[str, Any]], first: int, data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(rows) - 1))
+    made = batch(rows).slice(begin)  # a slice shares the buffers of the whole
+    found = entries(batch_encoder(rows[0]).encode(made, first))
+    decoded = [(entry.flag, entry.body, decode_properties(entry.properties)) for entry in found]
+    assert decoded == one_by_one(made, first)
+
+
+def test_lists_of_keys_are_joined() -> None:
+    (entry, other) = entries(at_once([{"body": b"x", "keys": ["a", "b"]}, {"body": b"x", "keys": []}]))
+    assert decode_properties(entry.properties)["KEYS"] == "a b"
+    assert "KEYS" not in decode_properties(other.properties)
+
+
+def test_non_null_lists_of_keys_are_joined() -> None:
+    kind = pa.list_(pa.field("element", pa.string(), nullable=False))
+    made = pa.RecordBatch.from_pydict({"body": [b"x"], "keys": pa.array([["a", "b"]], kind)})
+    (entry,) = entries(batch_encoder(["body", "keys"]).encode(made, 0))
+    assert decode_properties(entry.properties)["KEYS"] == "a b"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"body": None}, {"body": b""}, {"body": bytes(4096)}, {"topic": None}, {"topic": "B"}, {"topic": "no blank"},
+        {"delayLevel": 1}, {"queueId": 0}, {"shardingKey": "s"}, {"keys": "a\x01"}, {"tags": "\x02"},
+        {"keys": "k" * 33_000}, {"tags": "a||b"}, {"tags": "  "}, {"tags": " a"}, {"tags": "a "},
+        {"properties": {"KEYS": "k"}}, {"properties": {"": "v"}}, {"properties": {"a": "\x01"}},
+        {"properties": {"a": None}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_odd_row_leaves_slice_to_row_encoder(odd: dict[str, Any]) -> None:
+    usual = {"body": b"x", "topic": "A", **dict.fromkeys(odd)}
+    usual.update({"body": b"x", "topic": "A"})
+    assert at_once([usual, usual], topic=None) is not None
+    assert at_once([usual, {**usual, **odd}], topic=None) is None
+
+
+def test_rows_read_back_lose_system_properties() -> None:
+    rows = [
+        {"body": b"x", "properties": {"UNIQ_KEY": "u", "a": "b"}, "queueId": 3},
+        {"body": b"y", "properties": {"WAIT": "w"}, "queueId": 1},
+    ]
+    found = entries(at_once(rows, is_read_back=True))
+    assert [decode_properties(entry.properties).get("a") for entry in found] == ["b", None]
+    assert [decode_properties(entry.properties)["UNIQ_KEY"] for entry in found] == ["ID0", "ID1"]
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=40), st.integers(1, 10), st.integers(1, 1000))
+def test_batches_keep_to_their_limits(sizes: list[int], most_rows: int, most_bytes: int) -> None:
+    encoded = at_once([{"body": bytes(size)} for size in sizes])
+    assert encoded is not None
+    cuts = list(encoded.cut(most_rows, most_bytes))
+    assert [begin for begin, _ in cuts] == [0, *(end for _, end in cuts[:-1])]
+    assert cuts[-1][1] == len(sizes)
+    for begin, end in cuts:
+        assert 1 <= end - begin <= most_rows
+        assert end - begin == 1 or len(encoded.body(begin, end)) <= most_bytes

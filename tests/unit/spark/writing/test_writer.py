@@ -17,7 +17,6 @@ from triomq.protocol.errors import (
     ConnectError,
     MessageIllegalError,
     MessageRefusedError,
-    NoPermissionError,
     RequestTimeoutError,
     SystemBusyError,
     TriomqError,
@@ -112,14 +111,6 @@ def sizes(producer: FakeProducer) -> list[int]:
     return [len(bodies) for _, bodies in producer.sends]
 
 
-def test_rows_go_in_batches_and_are_counted(producer: FakeProducer) -> None:
-    made = sender(producer, batchMessages=20)
-    made.send(rows(50))
-    assert sizes(producer) == [20, 20, 10]
-    assert [body for _, bodies in producer.sends for body in bodies] == [b"%d" % number for number in range(50)]
-    assert made.counts == {"rows": 50}
-
-
 def test_batches_are_bounded_in_bytes(producer: FakeProducer) -> None:
     long = [OutgoingRow(n, Message("T", bytes(600)), None, None, False, False) for n in range(4)]
     sender(producer, batchSendBytes=1500).send(long)
@@ -194,12 +185,6 @@ def test_absent_broker_is_retried_until_read_timeout(producer: FakeProducer, pau
     assert 7 < sum(pauses) <= 10
 
 
-def test_a_refusal_ends_the_task(producer: FakeProducer) -> None:
-    producer.errors = [NoPermissionError(int(ResponseCode.NO_PERMISSION), "no")]
-    with pytest.raises(NoPermissionError):
-        sender(producer).send(rows(3))
-
-
 def test_refused_row_is_found(producer: FakeProducer) -> None:
     """Scenario 31: also where only the broker knows."""
     producer.refused = b"2"
@@ -229,17 +214,13 @@ def encoded(count: int) -> EncodedRows:
 
 
 def test_encoded_rows_go_in_batches_beside_others(producer: FakeProducer) -> None:
-    made = sender(producer, batchMessages=4)
-    made.send([*rows(1), encoded(10)])
-    assert sizes(producer) == [4, 4, 2, 1]
-    assert made.counts == {"rows": 11}
-
-
-def test_encoded_rows_are_tried_again(producer: FakeProducer) -> None:
     producer.errors = [BUSY]
-    made = sender(producer)
-    made.send([encoded(3)])
-    assert (sizes(producer), made.counts) == ([3], {"rows": 3, "SystemBusyError": 1})
+    made = sender(producer, batchMessages=4)
+    made.send([*rows(6), encoded(10)])
+    assert sizes(producer) == [4, 4, 4, 2, 2]
+    numbers = [0, 1, 2, 3, *range(10), 4, 5]
+    assert [body for _, bodies in producer.sends for body in bodies] == [b"%d" % number for number in numbers]
+    assert made.counts == {"rows": 16, "SystemBusyError": 1}
 
 
 def test_refused_encoded_row_is_found(producer: FakeProducer) -> None:
