@@ -66,7 +66,7 @@ class BrokerMetrics:
     def not_ready(self) -> str:
         """Return the reason why the broker does not serve now; "" while it does."""
         broker = self._broker
-        if not broker.is_serving or broker.acceptors.stopping.is_set():
+        if not broker.is_serving or broker.stopping.is_set():
             return "the broker stops" if broker.is_serving else "the broker starts"
         return str(broker.store.refused.error() or "") or self.failure()
 

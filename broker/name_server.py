@@ -12,14 +12,11 @@ import trio
 from triomq.broker.addresses import Address
 from triomq.broker.audit import Audit
 from triomq.broker.config import NameServerConfig
-from triomq.broker.limits.peers import ConnectionLimits, MemoryBudget
-from triomq.broker.limits.refused import Refusals
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
-from triomq.broker.network.client_requests import ClientRequests
-from triomq.broker.network.connection import Connection, ConnectionContext, Port
-from triomq.broker.network.listeners import Acceptors, Endpoint, check_ports, listen
+from triomq.broker.network.connection import ConnectionContext, Port
+from triomq.broker.network.listeners import Endpoint, check_ports, listen, serve_connections
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.pipeline import Access, Pipeline, methods_of
 from triomq.broker.processors.namesrv import NameServerProcessors
@@ -28,7 +25,7 @@ from triomq.broker.services.monitor import Monitor, put_server
 from triomq.broker.services.saving import TableSaving
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.statistics.exposition import Exposition
-from triomq.broker.work import Signal, Worker
+from triomq.broker.work import Signal
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import system_clock_ms
@@ -69,30 +66,16 @@ class NameServer:
         self.key_values: Final = KvTable(JsonTable(path), on_change=changed.set)
         statistics = BrokerStatistics(0)
         self.routes: Final = RouteTable(_steady_ms, statistics)
-        budget = MemoryBudget(config.memory_budget_bytes, config.unread_high_bytes, statistics)
-        requests = ClientRequests(self.stopping, budget)
-        refusals = Refusals(statistics, "")
-        worker = Worker(refusals, budget)
-        self.saving: Final = TableSaving((self.key_values,), worker, changed)
         self.context: Final = ConnectionContext(
-            config,
-            statistics,
-            worker,
-            budget,
-            refusals,
-            requests,
-            ConnectionLimits(config, statistics),
-            self._forget,
+            config, statistics, self.stopping, lambda connection, _closed_by_peer: self.routes.lost(connection)
         )
+        self.saving: Final = TableSaving((self.key_values,), self.context.worker, changed)
         settings = NameServerSettings(path, config.order_messages)
         self._tls = tls
         self.audit: Final = None if config.audit is None else Audit(config, system_clock_ms)
         methods = methods_of([NameServerProcessors(self.routes, self.key_values, settings)])
         self.pipeline: Final = Pipeline(self.context, self.routes, methods, Access(None, None, self.audit))
         self.context.service = self.pipeline
-
-    def _forget(self, connection: Connection, _closed_by_peer: bool) -> None:
-        self.routes.lost(connection)
 
     def listen(self) -> list[Endpoint]:
         """Open the listening sockets, or none.
@@ -119,7 +102,6 @@ class NameServer:
         self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serve until :attr:`stopping` is set; started when connections are accepted."""
-        acceptors = Acceptors(self.context, self.stopping, self._tls)
         async with trio.open_nursery() as services:
             services.start_soon(self.saving.run, _SAVE_INTERVAL_S)
             services.start_soon(self._scan)
@@ -128,7 +110,7 @@ class NameServer:
                 services.start_soon(self.audit.run)
             if self.monitor is not None:
                 services.start_soon(self.monitor.run)
-            await acceptors.run(endpoints, lambda: task_status.started())
+            await serve_connections(self.context, endpoints, self.stopping, self._tls, lambda: task_status.started())
             services.cancel_scope.cancel()
 
     def failure(self) -> str:

@@ -85,7 +85,8 @@ async def open_broker(
             check_ports((*chain.from_iterable(pairs), config.admin_listen))
             await check_broker_name(config)
             store = await _open_store(config.store, clock_ms, file_system)
-            broker = Broker(config, store, clock_ms, tls=tls, gate=gate, elapsed_clock_ms=elapsed_clock_ms)
+            broker = Broker(config, store, clock_ms, gate=gate, elapsed_clock_ms=elapsed_clock_ms)
+            broker.tls = tls
             broker.context.reader.lingers = is_alone and broker.group_commit is None
             if monitor is not None:
                 broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)
@@ -106,7 +107,7 @@ async def _serving(broker: Broker) -> AsyncGenerator[None]:
             await nursery.start(broker.serve, endpoints)
             yield
             await broker.registration.leave()
-            broker.acceptors.stopping.set()
+            broker.stopping.set()
     finally:
         broker.save_tables()
         broker.store.close()

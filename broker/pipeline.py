@@ -27,11 +27,12 @@ The invariant
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import is_in
 from triomq.broker.audit import Audit
+from triomq.broker.config import BrokerConfig
 from triomq.broker.limits.quotas import Quotas
 from triomq.broker.limits.refused import Overload
 from triomq.broker.namesrv.route_table import RouteTable
@@ -69,6 +70,15 @@ class Access(NamedTuple):
     accounts: Accounts | None
     quotas: Quotas | None
     audit: Audit | None
+
+    @classmethod
+    def of(cls, config: BrokerConfig, clock_ms: Callable[[], int], steady_ms: Callable[[], int]) -> Self:
+        """Return what the settings name; nothing is read or opened."""
+        return cls(
+            None if config.acl is None else Accounts(config.acl),
+            None if config.quotas is None else Quotas(config.quotas, steady_ms, has_accounts=config.has_accounts),
+            None if config.audit is None else Audit(config, clock_ms),
+        )
 
     @property
     def files(self) -> list[Accounts | Quotas]:

@@ -7,8 +7,15 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.errors import RefusedError
 from triomq.storage.files.json_table import JsonTable, encode, encode_rows
+from triomq.storage.message_store import MessageStore
 
 _SHOWN: Final = 80  # characters of a name in an error
+
+
+def config_file(store: MessageStore, name: str) -> JsonTable:
+    """Return a file of the folder ``config`` of a store."""
+    return JsonTable(store.config.root / "config" / f"{name}.json", store.file_system)
+
 
 Row = TypeVar("Row")
 Config = TypeVar("Config", TopicConfig, SubscriptionGroupConfig)

@@ -15,22 +15,18 @@ import trio
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
+from triomq.broker.delayed.delivery import Delivery
+from triomq.broker.delayed.levels import Schedule, ScheduledDelivery
+from triomq.broker.delayed.timer import Timer
+from triomq.broker.groups.groups import Groups
+from triomq.broker.limits.quotas import Quotas
 from triomq.broker.limits.refused import Overload
 from triomq.broker.namesrv.kv_table import KvTable
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.namesrv.settings import NameServerSettings
-from triomq.broker.network.connection import Connection, Service
-from triomq.broker.network.listeners import Acceptors, Endpoint, Listeners
+from triomq.broker.network.connection import Connection, ConnectionContext, Service
+from triomq.broker.network.listeners import Endpoint, Listeners, serve_connections
 from triomq.broker.network.tls import ServerTls
-from triomq.broker.parts import (
-    build_access,
-    build_delayed,
-    build_group_commit,
-    build_groups,
-    build_network,
-    build_transactions,
-    json_table,
-)
 from triomq.broker.pipeline import Access, Pipeline, methods_of
 from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import AdminProcessors, SettingsProcessor
@@ -38,12 +34,14 @@ from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
 from triomq.broker.processors.namesrv import NameServerProcessors
 from triomq.broker.processors.plain_requests import PlainRequests
-from triomq.broker.processors.pull import PullProcessor
+from triomq.broker.processors.pull import PullAnswers, PullProcessor
+from triomq.broker.processors.pull_hold import PullHold
 from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
-from triomq.broker.services.flush import flush_commit_log, flush_consume_queues
+from triomq.broker.saved_table import config_file
+from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
 from triomq.broker.services.housekeeping import ClockWatch, Housekeeping, Indexing, elapsed_ms, log_exposure, steady_ms
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import Registration
@@ -53,7 +51,10 @@ from triomq.broker.services.stalls import StallWatch
 from triomq.broker.settings import Settings
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
-from triomq.broker.work import Signal, Worker
+from triomq.broker.transactions.checks import TransactionChecks
+from triomq.broker.transactions.undecided import Undecided
+from triomq.broker.work import Signal
+from triomq.storage.config import Durability
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
 Gate: TypeAlias = Callable[[Service], Service]
@@ -75,12 +76,16 @@ class Broker:
         transactions: the checks of undecided transactions.
         housekeeping, retention, registration, table_saving: services.
         pipeline: serves the requests.
-        listeners, acceptors: the listening ports, and how their connections begin and end.
+        statistics, worker: those of the context.
+        listeners: the listening ports.
+        stopping: set to stop it.
+        tls: the certificates of all ports, if configured.
         is_serving: whether it has begun to serve.
         monitor: serves metrics, if configured.
     """
 
     is_serving = False
+    tls: ServerTls | None = None
     monitor: Monitor | None = None
 
     def __init__(
@@ -90,40 +95,73 @@ class Broker:
         clock_ms: Callable[[], int] = system_clock_ms,
         steady_clock_ms: Callable[[], int] = steady_ms,
         random: Random | None = None,
-        tls: ServerTls | None = None,
         gate: Gate | None = None,
         elapsed_clock_ms: Callable[[], int] = elapsed_ms,
     ) -> None:
         """Build the parts; nothing is read or opened."""
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
-        stopping, changed, statistics = trio.Event(), Signal(), BrokerStatistics(clock_ms())
-        clocks = ClockWatch(clock_ms, elapsed_clock_ms)
-        access = build_access(config, clock_ms, steady_clock_ms)
+        changed, clocks = Signal(), ClockWatch(clock_ms, elapsed_clock_ms)
+        access = Access.of(config, clock_ms, steady_clock_ms)
+        self.stopping: Final = trio.Event()
+        self.statistics: Final = BrokerStatistics(clock_ms())
         self.config: Final = config
         self.store: Final = store
-        self.context, self.pulls = build_network(config, store, statistics, access.quotas, stopping, self._forget)
-        self.group_commit: Final = build_group_commit(store, self.context, config.sync_flush_timeout_s)
+        self.context: Final = self._build_context(access.quotas)
+        self.worker: Final = self.context.worker
+        self.pulls: Final = self._build_pulls()
+        self.group_commit: Final = self._build_group_commit()
         self.topics: Final = TopicTable(
-            json_table(store, "topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
+            config_file(store, "topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
         )
-        self.groups: Final = build_groups(config, store, self.context, self.topics, changed, clock_ms, steady_clock_ms)
-        self.routes: Final = RouteTable(steady_clock_ms, statistics)
+        self.groups: Final = Groups(config, store, self.context, self.topics, changed, clock_ms, steady_clock_ms)
+        self.routes: Final = RouteTable(steady_clock_ms, self.statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
-        self.delayed: Final = build_delayed(config, store, self.context, self.group_commit, clock_ms)
-        self.transactions: Final = build_transactions(
-            config, store, self.context, self.topics, self.groups, self.group_commit, random, clocks
-        )
+        self.delayed: Final = self._build_delayed(clock_ms)
+        self.transactions: Final = self._build_transactions(clocks, random)
         stalls = StallWatch(config, store, self.topics, self.groups, self.context.client_requests, clock_ms)
         self.housekeeping: Final = Housekeeping(config, self.context, self.groups, self.routes, stalls, clocks)
         self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
         self.registration: Final = Registration(config, self.topics, self.worker, self._address_at)
-        key_values = KvTable(json_table(store, "kvConfig"), on_change=changed.set)
+        key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
         saved = self.topics, key_values, self.groups.settings, self.groups.offsets
         self.table_saving: Final = TableSaving(saved, self.worker, changed)
         self.pipeline: Final = self._build_pipeline(key_values, clock_ms, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
         self.listeners: Final = Listeners(config.listeners, config.admin_listen)
-        self.acceptors: Final = Acceptors(self.context, stopping, tls)
+
+    def _build_context(self, quotas: Quotas | None) -> ConnectionContext:
+        return ConnectionContext(
+            self.config,
+            self.statistics,
+            self.stopping,
+            self._forget,
+            region=self.config.region,
+            quotas=quotas,
+            files_of_store=lambda: self.store.max_open_files,
+        )
+
+    def _build_pulls(self) -> PullAnswers:
+        config, context = self.config, self.context
+        hold = PullHold(context.budget, filtered_hold_s=config.filtered_hold_s)
+        pulls = PullAnswers(self.store, self.statistics, hold, context.refusals, config.max_hold_s, context.budget)
+        self.worker.serve_arrivals = pulls.serve_arrivals
+        return pulls
+
+    def _build_group_commit(self) -> GroupCommit | None:
+        if self.store.config.durability is Durability.ASYNC:
+            return None
+        return GroupCommit(self.store, self.worker, self.config.sync_flush_timeout_s, self.statistics)
+
+    def _build_delayed(self, clock_ms: Callable[[], int]) -> ScheduledDelivery:
+        delivery, arrived = Delivery(self.store, self.statistics), Signal()
+        schedule = Schedule(delivery, config_file(self.store, "delayOffset"), arrived)
+        timer = Timer(delivery, config_file(self.store, "timerProgress"), arrived, self.config)
+        return ScheduledDelivery(schedule, timer, delivery, arrived, self.group_commit, self.worker, clock_ms)
+
+    def _build_transactions(self, clocks: ClockWatch, random: Random) -> TransactionChecks:
+        undecided = Undecided(self.store, self.groups.offsets, self.statistics, self.config, clocks.even_ms)
+        requests, commit = self.context.client_requests, self.group_commit
+        return TransactionChecks(undecided, self.topics, self.groups.producers, requests, commit, self.worker, random)
 
     def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
         config, statistics, settings = self.config, self.statistics, self.groups.settings
@@ -159,7 +197,7 @@ class Broker:
         yield PullProcessor(store, topics, groups, self.worker, self.pulls)
         yield QueryProcessors(store, topics, groups, sends)
         yield ClientProcessors(config, topics, groups)
-        yield NameServerProcessors(self.routes, key_values, NameServerSettings(json_table(store, "kvConfig").path))
+        yield NameServerProcessors(self.routes, key_values, NameServerSettings(config_file(store, "kvConfig").path))
         yield AdminProcessors(
             store, topics, groups, statistics, self.pulls, self.registration, schedule.offsets, self.retention
         )
@@ -178,16 +216,6 @@ class Broker:
         yield RelayProcessors(sends, groups, client_requests, refusals, clock_ms)
         if accounts is not None:
             yield AclProcessors(config, accounts, refusals, self.worker)
-
-    @property
-    def statistics(self) -> BrokerStatistics:
-        """Counters."""
-        return self.context.statistics
-
-    @property
-    def worker(self) -> Worker:
-        """Drives the steps of all work."""
-        return self.context.worker
 
     @property
     def addresses(self) -> dict[str, tuple[Address, Address]]:
@@ -260,7 +288,7 @@ class Broker:
     async def serve(
         self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve until ``acceptors.stopping`` is set; started when connections are accepted."""
+        """Serve until ``stopping`` is set; started when connections are accepted."""
         config, store, access = self.config, self.store, self.pipeline.access
         async with trio.open_nursery() as services:  # 3. end last
             services.start_soon(self.pulls.run, self.worker)
@@ -283,16 +311,21 @@ class Broker:
                 services.start_soon(self.group_commit.run)
             async with trio.open_nursery() as server:
                 accepting = trio.Event()
-                server.start_soon(self.acceptors.run, endpoints, accepting.set, self._has_unfinished_answers)
+                server.start_soon(
+                    serve_connections,
+                    self.context,
+                    endpoints,
+                    self.stopping,
+                    self.tls,
+                    accepting.set,
+                    lambda: self.group_commit is not None and bool(self.group_commit.waiting),
+                )
                 await accepting.wait()
                 services.start_soon(self.registration.run)
                 await self.registration.wait_tried()
                 self.is_serving = True
                 task_status.started()
             services.cancel_scope.cancel()
-
-    def _has_unfinished_answers(self) -> bool:
-        return self.group_commit is not None and bool(self.group_commit.waiting)
 
     def _topics_changed(self) -> None:
         self.table_saving.changed.set()

@@ -117,6 +117,7 @@ class Worker:
     Attributes:
         nursery: runs the tasks that individual connections need; set while the broker serves.
         read_ready: serves the requests that have arrived on all sockets.
+        serve_arrivals: answers the held pulls whose messages arrived in the step.
         unflushed: connections with queued answers.
         step_began: when this step began, by ``clock``.
         wait_s: how long the peer of this step must wait for its next one.
@@ -126,15 +127,10 @@ class Worker:
 
     nursery: trio.Nursery
 
-    def __init__(
-        self,
-        refusals: Refusals,
-        budget: MemoryBudget,
-        serve_arrivals: Callable[[], None] = lambda: None,
-    ) -> None:
-        """``serve_arrivals`` answers the held pulls whose messages arrived in the step."""
+    def __init__(self, refusals: Refusals, budget: MemoryBudget) -> None:
         self.clock: Callable[[], float] = perf_counter
         self.read_ready: Callable[[], None] = lambda: None
+        self.serve_arrivals: Callable[[], None] = lambda: None
         self.unflushed: Final[list[_Writer]] = []
         self.step_began = 0.0
         self.wait_s = 0.0
@@ -142,7 +138,6 @@ class Worker:
         self.served = 0
         self._refusals = refusals
         self._budget = budget
-        self._serve_arrivals = serve_arrivals
         self._peers = _Lane()
         self._services = _Lane()
 
@@ -160,7 +155,7 @@ class Worker:
 
     def end_step(self) -> None:
         """Answer the pulls whose messages arrived in this step, then write all queued answers."""
-        self._serve_arrivals()
+        self.serve_arrivals()
         unflushed = self.unflushed
         for connection in unflushed:
             connection.flush()

@@ -1,20 +1,24 @@
 """Everything that a broker knows of groups."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import trio
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.members import ConsumerGroup, ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import CLOSE_GRACE_S, QueueLocks
 from triomq.broker.groups.tables import ConsumerOffsetTable, SubscriptionGroupTable
-from triomq.broker.network.connection import Connection
+from triomq.broker.network.connection import Connection, ConnectionContext
+from triomq.broker.saved_table import config_file
+from triomq.broker.topics import TopicTable
 from triomq.broker.work import Signal, Worker
 from triomq.protocol.errors import RefusedError
+from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.requests.offsets import UpdateConsumerOffsetRequestHeader
+from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PAUSE, Work
 
 MAX_QUEUE_OFFSET: Final = (2**63 - 1) // UNIT_SIZE
@@ -125,7 +129,6 @@ class FormerOffsets:
         self._begun.pop(connection, None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Groups:
     """The tables of consumer and producer groups.
 
@@ -138,14 +141,42 @@ class Groups:
         notices: notifies the members of changed groups.
     """
 
-    settings: SubscriptionGroupTable
-    offsets: ConsumerOffsetTable
-    consumers: ConsumerGroups
-    producers: ProducerGroups
-    locks: QueueLocks
-    former: FormerOffsets
-    notices: GroupNotices
-    worker: Worker
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        context: ConnectionContext,
+        topics: TopicTable,
+        changed: Signal,
+        clock_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
+    ) -> None:
+        """``changed`` is set when the settings must be saved."""
+        self._config, self._topics, self._worker = config, topics, context.worker
+        self.settings: Final = SubscriptionGroupTable(
+            config_file(store, "subscriptionGroup"), config, clock_ms=clock_ms, on_change=changed.set
+        )
+        self.offsets: Final = ConsumerOffsetTable(
+            config_file(store, "consumerOffset"), clock_ms=clock_ms, max_group_topics=config.max_group_topics
+        )
+        self.notices: Final = GroupNotices(context.worker, context.client_requests.notify_ids_changed)
+        self.consumers: Final = ConsumerGroups(
+            clock_ms=steady_ms,
+            notify=self.notices.add,
+            notifies=self.settings.notifies_members,
+            charge=context.worker.charge,
+            max_sql_characters=config.max_sql_characters,
+        )
+        self.producers: Final = ProducerGroups(clock_ms=steady_ms)
+        self.locks: Final = QueueLocks(clock_ms=steady_ms, freed=self.consumers.notify_members, may_lock=self._may_lock)
+        self.former: Final = FormerOffsets(self.consumers)
+
+    def _may_lock(self, group: str, queue: MessageQueue) -> bool:
+        """Whether group and queue exist: a table of locks of others could grow without end."""
+        topic = self._topics.get(queue.topic)
+        if topic is None or queue.broker_name != self._config.broker_name or not self.is_known(group):
+            return False
+        return 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
 
     def is_known(self, group: str) -> bool:
         """Whether a group has settings or live members."""
@@ -168,12 +199,12 @@ class Groups:
         self.producers.forget(connection)
         self.former.forget(connection)
         if self.locks.has_locked(connection):
-            self.worker.nursery.start_soon(self._release_locks, connection, closed_by_peer)
+            self._worker.nursery.start_soon(self._release_locks, connection, closed_by_peer)
 
     async def _release_locks(self, connection: Connection, closed_by_peer: bool) -> None:
         await trio.sleep(CLOSE_GRACE_S)
         release = self.locks.release(connection, self.consumers.connection_of, closed_by_peer=closed_by_peer)
-        wait_s = await self.worker.run(release)
+        wait_s = await self._worker.run(release)
         if wait_s:
             await trio.sleep(wait_s)
-            await self.worker.run(self.locks.free_ended())
+            await self._worker.run(self.locks.free_ended())

@@ -10,20 +10,21 @@ Rules:
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, Protocol
 
 import trio
 
 from triomq.broker.addresses import Address
-from triomq.broker.limits.peers import ConnectionLimits
-from triomq.broker.limits.quotas import leave
+from triomq.broker.config import ConnectionConfig
+from triomq.broker.limits.peers import ConnectionLimits, MemoryBudget
+from triomq.broker.limits.quotas import Quotas, leave
 from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.writing import JOIN_BYTES, Wire, Writer, WriterContext
-from triomq.broker.work import STEP_S
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.work import STEP_S, Worker
 from triomq.protocol.codes import CommandFlag, LanguageCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.host import encode_host
@@ -60,7 +61,6 @@ class Service(Protocol):
         """Return the answer of a request; ``None``: no answer, or a later one."""
 
 
-@dataclass(slots=True, eq=False)
 class ConnectionContext(WriterContext):
     """The parts of a server that all its connections share.
 
@@ -70,16 +70,27 @@ class ConnectionContext(WriterContext):
         connections: those that are open.
     """
 
-    refusals: Refusals
-    client_requests: ClientRequests
-    connection_limits: ConnectionLimits
-    forget: "Callable[[Connection, bool], None]"
-    service: Service = field(init=False)
-    reader: ConnectionReader = field(init=False)
-    connections: "set[Connection]" = field(default_factory=set)
+    service: Service
 
-    def __post_init__(self) -> None:
-        self.reader = ConnectionReader(self.worker)
+    def __init__(
+        self,
+        config: ConnectionConfig,
+        statistics: BrokerStatistics,
+        stopping: trio.Event,
+        forget: "Callable[[Connection, bool], None]",
+        *,
+        region: str = "",
+        quotas: Quotas | None = None,
+        files_of_store: Callable[[], int] = lambda: 0,
+    ) -> None:
+        budget = MemoryBudget(config.memory_budget_bytes, config.unread_high_bytes, statistics)
+        self.refusals: Final = Refusals(statistics, region)
+        super().__init__(config, statistics, Worker(self.refusals, budget), budget)
+        self.client_requests: Final = ClientRequests(stopping, budget)
+        self.connection_limits: Final = ConnectionLimits(config, statistics, files_of_store, quotas)
+        self.forget: Final = forget
+        self.connections: Final[set[Connection]] = set()
+        self.reader: Final = ConnectionReader(self.worker)
         self.worker.read_ready = self.reader.read_ready
 
 

@@ -8,7 +8,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -205,61 +205,51 @@ class Listeners:
         self.addresses[listener.name] = address, namesrv
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Acceptors:
-    """Accepts connections and serves them until ``stopping`` is set."""
+async def serve_connections(
+    context: ConnectionContext,
+    endpoints: Sequence[Endpoint],
+    stopping: trio.Event,
+    tls: ServerTls | None,
+    on_accepting: Callable[[], None],
+    has_unfinished: Callable[[], bool] = lambda: False,
+) -> None:
+    """Accept connections and serve them until ``stopping`` is set; call ``on_accepting`` when they are accepted.
 
-    context: ConnectionContext
-    stopping: trio.Event
-    tls: ServerTls | None = None
+    At the end, peers that are reading, and requests that ``has_unfinished`` reports, get ``shutdown_grace_s``.
+    """
+    async with trio.open_nursery() as connections:  # 2. requests in flight are answered
+        context.worker.nursery = connections
+        connections.start_soon(context.reader.run, context.connections)
+        if tls is not None:
+            tls.reader, tls.connection_limits = context.reader, context.connection_limits
+            connections.start_soon(tls.run)
+        async with trio.open_nursery() as acceptors:  # 1. end first
+            for endpoint in endpoints:
+                acceptors.start_soon(accept_loop, endpoint.sock, partial(_accepted, context, endpoint, tls))
+            on_accepting()
+            await stopping.wait()
+            acceptors.cancel_scope.cancel()
+        with trio.move_on_after(context.config.shutdown_grace_s):
+            while has_unfinished() or any(each.unread_bytes for each in context.connections):  # noqa: ASYNC110  # an event would make every answer more expensive
+                await trio.sleep(_FINISH_CHECK_S)
+        connections.cancel_scope.cancel()
 
-    async def run(
-        self,
-        endpoints: Sequence[Endpoint],
-        on_accepting: Callable[[], None],
-        has_unfinished: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Serve; ``on_accepting`` is called when connections are accepted.
 
-        At the end, peers that are reading, and requests that ``has_unfinished`` reports, get ``shutdown_grace_s``.
-        """
-        async with trio.open_nursery() as connections:  # 2. requests in flight are answered
-            self.context.worker.nursery = connections
-            connections.start_soon(self.context.reader.run, self.context.connections)
-            if self.tls is not None:
-                self.tls.reader, self.tls.connection_limits = self.context.reader, self.context.connection_limits
-                connections.start_soon(self.tls.run)
-            async with trio.open_nursery() as acceptors:  # 1. end first
-                for endpoint in endpoints:
-                    acceptors.start_soon(accept_loop, endpoint.sock, self._acceptor(endpoint))
-                on_accepting()
-                await self.stopping.wait()
-                acceptors.cancel_scope.cancel()
-            with trio.move_on_after(self.context.config.shutdown_grace_s):
-                while has_unfinished() or any(each.unread_bytes for each in self.context.connections):  # noqa: ASYNC110  # an event would make every answer more expensive
-                    await trio.sleep(_FINISH_CHECK_S)
-            connections.cancel_scope.cancel()
-
-    def _acceptor(self, endpoint: Endpoint) -> Callable[[socket.socket], None]:
-        context = self.context
-
-        def accepted(sock: socket.socket) -> None:
-            try:
-                peer = Address(plain_ip(sock.getpeername()[0]), sock.getpeername()[1])
-                local_ip = plain_ip(sock.getsockname()[0])
-            except OSError:  # closed already
-                sock.close()
-                return
-            is_local, is_namesrv = peer.is_loopback or peer.host == local_ip, endpoint.port is Port.NAMESRV
-            if not context.connection_limits.admits(peer.host, is_local=is_local, is_namesrv=is_namesrv):
-                sock.close()
-                return
-            store_host = endpoint.store_host or encode_host(local_ip, endpoint.broker_port)
-            advertised = str(endpoint.advertised or Address(local_ip, endpoint.broker_port))
-            connection = Connection(context, sock, peer, advertised, store_host, endpoint.port, is_local=is_local)
-            if self.tls is not None:
-                self.tls.guard(connection, sock)
-            context.connections.add(connection)
-            context.reader.add(connection)
-
-        return accepted
+def _accepted(context: ConnectionContext, endpoint: Endpoint, tls: ServerTls | None, sock: socket.socket) -> None:
+    try:
+        peer = Address(plain_ip(sock.getpeername()[0]), sock.getpeername()[1])
+        local_ip = plain_ip(sock.getsockname()[0])
+    except OSError:  # closed already
+        sock.close()
+        return
+    is_local, is_namesrv = peer.is_loopback or peer.host == local_ip, endpoint.port is Port.NAMESRV
+    if not context.connection_limits.admits(peer.host, is_local=is_local, is_namesrv=is_namesrv):
+        sock.close()
+        return
+    store_host = endpoint.store_host or encode_host(local_ip, endpoint.broker_port)
+    advertised = str(endpoint.advertised or Address(local_ip, endpoint.broker_port))
+    connection = Connection(context, sock, peer, advertised, store_host, endpoint.port, is_local=is_local)
+    if tls is not None:
+        tls.guard(connection, sock)
+    context.connections.add(connection)
+    context.reader.add(connection)

@@ -41,7 +41,7 @@ async def test_broker_serves_its_metrics(root: Path) -> None:
         assert of(found, "rocketmq_messages_in_total", topic="T") == [1]
         for path, status in (("/healthz", 200), ("/readyz", 200), ("/", 200), ("/etc/passwd", 404)):
             assert (await get(address, path))[0] == status
-        broker.acceptors.stopping.set()
+        broker.stopping.set()
         assert await get(address, "/readyz") == (503, b"the broker stops\n")
 
 

@@ -160,7 +160,7 @@ async def test_health_checks_disk_and_readiness_everything(busy: Broker) -> None
     busy.statistics.flushes.begin("somebody", trio.current_time() - 31)
     assert metrics.not_ready() == metrics.failure() == "a flush has not ended for 31 s"
     busy.statistics.flushes.end("somebody", trio.current_time())
-    busy.acceptors.stopping.set()
+    busy.stopping.set()
     assert (metrics.failure(), metrics.not_ready()) == ("", "the broker stops")
 
 
