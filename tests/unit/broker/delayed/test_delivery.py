@@ -138,26 +138,6 @@ def test_store_rejection_is_logged_once_until_store_accepts(
     assert caplog.text.count("delayed messages are not delivered for now: no room") == 2
 
 
-def test_undeliverable_message_completes_after_predecessors(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    copies = [waiting(broker, PLACE), None, waiting(broker, PLACE), None, waiting(broker, PLACE), None]
-    append = broker.store.append
-    calls: list[int] = []
-
-    def append_one(entries: list[Entry], **options: bool) -> list[tuple[int, int]]:
-        if len(entries) > 1:
-            raise MessageIllegalError("too many")
-        calls.append(1)
-        if len(calls) == 6:
-            raise StoreFullError("no room")
-        return append(entries, **options)
-
-    monkeypatch.setattr(broker.store, "append", append_one)
-    assert broker.delayed.delivery.deliver(copies) == 6
-    assert broker.delayed.delivery.deliver(copies) == 4, "the third message is the fifth of all"
-    assert broker.delayed.delivery.deliver([None, None]) == 2
-    assert broker.delayed.delivery.delivered == 5
-
-
 def deliver(broker: Broker, now_ms: int) -> int | None:
     times = broker.delayed.schedule.deliver(now_ms), broker.delayed.timer.deliver(now_ms)
     return min((time for time in times if time is not None), default=None)

@@ -1,14 +1,11 @@
 """Delay levels: due times, order, saved offsets, damaged queues; ``tests/property`` has restarts, kills and clocks."""
 
 import logging
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
-from triomq.broker.config import BrokerConfig
 from triomq.broker.server import Broker
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreFullError
@@ -16,9 +13,7 @@ from triomq.protocol.java import tags_code
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record, decode_records
 from triomq.storage.append import entry
-from triomq.storage.config import StoreConfig
 from triomq.storage.delays import DelayLevels
-from triomq.storage.message_store import MessageStore
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 HOST = bytes(8)
@@ -83,22 +78,6 @@ def test_each_call_delivers_a_bounded_number_per_level(peer: Peer, clock: Clock)
     assert [number for number in delivered if not number % 2] == list(range(0, 250, 2))
 
 
-def test_only_an_empty_level_wakes_the_service(peer: Peer, clock: Clock) -> None:
-    schedule, arrived = peer.broker.delayed.schedule, peer.broker.delayed.arrived
-    put(peer)
-    assert arrived.is_set()
-    arrived.clear()
-    put(peer)
-    assert not arrived.is_set()
-    put(peer, level=2)
-    assert arrived.is_set()
-    clock.now_ms += 1000
-    schedule.deliver(clock.now_ms)
-    arrived.clear()
-    put(peer)
-    assert arrived.is_set()
-
-
 def test_offsets_are_stored_as_rocketmq_does(make_broker: MakeBroker, clock: Clock) -> None:
     broker = make_broker()
     put(Peer(broker))
@@ -112,28 +91,6 @@ def test_offsets_are_stored_as_rocketmq_does(make_broker: MakeBroker, clock: Clo
     broker = make_broker()
     broker.delayed.schedule.deliver(clock.now_ms)
     assert bodies(broker) == [b"body", b"body"]
-
-
-def reopened(root: Path, clock: Clock) -> Broker:
-    """Open a copied store as a broker does after a crash."""
-    config = StoreConfig(root=root, commit_log_file_size_bytes=256 * 1024, consume_queue_file_size_bytes=20 * 100)
-    store = MessageStore(config, clock_ms=clock)
-    store.open()
-    broker = Broker(BrokerConfig(store=config), store, clock)
-    broker.load()
-    return broker
-
-
-def test_units_rebuilt_after_crash_have_delivery_time(peer: Peer, clock: Clock, tmp_path: Path) -> None:
-    """RocketMQ delivers them at once."""
-    put(peer, level=3, more="\x02TAGS\x01A")
-    shutil.copytree(peer.broker.config.store.root, tmp_path / "killed")
-    shutil.rmtree(tmp_path / "killed" / "consumequeue")
-    again = reopened(tmp_path / "killed", clock)
-    assert again.delayed.schedule.deliver(clock.now_ms + 9999) == clock.now_ms + 10_000
-    again.delayed.schedule.deliver(clock.now_ms + 10_000)
-    assert bodies(again) == [b"body"]
-    again.store.close()
 
 
 def put_raw(broker: Broker, properties: bytes, code: int = 0, body: bytes = b"raw") -> int:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.delayed.test_timer import DAY_S, bodies, deliver_all, messages, put
+from tests.unit.broker.delayed.test_levels import bodies, messages
+from tests.unit.broker.delayed.test_timer import DAY_S, deliver_all, put
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.record.message_id import RecallHandle

@@ -162,18 +162,6 @@ async def test_one_turn_delivers_many_batches(peer: Peer, autojump_clock: MockCl
         assert decode_records(pull.body)[0].stored_body == b"499"
 
 
-async def test_clock_set_forward_is_noticed_within_a_second(
-    peer: Peer, clock: Clock, autojump_clock: MockClock
-) -> None:
-    async with delivering(peer.broker):
-        put(peer, 18)
-        await trio.sleep(5)
-        clock.now_ms += 7_200_000
-        await trio.sleep(1)
-        await wait_all_tasks_blocked()
-        assert peer.broker.delayed.delivery.delivered == 1
-
-
 async def test_rejecting_store_is_retried_at_limited_rate(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
+from tests.unit.broker.delayed.test_levels import bodies, messages
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreFullError
 from triomq.protocol.java import tags_code
-from triomq.protocol.record.message import MessageExt
-from triomq.protocol.record.record import decode_records
 from triomq.storage.append import entry
 from triomq.storage.delays import ROLL_WINDOW_MS
 
@@ -18,17 +17,6 @@ TIMER = "rmq_sys_wheel_timer"
 HOST = bytes(8)
 DAY_S = 86_400
 HUGE = {"commit_log_file_size_bytes": 8 * 1024**2, "consume_queue_file_size_bytes": 20 * 3000}
-
-
-def messages(broker: Broker, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
-    found: list[MessageExt] = []
-    while (result := broker.store.reader.get_message((topic, queue_id), len(found), 32)).buffers:
-        found += [message for view in result.buffers for message in decode_records(view)]
-    return found
-
-
-def bodies(broker: Broker, topic: str = "T") -> list[bytes]:
-    return [message.stored_body for message in messages(broker, topic)]
 
 
 def put(peer: Peer, properties: str, body: bytes = b"body", **fields: Any) -> None:

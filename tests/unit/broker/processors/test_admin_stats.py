@@ -60,8 +60,35 @@ def test_topic_statistics_cover_write_queues(peer: Peer, clock: Clock) -> None:
     assert bytes(response.body).startswith(b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:')
 
 
-def test_an_unknown_topic_has_no_figures(peer: Peer) -> None:
-    assert peer.get(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "U"}).code == ResponseCode.TOPIC_NOT_EXIST
+@pytest.mark.parametrize(
+    ("code", "fields", "answer", "remark"),
+    [
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "U"}, ResponseCode.TOPIC_NOT_EXIST, "topic[U] not exist"),
+        (
+            RequestCode.QUERY_CONSUME_TIME_SPAN,
+            {"topic": "U", "group": "G"},
+            ResponseCode.TOPIC_NOT_EXIST,
+            "topic[U] not exist",
+        ),
+        (
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            {"consumerGroup": "G"},
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            "the consumer group[G] not online",
+        ),
+        (
+            RequestCode.GET_PRODUCER_CONNECTION_LIST,
+            {"producerGroup": "P"},
+            ResponseCode.SYSTEM_ERROR,
+            "the producer group[P] not exist",
+        ),
+    ],
+)
+def test_unknown_topic_or_group_is_refused(
+    peer: Peer, code: int, fields: dict[str, str], answer: int, remark: str
+) -> None:
+    response = peer.get(code, fields)
+    assert (response.code, response.remark) == (answer, remark)
 
 
 def consume_stats(peer: Peer, **fields: str) -> ConsumeStats:
@@ -107,13 +134,7 @@ def test_consume_stats_without_topic_cover_all_topics(peer: Peer) -> None:
         peer.broker.groups.offsets.commit("G", topic, 0, 1)
     assert set(consume_stats(peer).offset_table) == {queue("T", 0), queue("%RETRY%G", 0)}
     assert consume_stats(peer, topic="unknown").offset_table == {}
-
-
-def test_unsubscribed_topic_is_left_out(peer: Peer) -> None:
-    for topic in ("T", "given-up"):
-        peer.broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
-        peer.broker.groups.offsets.commit("G", topic, 0, 1)
-    heartbeat(peer, "G", "T")
+    heartbeat(peer, "G", "T")  # it has unsubscribed from the other one
     assert set(consume_stats(peer).offset_table) == {queue("T", 0)}
 
 
@@ -157,16 +178,6 @@ def test_unknown_language_is_other(peer: Peer) -> None:
     peer.language = -1
     body = peer.get(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).body
     assert ProducerConnection.decode(body).connection_set[0].language is LanguageCode.OTHER
-
-
-def test_groups_without_members_are_refused(peer: Peer) -> None:
-    response = peer.get(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"})
-    assert (response.code, response.remark) == (
-        ResponseCode.CONSUMER_NOT_ONLINE,
-        "the consumer group[G] not online",
-    )
-    response = peer.get(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"})
-    assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "the producer group[P] not exist")
 
 
 def test_all_producers_are_listed_by_group(peer: Peer, clock: Clock) -> None:
@@ -233,11 +244,6 @@ def test_group_without_consumption_starts_at_first_message(peer: Peer, clock: Cl
         assert (span.consume_time_stamp, span.delay_time) == (consumed, delay)
 
 
-def test_unknown_topic_has_no_time_span(peer: Peer) -> None:
-    response = peer.get(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "U", "group": "G"})
-    assert (response.code, response.remark) == (ResponseCode.TOPIC_NOT_EXIST, "topic[U] not exist")
-
-
 def test_progress_of_all_groups_in_one_answer(peer: Peer) -> None:
     for topic in ("T", "T", "U"):
         peer.put(topic)
@@ -267,36 +273,24 @@ def lately(peer: Peer, name: str, key: str) -> RemotingCommand:
 def test_recent_counts_by_topic_group_and_broker(peer: Peer) -> None:
     statistics = peer.broker.statistics
     statistics.sample(0.0)
-    for _ in range(3):
-        peer.put("T")
-    peer.pull("T", 1)
-    statistics.send_back("G", "T")
-    statistics.sample(4.0)
-    for name, key, count in (
-        ("TOPIC_PUT_NUMS", "T", 3),
-        ("GROUP_GET_NUMS", "T@G", 2),
-        ("SNDBCK_PUT_NUMS", "T@G", 1),
-        ("BROKER_PUT_NUMS", "DefaultCluster", 3),
-        ("BROKER_GET_NUMS", "DefaultCluster", 2),
-    ):
-        item = BrokerStatsItem(count, count / 4, 0.0 if name.startswith("BROKER") else 1.0)
-        assert BrokerStatsData.decode(lately(peer, name, key).body) == BrokerStatsData(item, item, item)
-
-
-def test_sizes_and_latencies_have_averages(peer: Peer) -> None:
-    statistics = peer.broker.statistics
-    statistics.sample(0.0)
-    peer.put("T", b"one")
-    peer.put("T", b"three")
+    for body in (b"one", b"three", b"four"):
+        peer.put("T", body)
     statistics.get("G", "T", messages=4, size_bytes=400, pull_ms=3.0)
     statistics.get("G", "T", messages=1, size_bytes=50, pull_ms=6.0)
-    statistics.sample(2.0)
-    for name, key, wanted in (
-        ("TOPIC_PUT_SIZE", "T", BrokerStatsItem(8, 4.0, 4.0)),
-        ("GROUP_GET_SIZE", "T@G", BrokerStatsItem(450, 225.0, 90.0)),
-        ("GROUP_GET_LATENCY", "0@T@G", BrokerStatsItem(9, 4.5, 4.5)),
+    statistics.send_back("G", "T")
+    statistics.sample(4.0)
+    for name, key, count, average in (
+        ("TOPIC_PUT_NUMS", "T", 3, 1.0),
+        ("TOPIC_PUT_SIZE", "T", 12, 4.0),
+        ("GROUP_GET_NUMS", "T@G", 5, 1.0),
+        ("GROUP_GET_SIZE", "T@G", 450, 90.0),
+        ("GROUP_GET_LATENCY", "0@T@G", 9, 4.5),
+        ("SNDBCK_PUT_NUMS", "T@G", 1, 1.0),
+        ("BROKER_PUT_NUMS", "DefaultCluster", 3, 0.0),
+        ("BROKER_GET_NUMS", "DefaultCluster", 5, 0.0),
     ):
-        assert BrokerStatsData.decode(lately(peer, name, key).body).stats_minute == wanted
+        item = BrokerStatsItem(count, count / 4, average)
+        assert BrokerStatsData.decode(lately(peer, name, key).body) == BrokerStatsData(item, item, item)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 
 from tests.subscriptions import tag_subscription
@@ -21,8 +20,7 @@ from triomq.protocol.bodies.client import (
     SubscriptionData,
 )
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
-from triomq.protocol.codes import VERSION, CommandFlag, LanguageCode, RequestCode, ResponseCode
-from triomq.protocol.filters.filter_types import TagFilter
+from triomq.protocol.codes import VERSION, CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.header_formats import FORMATS_FIELD
@@ -122,28 +120,6 @@ def test_all_members_are_notified_of_new_member(peer: Peer, another_peer: Peer) 
     assert (notices(peer), notices(another_peer)) == ([], [])
 
 
-def test_group_without_notices_gets_none(peer: Peer, another_peer: Peer) -> None:
-    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", notify_consumer_ids_changed_enable=False))
-    heartbeat(peer, "c1", "G")
-    heartbeat(another_peer, "c2", "G")
-    another_peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "c2", "consumerGroup": "G"})
-    assert notices(peer) == []
-
-
-def test_heartbeat_with_several_groups_names_all(peer: Peer) -> None:
-    heartbeat(peer, "c1", "G1", "G2", producers=("P1", "P2"))
-    assert [(group.name, group.client_ids()) for group in peer.broker.groups.consumers] == [
-        ("G1", ["c1"]),
-        ("G2", ["c1"]),
-    ]
-    assert set(peer.broker.groups.producers.all()) == {"P1", "P2"}
-
-
-def test_language_and_version_are_those_of_heartbeat(peer: Peer) -> None:
-    heartbeat(peer, "c1", language=LanguageCode.GO, version=317)
-    assert (peer.language, peer.version) == (LanguageCode.GO, 317)
-
-
 @pytest.mark.parametrize(
     ("formats", "body", "confirmed"),
     [
@@ -158,27 +134,6 @@ def test_language_and_version_are_those_of_heartbeat(peer: Peer) -> None:
 def test_msgpack_headers_are_confirmed(peer: Peer, formats: str, body: bytes | None, confirmed: dict[str, str]) -> None:
     response = peer.get(RequestCode.HEART_BEAT, {FORMATS_FIELD: formats}, body=body or HeartbeatData("c1").encode())
     assert (response.code, response.ext_fields) == (ResponseCode.SYSTEM_ERROR if body else 0, confirmed)
-
-
-def test_gos_heartbeat_with_codes_as_text_is_read(peer: Peer) -> None:
-    subscription = {
-        "classFilterMode": False, "topic": "T", "subString": "TagA", "tagsSet": ["TagA"], "codeSet": ["2598919"],
-        "subVersion": 1795213958772000000, "expressionType": "TAG",
-    }  # fmt: skip
-    consumer = {
-        "groupName": "G", "consumeType": "CONSUME_PASSIVELY", "messageModel": "Clustering",
-        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": [subscription], "unitMode": False,
-    }  # fmt: skip
-    body = {"clientID": "go", "producerDataSet": [], "consumerDataSet": [consumer], "heartbeatFingerprint": 0}
-    assert peer.get(RequestCode.HEART_BEAT, body=orjson.dumps(body)).code == ResponseCode.SUCCESS
-    group = peer.broker.groups.consumers.get("G")
-    assert group is not None
-    assert group.subscriptions["T"].message_filter == TagFilter.parse("TagA")
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":7}', b"\xff\xfe", b"null"])
-def test_heartbeat_that_cannot_be_read_is_refused(peer: Peer, body: bytes) -> None:
-    assert peer.get(RequestCode.HEART_BEAT, body=body).code == ResponseCode.SYSTEM_ERROR
 
 
 @pytest.mark.parametrize("group", ["a@b", "with space", "G" * 256, "", "../G"])
@@ -261,16 +216,6 @@ def test_refusals_are_logged_once_for_each_limit(make_broker: MakeBroker, caplog
     assert caplog.messages[0].startswith("requests beyond a limit since the start: 1; the last one peer=192.0.2.9")
 
 
-def test_producer_is_known_by_its_latest_id(peer: Peer) -> None:
-    producers = peer.broker.groups.producers
-    for client_id in ("c1", "c2", "c3"):
-        heartbeat(peer, client_id, producers=("P", client_id))
-    found = [client_id for client_id in ("c1", "c2", "c3") if producers.connection_of(client_id) is not None]
-    assert found == ["c3"]
-    producers.forget(peer.as_connection)
-    assert producers.connection_of("c3") is None
-
-
 @pytest.mark.parametrize(
     ("group", "queue", "is_granted"),
     [
@@ -301,11 +246,6 @@ def test_unregistering_notifies_remaining_members(peer: Peer, another_peer: Peer
     assert (notices(peer), notices(another_peer)) == ([], ["G"])
     assert peer.broker.groups.producers.get("P") is None
     assert peer.get(RequestCode.UNREGISTER_CLIENT, fields).code == ResponseCode.SUCCESS
-
-
-def test_unregistering_without_group_needs_client_id(peer: Peer) -> None:
-    assert peer.get(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1"}).code == ResponseCode.SUCCESS
-    assert peer.get(RequestCode.UNREGISTER_CLIENT, {}).code == ResponseCode.SYSTEM_ERROR
 
 
 def test_members_of_group_are_listed(peer: Peer, another_peer: Peer) -> None:
@@ -358,11 +298,6 @@ def test_long_sql_filter_is_refused_or_charged(make_broker: MakeBroker) -> None:
     assert peer.broker.worker.wait_s == 0
     assert check(142).code == ResponseCode.SUCCESS
     assert peer.broker.worker.wait_s > 0
-
-
-def test_a_check_without_subscription_succeeds(peer: Peer) -> None:
-    for body in (b"", b"{}"):
-        assert peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == ResponseCode.SUCCESS
 
 
 def test_members_leaving_together_cause_one_notice(broker: Broker) -> None:

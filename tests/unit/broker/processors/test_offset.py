@@ -76,17 +76,6 @@ def test_lower_offset_replaces_stored_one(peer: Peer) -> None:
         assert query(peer) == (ResponseCode.SUCCESS, str(queue_offset))
 
 
-def test_offsets_survive_a_restart(make_broker: MakeBroker) -> None:
-    """C.2 scenario 30."""
-    peer = Peer(make_broker())
-    for _ in range(4):  # an offset behind the end is taken back to it
-        peer.put("T")
-    commit(peer, 4)
-    commit(peer, 3)
-    peer.broker.save_tables()
-    assert query(Peer(make_broker())) == (ResponseCode.SUCCESS, "3")
-
-
 @pytest.mark.parametrize(
     ("fields", "code"),
     [

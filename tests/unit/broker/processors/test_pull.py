@@ -59,23 +59,8 @@ async def test_pull_returns_messages_from_offset(peer: Peer, topic: str) -> None
         "nextBeginOffset": "5",
         "suggestWhichBrokerId": "0",
     }
-
-
-@pytest.mark.parametrize(
-    ("code", "fields"),
-    [
-        (RequestCode.LITE_PULL_MESSAGE, {"maxMsgBytes": 2**31 - 1}),
-        (RequestCode.PULL_MESSAGE, {"serialize_type": SerializeType.ROCKETMQ}),
-    ],
-)
-async def test_lite_pull_and_other_formats_are_served(
-    peer: Peer, topic: str, code: int, fields: dict[str, Any]
-) -> None:
-    fill(peer, 1)
-    format_used = fields.pop("serialize_type", SerializeType.JSON)
-    response = peer.get(code, {**HEADER, **fields}, serialize_type=format_used)
-    assert response.serialize_type == format_used
-    assert answered(response) == (ResponseCode.SUCCESS, 1)
+    statistics = peer.broker.statistics
+    assert (statistics.get_messages, statistics.get_bytes) == (3, len(response.body))
 
 
 @pytest.mark.parametrize(
@@ -102,10 +87,9 @@ async def test_only_explicit_size_field_raises_pull_above_32(
 
 
 async def test_held_pull_gets_size_it_accepts(broker: Broker, peer: Peer, another_peer: Peer, topic: str) -> None:
-    cases: tuple[tuple[dict[str, Any], int], ...] = (({}, 32), ({"triomqMaxTransferBytes": 2**20}, 50))
-    for fields, got in cases:
+    for fields, got in (HOLD, 32), (HOLD | {"triomqMaxTransferBytes": 2**20}, 50):
         begin = broker.store.reader.max_offset_in_queue(topic, 0)
-        assert peer.pull(topic, begin, maxMsgNums=100, **HOLD, **fields) is None
+        assert peer.pull(topic, begin, maxMsgNums=100, **fields) is None
         fill(another_peer, 50)
         broker.worker.end_step()
         assert len(decode_records(peer.sent[-1].body)) == got
@@ -179,14 +163,6 @@ async def test_held_pull_of_non_reading_peer_must_retry(peer: Peer, another_peer
     assert len(decode_records(another_peer.sent[-1].body)) == 1
     peer.unread_bytes -= 1
     assert answered(peer.pull(topic, 1, **HOLD)) == (ResponseCode.SUCCESS, 2)
-
-
-async def test_message_in_another_queue_answers_no_pull(peer: Peer, topic: str) -> None:
-    assert peer.pull(topic, 0, queueId=1, **HOLD) is None
-    peer.put(topic, queue_id=0)
-    peer.broker.worker.end_step()
-    assert peer.sent == []
-    assert peer.broker.pulls.hold.held == 1
 
 
 async def test_held_pull_stays_held_when_filter_rejects_arrivals(peer: Peer, topic: str) -> None:
@@ -368,16 +344,6 @@ async def test_pull_without_matches_skips_examined_messages(
     assert answered(response) == (ResponseCode.PULL_RETRY_IMMEDIATELY, int(next_offset))
 
 
-async def test_held_pull_is_answered_only_for_match(peer: Peer, another_peer: Peer, topic: str) -> None:
-    assert peer.pull(topic, 0, **HOLD, **SQL) is None
-    fill_numbers(another_peer, 0, 1)
-    peer.broker.worker.end_step()
-    assert peer.sent == []
-    fill_numbers(another_peer, 7)
-    peer.broker.worker.end_step()
-    assert [bodies_of(each) for each in peer.sent] == [[7]]
-
-
 async def test_held_pull_advances_past_examined_messages(peer: Peer, another_peer: Peer, topic: str) -> None:
     assert peer.pull(topic, 0, **HOLD, **SQL) is None
     fill_numbers(another_peer, *[0] * 450, 7)
@@ -452,22 +418,14 @@ async def test_sql_subscription_of_heartbeat_applies(peer: Peer, topic: str, exp
         assert "SQL expression, character 4: expected a value" in str(response.remark)
 
 
-async def test_delivered_messages_are_counted(peer: Peer, topic: str) -> None:
-    fill(peer, 3)
-    response = peer.pull(topic, 0)
-    assert response is not None
-    statistics = peer.broker.statistics
-    assert (statistics.get_messages, statistics.get_bytes) == (3, len(response.body))
-    assert statistics.get_by_group == {(topic, "G"): 3}
-
-
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
 @pytest.mark.parametrize("header_format", list(SerializeType))
-def test_pull_response_is_identical_in_every_header_format(peer: Peer, header_format: SerializeType) -> None:
+def test_pull_response_is_identical_in_every_header_format(peer: Peer, header_format: SerializeType, code: int) -> None:
     peer.put("T")
     command = RemotingCommand(0, -5, 1, {}, remark="FOUND")
     command.ext_fields = {"maxOffset": "1", "minOffset": "0", "nextBeginOffset": "1", "suggestWhichBrokerId": "0"}
     assert command.encode_prefix(0)[8:] == FOUND_IN_JSON % (1, 0, 1, -5)
-    response = peer.get(RequestCode.PULL_MESSAGE, HEADER, serialize_type=int(header_format))
+    response = peer.get(code, HEADER, serialize_type=int(header_format))
     assert (response.code, response.remark, response.serialize_type) == (0, "FOUND", header_format)
     assert response.ext_fields == command.ext_fields
 

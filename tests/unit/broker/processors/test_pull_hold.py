@@ -1,6 +1,5 @@
 """Held pulls: taken once, by an arrival or their deadline, within the memory budget."""
 
-import time
 from typing import cast
 
 import pytest
@@ -98,17 +97,6 @@ def test_each_pull_is_taken_once(steps: list[tuple[str, int, int]]) -> None:
             arrived.discard(of)
         assert hold.held == len(held)
         assert [each.on_arrival is not None for each in queues] == [each in held.values() for each in queues]
-
-
-async def test_expiring_pulls_of_a_queue_is_linear(hold: PullHold) -> None:
-    of = queue()
-    count = 30_000
-    for number in range(count):
-        hold.hold(pull(of, deadline=count - number))
-    begin = time.process_time()
-    expired = sum(len(hold.take_expired(now)) for now in range(count + 1))
-    assert time.process_time() - begin < 1
-    assert expired == count
 
 
 async def test_pull_held_again_waits_from_new_offset(hold: PullHold, autojump_clock: MockClock) -> None:

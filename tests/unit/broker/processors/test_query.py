@@ -141,46 +141,6 @@ async def test_long_search_leaves_steps_to_others(make_broker: MakeBroker, monke
     assert len(decode_records(response.body)) == 20
 
 
-async def test_long_search_ends_with_its_connection(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
-    peer = Peer(make_broker())
-    make_steps_short(peer.broker)
-    for number in range(20):
-        put(peer, b"%d" % number, KEYS="all")
-    async with trio.open_nursery() as nursery:
-        peer.broker.worker.nursery = nursery
-        assert peer.ask(RequestCode.QUERY_MESSAGE, query_fields("all", maxNum=64)) is None
-        peer.closed = True
-    assert peer.sent == []
-
-
-async def test_long_search_that_fails_is_answered(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triomq.storage.index.index_file._CHAIN_STEPS_AT_ONCE", 2)
-    broker = make_broker()
-    make_steps_short(broker)
-    peer = Peer(broker)
-    for number in range(20):
-        put(peer, b"%d" % number, KEYS="all")
-    async with trio.open_nursery() as nursery:
-        broker.worker.nursery = nursery
-        assert peer.ask(RequestCode.QUERY_MESSAGE, query_fields("all", maxNum=64)) is None
-        broker.store.close()
-    (response,) = peer.sent
-    assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE
-
-
-async def test_messages_are_indexed_without_a_search(peer: Peer, autojump_clock: MockClock) -> None:
-    store = peer.broker.store
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(Indexing(peer.broker.store.index, peer.broker.worker, peer.broker.statistics).run)
-        for number in range(1200):
-            put(peer, b"%d" % number, KEYS="all")
-        assert store.index.position == 0
-        await trio.sleep(0.2)
-        nursery.cancel_scope.cancel()
-    assert store.index.position == store.commit_log.max_offset
-
-
 async def test_indexing_lags_behind_load_within_limit(
     peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,11 @@
 """Sends: stored records, answers, and refusals with their codes."""
 
-import logging
 from typing import Any
 
 import pytest
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.processors.send import retry_limit
-from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from triomq.protocol.bodies.route import TopicConfig, TopicFilterType
 from triomq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from triomq.protocol.java import tags_code
 from triomq.protocol.record.batch import encode_batch
@@ -33,11 +31,12 @@ def stored(peer: Peer, response: RemotingCommand) -> list[MessageExt]:
 
 def test_message_is_stored_unchanged_and_response_names_place(peer: Peer) -> None:
     properties = "KEYS\x01k1 k2\x02TAGS\x01TagA\x02UNIQ_KEY\x01ID\x02own\x01ü"
-    response = peer.put("T", b"\x00body", queue_id=2, i=properties, g=17, h=-5, j=3)
+    flags = int(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZSTD)
+    response = peer.put("T", b"\x00body", queue_id=2, i=f"WAIT\x01false\x02{properties}", f=flags, g=17, h=-5, j=3)
     (message,) = stored(peer, response)
     assert (message.topic, message.queue_id, message.queue_offset) == ("T", 2, 0)
     assert (message.stored_body, message.flag, message.born_timestamp) == (b"\x00body", -5, 17)
-    assert message.reconsume_times == 3
+    assert (message.reconsume_times, message.sys_flag) == (3, flags)
     assert message.born_host == "192.0.2.9:50001"
     assert message.store_host == "192.0.2.1:10911"
     assert message.encoded_properties == (properties + "\x02CLUSTER\x01DefaultCluster").encode()
@@ -53,14 +52,6 @@ def test_code_10_with_long_names_is_accepted(peer: Peer) -> None:
     )  # fmt: skip
     (message,) = stored(peer, peer.get(RequestCode.SEND_MESSAGE, header, b"x"))
     assert (message.queue_id, message.tags, message.stored_body) == (1, "A", b"x")
-
-
-def test_sending_to_unknown_topic_creates_it(peer: Peer) -> None:
-    """C.2 scenario 1."""
-    peer.put("T")
-    config = peer.broker.topics.get("T")
-    assert config is not None
-    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (4, 4, 6)
 
 
 def test_unknown_topic_is_rejected_without_auto_create(make_broker: MakeBroker) -> None:
@@ -83,29 +74,36 @@ def test_send_without_queue_gets_assigned_queue_in_response(peer: Peer) -> None:
     assert chosen == {0, 1, 2, 3}
 
 
-def test_unknown_queue_is_refused(peer: Peer) -> None:
-    """C.2 scenario 3."""
-    response = peer.put("T", queue_id=4)
-    assert response.code == ResponseCode.SYSTEM_ERROR
-    assert response.remark == "request queueId[4] is illegal"
-
-
-def test_topic_without_write_queues_rejects_send_without_queue(peer: Peer) -> None:
-    peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=0))
-    assert peer.put("T", queue_id=-1).code == ResponseCode.NO_PERMISSION
-
-
 @pytest.mark.parametrize(
-    "topic",
+    ("queue_id", "write_queues", "code", "remark"),
     [
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
+        (4, 4, ResponseCode.SYSTEM_ERROR, "request queueId[4] is illegal"),
+        (-1, 0, ResponseCode.NO_PERMISSION, "topic[T] has no queue to write to"),
     ],
 )
+def test_queue_that_cannot_be_used_is_refused(
+    peer: Peer, queue_id: int, write_queues: int, code: int, remark: str
+) -> None:
+    """C.2 scenario 3."""
+    peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=write_queues))
+    response = peer.put("T", queue_id=queue_id)
+    assert (response.code, response.remark) == (code, remark)
+
+
+def test_template_topic_and_read_only_topic_take_messages(peer: Peer) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name="T", perm=4))
+    for topic in ("TBW102", "T"):
+        (message,) = stored(peer, peer.put(topic, b""))
+        assert (message.topic, message.stored_body) == (topic, b"")
+
+
+FORBIDDEN = (
+    "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+    "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", FORBIDDEN)
 def test_system_topics_are_forbidden_and_not_created(peer: Peer, topic: str) -> None:
     """C.2 scenario 4."""
     before = peer.broker.topics.names()
@@ -121,10 +119,6 @@ def test_an_illegal_topic_name_is_refused(peer: Peer, topic: str) -> None:
     """C.2 scenario 4."""
     assert peer.put(topic).code == ResponseCode.SYSTEM_ERROR
     assert peer.broker.store.commit_log.max_offset == 0
-
-
-def test_the_template_topic_itself_takes_messages(peer: Peer) -> None:
-    assert peer.put("TBW102").code == ResponseCode.SUCCESS
 
 
 def test_body_limit_is_exact(make_broker: MakeBroker) -> None:
@@ -166,6 +160,7 @@ def test_batch_gets_consecutive_offsets_and_own_properties(peer: Peer) -> None:
         assert message.properties["shared"] == "s"
         assert message.properties["CLUSTER"] == "DefaultCluster"
         assert message.unique_id is None
+    assert (peer.broker.statistics.put_by_topic, peer.broker.statistics.put_bytes) == ({"T": 4}, 5 + len(batch()))
 
 
 def test_batch_is_recognised_by_flag_not_code(peer: Peer) -> None:
@@ -228,21 +223,6 @@ def test_every_answer_names_region_and_trace(peer: Peer, topic: str, fields: dic
     assert response.ext_fields["TRACE_ON"] == "true"
 
 
-@pytest.mark.parametrize(
-    "flags", [MessageSysFlag.COMPRESSED, MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZSTD]
-)
-def test_compressed_body_stays_as_it_is(peer: Peer, flags: int) -> None:
-    """C.2 scenario 9, the broker's part."""
-    (message,) = stored(peer, peer.put("T", b"anything", f=int(flags)))
-    assert message.stored_body == b"anything"
-    assert message.sys_flag == flags
-
-
-def test_an_empty_body_is_taken(peer: Peer) -> None:
-    (message,) = stored(peer, peer.put("T", b""))
-    assert message.stored_body == b""
-
-
 def test_tags_code_of_stored_message(peer: Peer) -> None:
     for tag in ("A", "ü", ""):
         peer.put("T", i=f"TAGS\x01{tag}" if tag else "")
@@ -250,41 +230,10 @@ def test_tags_code_of_stored_message(peer: Peer) -> None:
     assert [unit.tags_code for unit in units] == [tags_code("A"), tags_code("ü"), 0]
 
 
-def test_wait_is_looked_at_and_not_stored(peer: Peer) -> None:
-    (message,) = stored(peer, peer.put("T", i="WAIT\x01false\x02own\x01w"))
-    assert message.encoded_properties == b"own\x01w\x02CLUSTER\x01DefaultCluster"
-
-
 def test_topic_with_many_tags_marks_its_messages(peer: Peer) -> None:
     peer.broker.topics.put(TopicConfig(topic_name="T", topic_filter_type=TopicFilterType.MULTI_TAG))
     (message,) = stored(peer, peer.put("T"))
     assert message.sys_flag & MessageSysFlag.MULTI_TAGS
-
-
-@pytest.mark.parametrize(
-    ("properties", "code"),
-    [
-        ("TRAN_MSG\x01true\x02DELAY\x013", ResponseCode.MESSAGE_ILLEGAL),
-        ("TRAN_MSG\x01true\x02TIMER_DELAY_SEC\x013", ResponseCode.MESSAGE_ILLEGAL),
-        ("TRAN_MSG\x01true", ResponseCode.SUCCESS),
-        ("TRAN_MSG\x01false", ResponseCode.SUCCESS),
-        ("DELAY\x010", ResponseCode.SUCCESS),
-        ("MYDELAY\x013", ResponseCode.SUCCESS),
-    ],
-)
-def test_half_message_cannot_be_delayed(peer: Peer, properties: str, code: int) -> None:
-    response = peer.put("T", i=properties)
-    assert response.code == code
-    if code != ResponseCode.SUCCESS:
-        assert response.remark is not None
-        assert "part of a transaction and delayed" in response.remark
-
-
-@pytest.mark.parametrize(("seconds", "text"), [("soon", "is not a number"), ("259201", "max delay 259200000ms")])
-def test_time_that_cannot_be_kept_is_refused(peer: Peer, seconds: str, text: str) -> None:
-    response = peer.put("T", i=f"TIMER_DELAY_SEC\x01{seconds}")
-    assert response.code == ResponseCode.MESSAGE_ILLEGAL
-    assert text in (response.remark or "")
 
 
 def test_delayed_message_is_stored_in_level_queue(peer: Peer) -> None:
@@ -304,42 +253,46 @@ def test_delayed_message_is_stored_in_level_queue(peer: Peer) -> None:
     assert peer.broker.statistics.put_by_topic == {"SCHEDULE_TOPIC_XXXX": 2}
 
 
+WAITS, HALF = "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"
+
+
 @pytest.mark.parametrize(
-    ("levels", "topic"),
+    ("properties", "fields", "topic"),
     [
-        (("19", "99", "+99", "2147483648"), "SCHEDULE_TOPIC_XXXX"),
-        (("0", "-1", ""), "T"),
-        (("x", "1.5", "1s", "9" * 5000), ""),
+        *((f"DELAY\x01{level}", {}, WAITS) for level in ("19", "99", "+99", "2147483648")),
+        *((f"DELAY\x01{level}", {}, "T") for level in ("0", "-1", "")),
+        ("MYDELAY\x013", {}, "T"),
+        ("DELAY\x0118", {"f": 8}, WAITS),
+        ("DELAY\x0118", {"f": 4}, "T"),
+        ("DELAY\x0118", {"f": 12}, "T"),
+        ("TRAN_MSG\x01true", {}, HALF),
+        ("TRAN_MSG\x01false", {}, "T"),
+        ("TRAN_MSG\x01true\x02DELAY\x0118", {"b": "%RETRY%G", "j": 1}, WAITS),  # C.4 row 17
+        ("TRAN_MSG\x01true", {"b": "%RETRY%G", "j": 1}, HALF),
     ],
-    ids=["above the highest", "none", "illegal"],
 )
-def test_levels_beyond_the_range(peer: Peer, levels: tuple[str, ...], topic: str) -> None:
-    """C.2 scenario 15."""
-    for level in levels:
-        response = peer.put("T", i=f"DELAY\x01{level}")
-        if not topic:
-            assert response.code == ResponseCode.MESSAGE_ILLEGAL
-            continue
-        (message,) = stored(peer, response)
-        assert message.topic == topic
-        if topic != "T":
-            assert (message.queue_id, message.properties["DELAY"]) == (17, "18")
+def test_properties_decide_where_message_waits(peer: Peer, properties: str, fields: dict[str, Any], topic: str) -> None:
+    """C.2 scenario 15; levels above the highest count as the highest."""
+    (message,) = stored(peer, peer.put("T", i=properties, **fields))
+    assert message.topic == topic
+    if topic == WAITS:
+        assert (message.queue_id, message.properties["DELAY"]) == (17, "18")
 
 
 @pytest.mark.parametrize(
-    ("flags", "topic"), [(0, "SCHEDULE_TOPIC_XXXX"), (8, "SCHEDULE_TOPIC_XXXX"), (4, "T"), (12, "T")]
+    ("properties", "remark"),
+    [
+        *((f"DELAY\x01{level}", "") for level in ("x", "1.5", "1s", "9" * 5000)),
+        ("TRAN_MSG\x01true\x02DELAY\x013", "part of a transaction and delayed"),
+        ("TRAN_MSG\x01true\x02TIMER_DELAY_SEC\x013", "part of a transaction and delayed"),
+        ("TIMER_DELAY_SEC\x01soon", "is not a number"),
+        ("TIMER_DELAY_SEC\x01259201", "max delay 259200000ms"),
+    ],
 )
-def test_prepared_and_rolled_back_records_are_not_delayed(peer: Peer, flags: int, topic: str) -> None:
-    (message,) = stored(peer, peer.put("T", i="DELAY\x011", f=flags))
-    assert message.topic == topic
-
-
-def test_retry_with_leftover_transaction_flag_is_ordinary(peer: Peer) -> None:
-    """C.4 row 17."""
-    (message,) = stored(peer, peer.put("%RETRY%G", i="TRAN_MSG\x01true\x02DELAY\x013", j=1))
-    assert message.topic == "SCHEDULE_TOPIC_XXXX"
-    (message,) = stored(peer, peer.put("%RETRY%G", i="TRAN_MSG\x01true", j=1))
-    assert message.topic == "RMQ_SYS_TRANS_HALF_TOPIC"
+def test_impossible_delay_is_refused(peer: Peer, properties: str, remark: str) -> None:
+    response = peer.put("T", i=properties)
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert remark in (response.remark or "")
 
 
 @pytest.mark.parametrize(
@@ -350,6 +303,7 @@ def test_retry_with_leftover_transaction_flag_is_ordinary(peer: Peer) -> None:
         ({"j": 2, "l": 3}, 407, False),
         ({"j": 3, "l": 3}, 407, True),
         ({"j": 3, "l": 3}, 120, False),
+        ({"j": 3, "l": 3}, 121, True),
         ({"l": 0}, 407, True),
         ({}, 407, False),
     ],
@@ -385,11 +339,6 @@ def test_retry_topic_needs_creatable_group(make_broker: MakeBroker) -> None:
     assert peer.broker.groups.settings.get("unknown") is not None
 
 
-def test_read_only_topic_still_stores(peer: Peer) -> None:
-    peer.broker.topics.put(TopicConfig(topic_name="T", perm=4))
-    assert peer.put("T").code == ResponseCode.SUCCESS
-
-
 @pytest.mark.parametrize("missing", ["a", "b", "c", "d", "e", "f", "g", "h"])
 def test_missing_header_field_is_named(peer: Peer, missing: str) -> None:
     header = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
@@ -400,26 +349,7 @@ def test_missing_header_field_is_named(peer: Peer, missing: str) -> None:
     assert f"'{missing}'" in response.remark
 
 
-def test_stored_messages_are_counted(peer: Peer) -> None:
-    peer.put("T", b"12345")
-    peer.put("T", batch(3), m="true")
-    peer.put("T", queue_id=99)
-    statistics = peer.broker.statistics
-    assert (statistics.put_messages, statistics.put_bytes) == (4, 5 + len(batch(3)))
-    assert statistics.put_by_topic == {"T": 4}
-    assert statistics.failed_requests == 1
-
-
-def test_nothing_is_logged_for_stored_message(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
-    peer.put("T")
-    with caplog.at_level(logging.DEBUG):
-        peer.put("T")
-    assert not caplog.records
-
-
-async def test_sync_send_waits_unless_opted_out(
-    make_broker: MakeBroker,
-) -> None:
+async def test_sync_send_waits_unless_opted_out(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker({"durability": Durability.SYNC}))
     header = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
     assert peer.ask(RequestCode.SEND_MESSAGE_V2, header) is None
@@ -435,13 +365,3 @@ async def test_sync_send_waits_unless_opted_out(
     assert response is not None
     assert response.ext_fields["queueOffset"] == "5"
     assert peer.broker.group_commit.waiting == 2
-
-
-# --- retries -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("asked", "version", "limit"), [(None, 407, 9), (2, 407, 2), (2, 121, 2), (2, 120, 9), (0, 407, 0)]
-)
-def test_client_chooses_retry_limit_since_3_4_9(asked: int | None, version: int, limit: int) -> None:
-    assert retry_limit(SubscriptionGroupConfig(group_name="G", retry_max_times=9), asked, version) == limit

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import make_command
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
@@ -146,12 +147,6 @@ def test_invented_origins_are_not_counted(peer: Peer) -> None:
     assert peer.broker.statistics.sent_back_by_group == {}
 
 
-def test_group_decides_where_client_says_nothing(peer: Peer, failed: int) -> None:
-    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_max_times=0))
-    send_back(peer, failed)
-    assert count(peer.broker, DLQ) == 1
-
-
 def test_group_without_retry_queues_drops_its_messages(peer: Peer, failed: int) -> None:
     peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=0))
     before = peer.broker.store.commit_log.max_offset
@@ -188,21 +183,16 @@ def test_unwritable_retry_topic_is_refused(peer: Peer, failed: int) -> None:
     assert response.remark == "the topic[%RETRY%G] is not writable"
 
 
-def test_retries_spread_over_the_groups_queues(peer: Peer, failed: int) -> None:
-    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=3))
+@pytest.mark.parametrize(("of_topic", "of_group", "used"), [(3, 3, {0, 1, 2}), (1, 8, {0})])
+def test_retries_spread_over_existing_queues(
+    peer: Peer, failed: int, of_topic: int, of_group: int, used: set[int]
+) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name=RETRY, read_queue_nums=of_topic, write_queue_nums=of_topic))
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=of_group))
     for _ in range(60):
         send_back(peer, failed, level=1)
     peer.broker.delayed.schedule.deliver(peer.broker.store.now_ms() + 1000)
-    assert {queue.queue_id for queue in peer.broker.store.queues.of_topic(RETRY) if queue.max_offset} == {0, 1, 2}
-
-
-def test_send_back_uses_only_existing_retry_queues(peer: Peer, failed: int) -> None:
-    peer.broker.topics.put(TopicConfig(topic_name=RETRY, read_queue_nums=1, write_queue_nums=1))
-    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=8))
-    for _ in range(30):
-        send_back(peer, failed, level=1)
-    peer.broker.delayed.schedule.deliver(peer.broker.store.now_ms() + 1000)
-    assert peer.broker.store.reader.max_offset_in_queue(RETRY, 0) == 30
+    assert {queue.queue_id for queue in peer.broker.store.queues.of_topic(RETRY) if queue.max_offset} == used
 
 
 def test_retry_topic_in_unit_mode_is_marked(peer: Peer, failed: int) -> None:
@@ -242,16 +232,6 @@ async def test_sync_durability_send_back_is_answered_after_flush(make_broker: Ma
     assert peer.broker.group_commit is not None
     assert peer.broker.group_commit.waiting == 1
     peer.get(RequestCode.CONSUMER_SEND_MSG_BACK, {**header, "group": "g" * 121})
+    peer.serve(make_command(RequestCode.CONSUMER_SEND_MSG_BACK, 1, CommandFlag.ONEWAY, dict.fromkeys(header, "0")))
     assert peer.broker.group_commit.waiting == 1
-
-
-async def test_sync_durability_oneway_send_back_does_not_wait(make_broker: MakeBroker) -> None:
-    peer = Peer(make_broker({"durability": Durability.SYNC}))
-    peer.put("T", i="WAIT\x01false")
-    peer.broker.store.flush()
-    command = RemotingCommand(
-        RequestCode.CONSUMER_SEND_MSG_BACK, 1, CommandFlag.ONEWAY, {"offset": "0", "group": "G", "delayLevel": "0"}
-    )
-    assert peer.broker.pipeline.serve(peer.as_connection, command) is not None
-    assert peer.broker.group_commit is not None
-    assert peer.broker.group_commit.waiting == 0
+    assert peer.broker.topics.get("%RETRY%0") is not None
