@@ -33,32 +33,23 @@ def java_hash(text: str) -> int:
 
     Source: String.java; store.md 3.2.
     """
-    if text.isascii():
-        units = text.encode("ascii")
-        hashed = _hash_few(units) if len(units) <= _FEW else _hash_ascii(units)
-    else:
+    hashed = 0
+    if not text.isascii():
         units = text.encode("utf-16-be", "surrogatepass")  # Java accepts a lone surrogate
-        hashed = 0
         for position in range(0, len(units), 2):
             hashed = (31 * hashed + (units[position] << 8) + units[position + 1]) & _MASK
+    elif len(text) <= _FEW:
+        for unit in text.encode("ascii"):
+            hashed = 31 * hashed + unit
+        hashed &= _MASK
+    elif len(text) <= _CHUNK:
+        hashed = _hash_chunk(text.encode("ascii"))
+    else:
+        units = text.encode("ascii")
+        for start in range(0, len(units), _CHUNK):
+            chunk = units[start : start + _CHUNK]
+            hashed = (hashed * _POWERS[len(chunk)] + _hash_chunk(chunk)) & _MASK
     return hashed - (1 << 32) if hashed >= 1 << 31 else hashed
-
-
-def _hash_few(units: bytes) -> int:
-    hashed = 0
-    for unit in units:
-        hashed = 31 * hashed + unit
-    return hashed & _MASK
-
-
-def _hash_ascii(units: bytes) -> int:
-    if len(units) <= _CHUNK:
-        return _hash_chunk(units)
-    hashed = 0
-    for start in range(0, len(units), _CHUNK):
-        chunk = units[start : start + _CHUNK]
-        hashed = (hashed * _POWERS[len(chunk)] + _hash_chunk(chunk)) & _MASK
-    return hashed
 
 
 def _hash_chunk(units: bytes) -> int:
@@ -71,11 +62,7 @@ def _hash_chunk(units: bytes) -> int:
     return hashed
 
 
-@lru_cache(maxsize=4096)  # few tags recur in all messages
-def _cached_hash(text: str) -> int:
-    return java_hash(text)
-
-
+_cached_hash: Final = lru_cache(maxsize=4096)(java_hash)  # few tags recur in all messages
 _MAX_CACHED_LENGTH: Final = 128  # a peer's huge tags must not fill the cache with megabytes
 
 

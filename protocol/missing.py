@@ -4,61 +4,52 @@ Names are compared without regard to case, dashes, dots and underscores: ``--use
 docs/configuration.md has the table too.
 """
 
-from collections.abc import Mapping
+import re
 from typing import Final, NamedTuple
 
 
 class Missing(NamedTuple):
-    """One feature.
-
-    Attributes:
-        what: its name, for a sentence that ends with "not supported yet".
-        names: RocketMQ's options and settings for it.
-        instead: what to do.
-    """
+    """A feature: its name, RocketMQ's options and settings for it, separated by blanks, and what to do instead."""
 
     what: str
-    names: tuple[str, ...]
+    names: str
     instead: str
 
 
 MISSING: Final = (
     Missing(
-        "a namespace in Spark",
-        ("namespace",),
-        "use NAMESPACE%NAME as topic and group, as Apache's clients send them",
+        "a namespace in Spark", "namespace", "use NAMESPACE%NAME as topic and group, as Apache's clients send them"
     ),
     Missing(
         "a message trace in Spark",
-        ("trace", "enableMsgTrace", "enableTrace", "customizedTraceTopic", "traceTopic"),
+        "trace enableMsgTrace enableTrace customizedTraceTopic traceTopic",
         "keep the id that a send returns, and look it up with triomq message show or message find",
     ),
     Missing(
         "the proxy protocol (gRPC) of RocketMQ 5.x",
-        ("pop", "popMode", "proxy", "grpc", "endpoints"),
+        "pop popMode proxy grpc endpoints",
         "use the name server (port 9876) instead of the proxy (port 8081)",
     ),
     Missing(
         "RocketMQ's setting for accounts",
-        ("aclEnable", "authenticationEnabled", "authorizationEnabled"),
+        "aclEnable authenticationEnabled authorizationEnabled",
         "start the broker with --acl FILE, a plain_acl.yml; clients sign their requests (credentials)",
     ),
     Missing(
         "a slave",
-        ("slave", "brokerRole", "brokerId", "haListenPort", "haMasterAddress", "enableDLegerCommitLog"),
+        "slave brokerRole brokerId haListenPort haMasterAddress enableDLegerCommitLog",
         "each message is on one broker: keep its store on redundant storage",
     ),
-)  # fmt: skip
-
-
-def _key(name: str) -> str:
-    return "".join(character for character in name.lower() if character not in "-._")
-
-
-_BY_KEY: Final[Mapping[str, Missing]] = {_key(name): one for one in MISSING for name in one.names}
+)
 
 
 def explain_missing(name: str) -> str | None:
     """Return the advice for an unsupported option; ``None`` for other options."""
-    found = _BY_KEY.get(_key(name))
-    return None if found is None else f"{found.what} is not supported yet; instead: {found.instead}"
+    for what, names, instead in MISSING:
+        if _plain(name) in _plain(names).split():
+            return f"{what} is not supported yet; instead: {instead}"
+    return None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-._]", "", name.lower())

@@ -8,9 +8,8 @@ Source: TraceDataEncoder.java, trace.go; wire.md 13.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeAlias
 
 _FIELD_END: Final = "\x01"
 _RECORD_END: Final = "\x02"
@@ -18,8 +17,7 @@ _SEPARATORS: Final = re.compile("[\x01\x02]")
 _NULL: Final = "null"
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(NamedTuple):
     """A producer sent a message, and a broker stored it.
 
     Attributes:
@@ -46,8 +44,7 @@ class Published:
     client_host: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumeBegun:
+class ConsumeBegun(NamedTuple):
     """A handler was called with a message; ``request_id`` is that of the matching :class:`ConsumeEnded`."""
 
     time_ms: int
@@ -60,8 +57,7 @@ class ConsumeBegun:
     client_host: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumeEnded:
+class ConsumeEnded(NamedTuple):
     """A handler returned or raised.
 
     Attributes:
@@ -79,8 +75,7 @@ class ConsumeEnded:
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionEnded:
+class TransactionEnded(NamedTuple):
     """A producer decided a transaction: ``COMMIT_MESSAGE``, ``ROLLBACK_MESSAGE`` or ``UNKNOW``."""
 
     time_ms: int
@@ -97,8 +92,7 @@ class TransactionEnded:
     is_from_check: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(NamedTuple):
     """A producer took a delayed message back (5.x)."""
 
     time_ms: int
@@ -118,19 +112,13 @@ _NAMES: Final[Mapping[type[TraceRecord], str]] = {
     TransactionEnded: "EndTransaction",
     Recalled: "Recall",
 }
-#: Name, function that returns the fields, and whether the last one is an optional ``client_host``.
-_WRITERS: Final = {
-    kind: (name, attrgetter(*(names := [field.name for field in fields(kind)])), names[-1] == "client_host")
-    for kind, name in _NAMES.items()
-}
-_READERS: Final[Mapping[Any, Callable[[str], object]]] = {
+_READERS: Final[Mapping[type, Callable[[str], object]]] = {
     int: int,
     bool: lambda text: text.lower() == "true",
     str: lambda text: "" if text == _NULL else text,
 }
-_Make: TypeAlias = Callable[..., TraceRecord]
-_TYPES: Final[Mapping[str, tuple[_Make, Sequence[Callable[[str], object]]]]] = {
-    name: (kind, [_READERS[field.type] for field in fields(kind)]) for kind, name in _NAMES.items()
+_TYPES: Final[Mapping[str, tuple[Callable[..., TraceRecord], Sequence[Callable[[str], object]]]]] = {
+    name: (kind, [_READERS[field] for field in kind.__annotations__.values()]) for kind, name in _NAMES.items()
 }
 #: Clients before 4.4 did not write the offset id of a sent message.
 _PUB_WITHOUT_OFFSET_ID: Final = 12
@@ -139,17 +127,25 @@ _OFFSET_ID: Final = 11
 
 def encode_trace(record: TraceRecord) -> str:
     """Return a record as RocketMQ writes it; separators in user text become blanks."""
-    name, values_of, has_client_host = _WRITERS[type(record)]
-    texts = [name, *map(_text, values_of(record))]
-    if has_client_host and texts[-1] == _NULL:
+    texts = [_NAMES[type(record)], *map(_text, record)]
+    if texts[-1] == _NULL and record._fields[-1] == "client_host":
         del texts[-1]
     return _FIELD_END.join(texts) + _RECORD_END
 
 
 def decode_trace(body: bytes) -> list[TraceRecord]:
     """Return the records of a trace message; unknown and damaged ones are left out."""
-    texts = body.decode("utf-8", "replace").split(_RECORD_END)
-    return [record for text in texts if (record := _decode_one(text.split(_FIELD_END))) is not None]
+    found = []
+    for text in body.decode("utf-8", "replace").split(_RECORD_END):
+        name, *values = text.split(_FIELD_END)
+        if name not in _TYPES:
+            continue
+        make, readers = _TYPES[name]
+        if make is Published and len(values) == _PUB_WITHOUT_OFFSET_ID:
+            values.insert(_OFFSET_ID, "")
+        with suppress(ValueError, TypeError):  # a number that is none, or too few fields
+            found.append(make(*(read(value) for read, value in zip(readers, values, strict=False))))
+    return found
 
 
 def trace_keys(records: Iterable[TraceRecord]) -> list[str]:
@@ -162,23 +158,7 @@ def trace_keys(records: Iterable[TraceRecord]) -> list[str]:
     return list(found)
 
 
-def _text(value: str | int) -> str:
+def _text(value: object) -> str:
     if isinstance(value, str):
         return (value if value.isprintable() else _SEPARATORS.sub(" ", value)) or _NULL  # separators are not printable
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
-def _decode_one(texts: list[str]) -> TraceRecord | None:
-    name, *values = texts
-    found = _TYPES.get(name)
-    if found is None:
-        return None
-    make, readers = found
-    if make is Published and len(values) == _PUB_WITHOUT_OFFSET_ID:
-        values.insert(_OFFSET_ID, "")
-    try:
-        return make(*(read(text) for read, text in zip(readers, values, strict=False)))
-    except (ValueError, TypeError):  # a number that is none, or too few fields
-        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)

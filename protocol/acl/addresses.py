@@ -23,6 +23,7 @@ _EVERYBODY: Final = frozenset(("*", "*.*.*.*", "*:*:*:*:*:*:*:*"))
 _V4_PARTS: Final = 4
 _V6_PARTS: Final = 8
 _V4_MAX: Final = 255
+_V4_PART: Final = re.compile(r"0|[1-9]\d{0,2}", re.ASCII)
 _V4_RANGE: Final = re.compile(r"(\d{1,3})-(\d{1,3})", re.ASCII)
 _V6_RANGE: Final = re.compile(r"([0-9a-fA-F]{1,4})-([0-9a-fA-F]{1,4})")
 
@@ -87,12 +88,13 @@ def parse_pattern(text: str) -> AddressSet:
     if "/" in text:
         raise ConfigError(f"address pattern {text!r}: networks are written with * or a range, not with a mask")
     if text.endswith("}"):
-        return AddressSet(single=frozenset(_read_listed(text)))
-    if "," in text:
-        return AddressSet(single=frozenset(_read_address(text, each) for each in text.split(",")))
-    if "*" in text or "-" in text:
+        head, brace, listed = text.removesuffix("}").partition("{")
+        if not brace or not head.endswith((".", ":")):
+            raise ConfigError(f"address pattern {text!r}: a list in braces must be the whole last part")
+        return AddressSet(single=frozenset(_read_address(text, head + part) for part in listed.split(",")))
+    if "," not in text and ("*" in text or "-" in text):
         return AddressSet(ranges=(_read_v6_range(text) if ":" in text else _read_v4_range(text),))
-    return AddressSet(single=frozenset((_read_address(text, text),)))
+    return AddressSet(single=frozenset(_read_address(text, each) for each in text.split(",")))
 
 
 @lru_cache(maxsize=4096)  # every request of a client brings the same one
@@ -123,31 +125,19 @@ def _read_address(pattern: str, text: str) -> Numbers:
     return numbers
 
 
-def _read_listed(text: str) -> list[Numbers]:
-    """Read ``10.0.0.{1,2}`` and ``fe80::{1,2}``."""
-    head, brace, listed = text.removesuffix("}").partition("{")
-    if not brace or not head.endswith((".", ":")):
-        raise ConfigError(f"address pattern {text!r}: a list in braces must be the whole last part")
-    return [_read_address(text, head + part) for part in listed.split(",")]
-
-
 def _read_v4_range(text: str) -> _Range:
     parts = text.split(".")
     if len(parts) != _V4_PARTS:
         raise ConfigError(f"address pattern {text!r}: an IPv4 address has four parts")
     at = next(index for index, part in enumerate(parts) if "*" in part or "-" in part)
-    head = [_read_part(text, part) for part in parts[:at]]
+    for part in parts[:at]:
+        if not _V4_PART.fullmatch(part) or int(part) > _V4_MAX:
+            raise ConfigError(f"address pattern {text!r}: {part!r} is not a number from 0 to 255 without leading zeros")
     _check_rest(text, at, parts[at + 1 :])
     low, high = (0, _V4_MAX) if parts[at] == "*" else _read_bounds(text, _V4_RANGE.fullmatch(parts[at]), 10)
     if high > _V4_MAX:
         raise ConfigError(f"address pattern {text!r}: {high} is above 255")
-    return _Range(_V4_PARTS, tuple(head), low, high)
-
-
-def _read_part(pattern: str, part: str) -> int:
-    if not re.fullmatch(r"0|[1-9]\d{0,2}", part, re.ASCII) or int(part) > _V4_MAX:
-        raise ConfigError(f"address pattern {pattern!r}: {part!r} is not a number from 0 to 255 without leading zeros")
-    return int(part)
+    return _Range(_V4_PARTS, tuple(map(int, parts[:at])), low, high)
 
 
 def _read_v6_range(text: str) -> _Range:

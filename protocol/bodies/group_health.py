@@ -47,16 +47,12 @@ class SubscriptionDifference(NamedTuple):
     members: tuple[tuple[str | None, tuple[str, ...]], ...]
 
     def __str__(self) -> str:
-        wanted = "; ".join(
-            f"{_listed(names)} {'not at all' if expression is None else repr(expression[:_MAX_PARSED_CHARACTERS])}"
-            for expression, names in self.members
-        )
-        return f"topic {self.topic} is subscribed to differently: {wanted}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
+        wanted = []
+        for expression, names in self.members:
+            more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+            shown = "not at all" if expression is None else repr(expression[:_MAX_PARSED_CHARACTERS])
+            wanted.append(f"{', '.join(names[:_MAX_NAMES])}{more} {shown}")
+        return f"topic {self.topic} is subscribed to differently: {'; '.join(wanted)}"
 
 
 def duplicates(client_ids: Iterable[str]) -> tuple[str, ...]:
@@ -173,7 +169,12 @@ def explain_stall(report: GroupReport, queue: MessageQueue, lock_owner: str | No
         return Stall(StallCause.DISABLED, "the group's settings forbid it to consume")
     owners = report.owners(queue)
     if not owners:
-        return _without_owner(report, lock_owner)
+        silent = ", ".join(sorted(client_id for client_id, info in report.members.items() if info is None))
+        if lock_owner is not None:
+            return Stall(StallCause.LOCKED, f"{lock_owner} has its lock, and no member that answers consumes it")
+        if silent:
+            return Stall(StallCause.SILENT, f"no member that answers consumes it; no answer from {silent}")
+        return Stall(StallCause.NO_OWNER, "no member has taken it: do all members see the same members and queues?")
     owner, held = owners[0]
     if report.is_orderly(owner):
         if lock_owner not in (None, owner):
@@ -181,15 +182,6 @@ def explain_stall(report: GroupReport, queue: MessageQueue, lock_owner: str | No
         if not held.locked:
             return Stall(StallCause.NO_LOCK, f"{owner} consumes it in order and does not have its lock")
     return _explain_owner(report, queue.topic, owner, held)
-
-
-def _without_owner(report: GroupReport, lock_owner: str | None) -> Stall:
-    silent = ", ".join(sorted(client_id for client_id, info in report.members.items() if info is None))
-    if lock_owner is not None:
-        return Stall(StallCause.LOCKED, f"{lock_owner} has its lock, and no member that answers consumes it")
-    if silent:
-        return Stall(StallCause.SILENT, f"no member that answers consumes it; no answer from {silent}")
-    return Stall(StallCause.NO_OWNER, "no member has taken it: do all members see the same members and queues?")
 
 
 def _explain_owner(report: GroupReport, topic: str, owner: str, held: ProcessQueueInfo) -> Stall:

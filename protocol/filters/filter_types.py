@@ -14,7 +14,7 @@ from typing import Final, Self, TypeAlias
 
 from triomq.protocol.errors import SubscriptionParseError
 from triomq.protocol.filters.sql_nodes import EvaluationError, Node
-from triomq.protocol.filters.sql_parser import parse_sql
+from triomq.protocol.filters.sql_parser import SqlParser
 from triomq.protocol.java import BLANKS, tags_code
 from triomq.protocol.record.properties import PROPERTY_SEPARATOR
 
@@ -125,9 +125,7 @@ class SqlFilter:
         Raises:
             SubscriptionParseError: it cannot be read; the text names position and reason.
         """
-        if not expression:
-            raise SubscriptionParseError("SQL expression: it is empty")
-        return cls(expression, parse_sql(expression))
+        return cls(expression or "", SqlParser(expression or "").parse())
 
     def matches(self, properties: bytes) -> bool:
         """Whether the message with these encoded properties is wanted."""

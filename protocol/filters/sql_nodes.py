@@ -8,7 +8,7 @@ Source: the classes of rocketmq-filter 4.9.7, such as ComparisonExpression.java;
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import copysign
 from operator import eq, ge, gt, le, lt
 from typing import Final, TypeAlias
@@ -64,15 +64,6 @@ def compare(left: bool | float | bytes, right: bool | float | bytes) -> int:
     return (left > right) - (left < right)  # type: ignore[operator]
 
 
-def _compare_as_doubles(left: bytes, right: bytes) -> int:
-    """Compare two properties by ``<`` and the like, for which both are read as doubles.
-
-    Raises:
-        EvaluationError: one is not a number.
-    """
-    return _compare_doubles(_read_double(left), _read_double(right))
-
-
 def _compare_doubles(left: float, right: float) -> int:
     """Compare as Double.compareTo: NaN is highest and equal to itself, -0.0 is below 0.0."""
     if left != right or left == 0.0:
@@ -85,18 +76,10 @@ def _double_key(number: float) -> tuple[bool, float, float]:
     return (True, 0.0, 0.0) if number != number else (False, number, copysign(1.0, number))  # NaN
 
 
-def _read_boolean(text: bytes) -> bool:
-    return text.lower() == b"true"
-
-
 def _read_integer(text: bytes) -> int:
     if len(text) <= _SHORT_DIGITS and text.isdigit():
         return int(text)
     return _read_digits(text, 32)
-
-
-def _read_long(text: bytes) -> Long:
-    return Long(_read_digits(text, 64))
 
 
 def _read_digits(text: bytes, bits: int) -> int:
@@ -125,7 +108,12 @@ def _read_double(text: bytes) -> float:
     return sign * float(found["named"] or found["decimal"])
 
 
-_READERS: Final = {bool: _read_boolean, int: _read_integer, Long: _read_long, float: _read_double}
+_READERS: Final[Mapping[type, Callable[[bytes], bool | float]]] = {
+    bool: lambda text: text.lower() == b"true",
+    int: _read_integer,
+    Long: lambda text: Long(_read_digits(text, 64)),
+    float: _read_double,
+}
 
 
 # --- parts --------------------------------------------------------------------------------------------------
@@ -315,7 +303,7 @@ class Order(_Comparison):
         if right is None:
             return None
         if type(left) is bytes and type(right) is bytes:
-            return self._holds(_compare_as_doubles(left, right), 0)
+            return self._holds(_compare_doubles(_read_double(left), _read_double(right)), 0)
         return self._holds(compare(left, right), 0)
 
     def evaluator(self) -> Evaluator:

@@ -43,7 +43,7 @@ _TOKEN: Final = re.compile(
 )
 
 
-class Token(NamedTuple):
+class _Token(NamedTuple):
     """One token.
 
     Attributes:
@@ -57,7 +57,7 @@ class Token(NamedTuple):
     position: int
 
 
-def tokens_of(expression: str) -> Iterator[Token]:
+def _tokens_of(expression: str) -> Iterator[_Token]:
     """Yield the tokens, then one of kind ``END``.
 
     Raises:
@@ -71,20 +71,20 @@ def tokens_of(expression: str) -> Iterator[Token]:
         position = at + 1
         at = found.end()
         if kind == "symbol":
-            yield Token(text, text, position)
+            yield _Token(text, text, position)
         elif kind == "name":
             keyword = text.upper()
-            yield Token(keyword if keyword in _KEYWORDS else kind, text, position)
+            yield _Token(keyword if keyword in _KEYWORDS else kind, text, position)
         elif kind != "blank":
-            yield Token(str(kind), text, position)
+            yield _Token(str(kind), text, position)
     if at < len(expression):
         character = expression[at]
         reason = "the text has no closing quote" if character == "'" else f"{character!r} has no meaning here"
-        raise sql_error(at + 1, reason)
-    yield Token(END, "", at + 1)
+        raise _sql_error(at + 1, reason)
+    yield _Token(END, "", at + 1)
 
 
-def sql_error(position: int, reason: str) -> SubscriptionParseError:
+def _sql_error(position: int, reason: str) -> SubscriptionParseError:
     """Return the error about a character of an expression, counted from 1."""
     return SubscriptionParseError(f"SQL expression, character {position}: {reason}")
 
@@ -107,28 +107,31 @@ _POWERS: Final = {
 _NAMES_OF_OTHER_DIALECTS: Final = ("LIKE", "CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
-def parse_sql(expression: str) -> Node:
-    """Return the tree of an expression.
+class SqlParser:
+    """Reads one expression."""
 
-    Raises:
-        SubscriptionParseError: it cannot be read; the text names position and reason.
-    """
-    if len(expression) > MAX_CHARACTERS:
-        raise SubscriptionParseError(
-            f"SQL expression: {len(expression)} characters are too many, the limit is {MAX_CHARACTERS}"
-        )
-    return _Parser(tokens_of(expression)).parse()
-
-
-class _Parser:
     __slots__ = ("_next_token", "_parentheses", "_token")
 
-    def __init__(self, tokens: Iterator[Token]) -> None:
-        self._next_token = tokens.__next__
+    def __init__(self, expression: str) -> None:
+        """Take an expression.
+
+        Raises:
+            SubscriptionParseError: it is too long, or begins with no token.
+        """
+        if len(expression) > MAX_CHARACTERS:
+            raise SubscriptionParseError(
+                f"SQL expression: {len(expression)} characters are too many, the limit is {MAX_CHARACTERS}"
+            )
+        self._next_token = _tokens_of(expression).__next__
         self._parentheses = 0
-        self._token = next(tokens)
+        self._token = self._next_token()
 
     def parse(self) -> Node:
+        """Return the tree of the expression.
+
+        Raises:
+            SubscriptionParseError: it cannot be read; the text names position and reason.
+        """
         if self._token.kind == END:
             raise SubscriptionParseError("SQL expression: it is empty")
         start = self._token
@@ -138,20 +141,20 @@ class _Parser:
             raise self._error(f"{_shown(self._token)} after the end of the expression{hint}")
         return found
 
-    def _next(self) -> Token:
+    def _next(self) -> _Token:
         """Return the current token and advance to the next."""
         token = self._token
         if token.kind != END:
             self._token = self._next_token()
         return token
 
-    def _take(self, kind: str) -> Token:
+    def _take(self, kind: str) -> _Token:
         if self._token.kind != kind:
             raise self._error(f"expected {kind}, not {_shown(self._token)}")
         return self._next()
 
     def _error(self, reason: str) -> SubscriptionParseError:
-        return sql_error(self._token.position, reason)
+        return _sql_error(self._token.position, reason)
 
     def _expression(self, power: int) -> Node:
         """Read an expression of operators that bind more strongly than ``power``."""
@@ -163,13 +166,13 @@ class _Parser:
             try:
                 left = self._operation(operator, left, start)
             except ValueError as exc:
-                raise sql_error(start.position, str(exc)) from None
+                raise _sql_error(start.position, str(exc)) from None
             if left.depth > MAX_DEPTH:
-                raise sql_error(operator.position, f"it is nested more than {MAX_DEPTH} deep")
+                raise _sql_error(operator.position, f"it is nested more than {MAX_DEPTH} deep")
             assert own
         return left
 
-    def _operation(self, operator: Token, left: Node, start: Token) -> Node:
+    def _operation(self, operator: _Token, left: Node, start: _Token) -> Node:
         kind = operator.kind
         if kind in ("AND", "OR"):
             return self._logic(operator, left, start)
@@ -186,7 +189,7 @@ class _Parser:
             kind = self._next().kind
         return self._between(left, is_not=is_not) if kind == "BETWEEN" else self._membership(left, is_not=is_not)
 
-    def _logic(self, operator: Token, left: Node, start: Token) -> Node:
+    def _logic(self, operator: _Token, left: Node, start: _Token) -> Node:
         """Read the rest of a chain of one operator, so that thousands of parts are one node."""
         parts = [_boolean(left, start)]
         power = _POWERS[operator.kind]
@@ -198,8 +201,7 @@ class _Parser:
             self._next()
 
     def _is_null(self, left: Node) -> Node:
-        is_not = self._token.kind == "NOT"
-        if is_not:
+        if is_not := self._token.kind == "NOT":
             self._next()
         self._take("NULL")
         equality = Equality(left, Constant(None))
@@ -250,13 +252,20 @@ class _Parser:
             elif prefix.kind == "-":
                 found = Negation(found)
             if found.depth > MAX_DEPTH:
-                raise sql_error(prefix.position, f"it is nested more than {MAX_DEPTH} deep")
+                raise _sql_error(prefix.position, f"it is nested more than {MAX_DEPTH} deep")
         return found
 
     def _primary(self) -> Node:
         token = self._token
         if token.kind == "(":
-            return self._in_parentheses()
+            if self._parentheses >= MAX_PARENTHESES:
+                raise self._error(f"more than {MAX_PARENTHESES} parentheses within each other")
+            self._parentheses += 1
+            self._next()
+            found = self._expression(_ANYTHING)
+            self._take(")")
+            self._parentheses -= 1
+            return found
         read = _PRIMARIES.get(token.kind)
         if read is None:
             raise self._error(f"expected a value, not {_shown(token)}")
@@ -264,27 +273,17 @@ class _Parser:
         try:
             return read(token.text)
         except ValueError as exc:
-            raise sql_error(token.position, str(exc)) from None
-
-    def _in_parentheses(self) -> Node:
-        if self._parentheses >= MAX_PARENTHESES:
-            raise self._error(f"more than {MAX_PARENTHESES} parentheses within each other")
-        self._parentheses += 1
-        self._next()
-        found = self._expression(_ANYTHING)
-        self._take(")")
-        self._parentheses -= 1
-        return found
+            raise _sql_error(token.position, str(exc)) from None
 
 
-def _shown(token: Token) -> str:
+def _shown(token: _Token) -> str:
     text = token.text if len(token.text) <= _SHOWN else token.text[:_SHOWN] + "..."
     return text or token.kind
 
 
-def _boolean(node: Node, start: Token) -> Node:
+def _boolean(node: Node, start: _Token) -> Node:
     if not node.is_boolean and not isinstance(node, Property):
-        raise sql_error(start.position, "expected a condition, which is true or false")
+        raise _sql_error(start.position, "expected a condition, which is true or false")
     return node
 
 

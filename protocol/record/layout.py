@@ -45,12 +45,9 @@ Head: TypeAlias = tuple[
 """The values of ``HEAD_FORMATS``."""
 
 
-def _join(formats: dict[str, str]) -> str:
-    return ">" + "".join(formats.values())
-
-
 def _head(born_host_length: int, store_host_length: int) -> Struct:
-    return Struct(_join(HEAD_FORMATS | {"born_host": f"{born_host_length}s", "store_host": f"{store_host_length}s"}))
+    formats = HEAD_FORMATS | {"born_host": f"{born_host_length}s", "store_host": f"{store_host_length}s"}
+    return Struct(">" + "".join(formats.values()))
 
 
 def head_struct(*names: str) -> Struct:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from triomq.protocol.errors import ClientError, MessageIllegalError, MessageTypeError
 from triomq.protocol.host import format_host
 from triomq.protocol.java import BLANKS
-from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
+from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.record.compression import DEFAULT_MAX_BODY_BYTES, decompress
 from triomq.protocol.record.layout import Head
 from triomq.protocol.record.message_id import offset_message_id
@@ -155,6 +155,8 @@ class MessageExt:
         sys_flag: bits of ``MessageSysFlag``.
         born_timestamp: producer's clock when it was sent, in ms.
         store_timestamp: broker's clock when it was stored, in ms.
+        encoded_born_host, encoded_store_host: addresses of producer and broker as in the record, see
+            ``triomq.protocol.host``.
         reconsume_times: how often its consumption failed so far.
         prepared_transaction_offset: commit log position of the half message, else 0.
         stored_body: the body as stored, perhaps compressed.
@@ -166,14 +168,14 @@ class MessageExt:
 
     __slots__ = (
         "_body",
-        "_born_host",
         "_properties",
-        "_store_host",
         "_tail",
         "_topic",
         "body_crc",
         "born_timestamp",
         "broker_name",
+        "encoded_born_host",
+        "encoded_store_host",
         "flag",
         "max_body_bytes",
         "physical_offset",
@@ -188,24 +190,7 @@ class MessageExt:
         "sys_flag",
     )
 
-    store_size: int
-    body_crc: int
-    queue_id: int
-    flag: int
-    queue_offset: QueueOffset
-    physical_offset: PhysicalOffset
-    sys_flag: int
-    born_timestamp: int
-    store_timestamp: int
-    reconsume_times: int
-    prepared_transaction_offset: int
-
-    def __init__(
-        self,
-        head: Head,
-        body: bytes,
-        tail: bytes,
-    ) -> None:
+    def __init__(self, head: Head, body: bytes, tail: bytes) -> None:
         """Create the message from the parts of a record.
 
         Args:
@@ -223,9 +208,9 @@ class MessageExt:
             self.physical_offset,
             self.sys_flag,
             self.born_timestamp,
-            self._born_host,
+            self.encoded_born_host,
             self.store_timestamp,
-            self._store_host,
+            self.encoded_store_host,
             self.reconsume_times,
             self.prepared_transaction_offset,
             _,
@@ -311,17 +296,7 @@ class MessageExt:
     @property
     def offset_message_id(self) -> str:
         """The id of the record's place in the store."""
-        return offset_message_id(self._store_host, self.physical_offset)
-
-    @property
-    def encoded_born_host(self) -> bytes:
-        """The producer's address as in the record, see ``triomq.protocol.host``."""
-        return self._born_host
-
-    @property
-    def encoded_store_host(self) -> bytes:
-        """The broker's address as in the record."""
-        return self._store_host
+        return offset_message_id(self.encoded_store_host, self.physical_offset)
 
     @property
     def born_host(self) -> str:
@@ -330,7 +305,7 @@ class MessageExt:
         Raises:
             ProtocolError: the record contains an invalid port.
         """
-        return format_host(self._born_host)
+        return format_host(self.encoded_born_host)
 
     @property
     def store_host(self) -> str:
@@ -339,7 +314,7 @@ class MessageExt:
         Raises:
             ProtocolError: the record contains an invalid port.
         """
-        return format_host(self._store_host)
+        return format_host(self.encoded_store_host)
 
     def reply(self, body: bytes) -> Any:
         """Reply to a request, in the handler of a push consumer: ``await`` it, but not in a plain function.

@@ -23,11 +23,9 @@ _NAMES: Final = ("accessKey", "secretKey", "securityToken")
 
 def in_signing_order(names: Collection[str]) -> list[str]:
     """Return the names of fields in the order in which their values are signed: Java's, by UTF-16 units."""
-    return sorted(names, key=None if "".join(names).isascii() else _utf_16)
-
-
-def _utf_16(name: str) -> bytes:
-    return name.encode("utf-16-be", "surrogatepass")
+    if "".join(names).isascii():
+        return sorted(names)
+    return sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +82,12 @@ def parse_credentials(text: str) -> Credentials:
     for line in text.splitlines():
         name, colon, value = line.partition(":")
         if colon and (name := name.strip()) in _NAMES:
-            found[name] = _unquoted(value.strip())
+            value = value.strip()
+            is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+            found[name] = value[1:-1] if is_quoted else value
     missing = [name for name in _NAMES[:2] if not found.get(name)]
     if missing:
         raise ConfigError(
             f"credentials: no {' and no '.join(missing)}; write lines 'accessKey: ...' and 'secretKey: ...'"
         )
     return Credentials(found["accessKey"], found["secretKey"], found.get("securityToken") or None)
-
-
-def _unquoted(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
