@@ -18,7 +18,7 @@ from triomq.cli.arguments.options import BrokerOptions
 from triomq.cli.arguments.values import KINDS
 from triomq.cli.errors import UsageError
 from triomq.cli.output import write_records
-from triomq.common.broker_settings import FIXED, SETTINGS, Setting, variable_of
+from triomq.common.broker_settings import FIXED, SETTINGS, Setting, read_flag, variable_of
 from triomq.protocol.java import read_properties
 from triomq.protocol.missing import explain_missing
 
@@ -30,7 +30,6 @@ _OF_KUBERNETES: Final = re.compile(rf"{_PREFIX}(SERVICE|PORT)(_.*)?")
 _BY_NAME: Final = {row.name: row for row in SETTINGS if row.name}
 _BY_KEY: Final = {row.key: row for row in SETTINGS if row.option}
 _BY_VARIABLE: Final = {row.variable: row for row in SETTINGS if row.option}
-_FLAGS: Final = {"true": True, "false": False}
 #: Values with which a broker of RocketMQ does nothing that triomq cannot do.
 _HARMLESS: Final = frozenset(("", "0", "false", "ASYNC_MASTER", "SYNC_MASTER"))
 #: RocketMQ sets host and port of an address apart: the setting of the host, with our field and the default port.
@@ -153,10 +152,7 @@ def _read(row: Setting, value: Any) -> Any:
     if row.option.endswith("..."):
         return tuple(map(str, value))
     if not row.metavar:
-        flag = _FLAGS.get(str(value).lower())
-        if flag is None:
-            raise ValueError("true or false")
-        return flag != row.key.startswith("no-")
+        return read_flag(str(value).lower()) != row.key.startswith("no-")
     text = ";".join(map(str, value)) if isinstance(value, list) else str(value)
     return _choice(row, KINDS.get(row.metavar, str)(text))
 

@@ -14,11 +14,7 @@ from typing import Any, Final, NamedTuple
 from triomq.protocol.names import TRACE_TOPIC
 
 _FLUSH_TYPES: Final = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
-_FLAGS: Final = {"true": True, "false": False}
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else str(value)
+FLAGS: Final = {"true": True, "false": False}
 
 
 def _read_number(text: str) -> float:
@@ -34,20 +30,17 @@ def _read_count(text: str) -> int:
     return int(value)
 
 
-def _read_flag(text: str) -> bool:
-    if text not in _FLAGS:
+def read_flag(text: str) -> bool:
+    """Return the value of ``true`` or ``false``; raises ValueError."""
+    if text not in FLAGS:
         raise ValueError("true or false")
-    return _FLAGS[text]
+    return FLAGS[text]
 
 
 def _read_hours(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d{1,2}(;\d{1,2})*", text, re.ASCII):
         raise ValueError("hours of a day, separated by ;")
     return tuple(map(int, text.split(";")))
-
-
-def _read_port(text: str) -> str:
-    return f"127.0.0.1:{_read_count(text)}"
 
 
 def _read_flush_type(text: str) -> str:
@@ -72,13 +65,13 @@ class Kind(NamedTuple):
 
 _TEXT: Final = Kind(str)
 _COUNT: Final = Kind(_read_count, str)
-_NUMBER: Final = Kind(_read_number, _number)
-_FLAG: Final = Kind(_read_flag, lambda value: "true" if value else "false")
+_NUMBER: Final = Kind(_read_number, lambda value: str(value).removesuffix(".0"))
+_FLAG: Final = Kind(read_flag, lambda value: "true" if value else "false")
 _MS: Final = Kind(lambda text: _read_count(text) / 1000, lambda seconds: str(round(seconds * 1000)))
 _HOURS: Final = Kind(_read_hours, lambda hours: ";".join(f"{hour:02d}" for hour in hours))
 _FLUSH_TYPE: Final = Kind(_read_flush_type, lambda durability: _FLUSH_TYPES[durability.value])
 _IN_FILES: Final = Kind(str, is_reported=False)
-_PORT: Final = Kind(_read_port, is_reported=False)
+_PORT: Final = Kind(lambda text: f"127.0.0.1:{_read_count(text)}", is_reported=False)
 
 
 def variable_of(key: str) -> str:

@@ -3,15 +3,14 @@
 import logging
 import re
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from triomq.protocol.errors import ConfigError
 
-BURST: Final = 20
-WINDOW_S: Final = 10.0
-STORM_WINDOW_S: Final = 60.0
-MAX_CHARACTERS: Final = 2000  # of a message, and of each of its fields in JSON
+_BURST: Final = 20
+_WINDOW_S: Final = 10.0
+_STORM_WINDOW_S: Final = 60.0
+_MAX_CHARACTERS: Final = 2000  # of a message, and of each of its fields in JSON
 _MAX_TRACEBACK: Final = 20_000
 _FIELD: Final = re.compile(r"(\w+)=%[^a-zA-Z]*[a-zA-Z]|%[^a-zA-Z%]*[a-zA-Z]")
 _END_OF_ID: Final = re.compile(r"\s*\w+=|[%,:;(]")
@@ -19,38 +18,33 @@ _ID_CHARACTERS: Final = re.compile(r"[^a-z0-9]+")
 
 
 class RepeatFilter(logging.Filter):
-    """Passes ``burst`` records of one kind per window, and one a minute after a window with more; counts the others.
+    """Passes 20 records of one kind in 10 s, and one a minute after more; counts the others.
 
     A kind is a logger with its constant text.  What a peer can vary (its port, its bytes) is in the arguments, so a
     hostile peer cannot create kinds, and memory and log are bounded.  The first record of the next window has the count
     as its attribute ``suppressed``.
     """
 
-    def __init__(
-        self, burst: int = BURST, window_s: float = WINDOW_S, clock_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._burst = burst
-        self._window_s = window_s
-        self._clock_s = clock_s
         self._kinds: dict[tuple[str, str], list[float]] = {}  # window's end, still to pass, suppressed
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Decide whether a record passes; called by logging."""
-        now = self._clock_s()
-        kind = self._kinds.setdefault((record.name, str(record.msg)), [now + self._window_s, self._burst, 0])
+        now = time.monotonic()
+        kind = self._kinds.setdefault((record.name, str(record.msg)), [now + _WINDOW_S, _BURST, 0])
         if now >= kind[0]:
             if kind[2]:
                 record.suppressed = int(kind[2])
-                kind[:] = [now + STORM_WINDOW_S, 1, 0]
+                kind[:] = [now + _STORM_WINDOW_S, 1, 0]
             else:
-                kind[:] = [now + self._window_s, self._burst, 0]
+                kind[:] = [now + _WINDOW_S, _BURST, 0]
         kind[1] -= 1
         kind[2] += kind[1] < 0
         return kind[1] >= 0
 
 
-def _short(text: str, limit: int = MAX_CHARACTERS) -> str:
+def _short(text: str, limit: int = _MAX_CHARACTERS) -> str:
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"
 
 
@@ -101,24 +95,24 @@ class JsonFormatter(LineFormatter):
 
         text = str(record.msg)
         arguments = record.args if isinstance(record.args, tuple) else ()
-        fields = [(found[1], value) for found, value in zip(_FIELD.finditer(text), arguments, strict=False) if found[1]]
+        fields = {}
+        for found, value in zip(_FIELD.finditer(text), arguments, strict=False):
+            if name := found[1]:
+                is_short = value is None or isinstance(value, int | float)
+                fields[f"{name}_" if name in _OWN_FIELDS else name] = value if is_short else _short(str(value))
         line = {
             "time": self.formatTime(record),
             "level": record.levelname,
             "logger": record.name,
             "event": event_id(text),
             "message": _short(record.getMessage()),
-            **{f"{name}_" if name in _OWN_FIELDS else name: _field(value) for name, value in fields},
+            **fields,
         }
         if suppressed := getattr(record, "suppressed", 0):
             line["suppressed"] = suppressed
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return orjson.dumps(line).decode(errors="replace")
-
-
-def _field(value: object) -> object:
-    return value if value is None or isinstance(value, int | float) else _short(str(value))
 
 
 _OWN_FIELDS: Final = frozenset(("time", "level", "logger", "event", "message", "suppressed", "traceback"))

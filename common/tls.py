@@ -125,7 +125,14 @@ class TlsSession:
     def seal(self, chunks: Iterable[bytes | memoryview] = ()) -> memoryview:
         """Return the bytes to send: those that are left, otherwise the first plain bytes, at most 256 KiB, sealed."""
         if not self._sealed:
-            plain = memoryview(_first_bytes(chunks))
+            parts: list[bytes | memoryview] = []
+            room = _SEALED_AT_ONCE_BYTES
+            for chunk in chunks:
+                parts.append(memoryview(chunk)[:room])
+                room -= len(parts[-1])
+                if not room:
+                    break
+            plain = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
             self._plain_bytes = len(plain)
             while plain:
                 plain = plain[self._object.write(plain) :]
@@ -194,17 +201,6 @@ class TlsSocket:
                 self._session.sent(self._socket.send(self._session.seal()))
 
 
-def _first_bytes(chunks: Iterable[bytes | memoryview]) -> bytes | memoryview:
-    parts: list[bytes | memoryview] = []
-    room = _SEALED_AT_ONCE_BYTES
-    for chunk in chunks:
-        parts.append(memoryview(chunk)[:room])
-        room -= len(parts[-1])
-        if not room:
-            break
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
 def make_context(*, is_server: bool) -> ssl.SSLContext:
     """Return settings without certificates; those of a client check the peer's name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
@@ -228,10 +224,8 @@ def load_identity(context: ssl.SSLContext, cert: Path, key: Path) -> None:
 
     try:
         context.load_cert_chain(cert, key, password)
-    except ssl.SSLError as exc:
-        raise ConfigError(f"TLS: certificate {cert} with private key {key} cannot be used: {tls_reason(exc)}") from None
     except OSError as exc:
-        raise ConfigError(f"TLS: cannot read {cert} or {key}: {exc.strerror}") from None
+        raise ConfigError(f"TLS: certificate {cert} with private key {key} cannot be used: {tls_reason(exc)}") from None
 
 
 def load_ca(context: ssl.SSLContext, ca: Path) -> None:
@@ -243,10 +237,8 @@ def load_ca(context: ssl.SSLContext, ca: Path) -> None:
     _check_pem(ca, b"CERTIFICATE-----", "certificate")
     try:
         context.load_verify_locations(ca)
-    except ssl.SSLError as exc:
-        raise ConfigError(f"TLS: the certificates of {ca} cannot be used: {tls_reason(exc)}") from None
     except OSError as exc:
-        raise ConfigError(f"TLS: cannot read {ca}: {exc.strerror}") from None
+        raise ConfigError(f"TLS: the certificates of {ca} cannot be used: {tls_reason(exc)}") from None
 
 
 def _check_pem(path: Path, mark: bytes, what: str) -> None:
@@ -258,8 +250,9 @@ def _check_pem(path: Path, mark: bytes, what: str) -> None:
         raise ConfigError(f"TLS: {path} contains no {what} in PEM format")
 
 
-def tls_reason(error: ssl.SSLError) -> str:
+def tls_reason(error: OSError) -> str:
     """Return the reason of an error in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message.rstrip(".")
-    return error.reason.lower().replace("_", " ") if error.reason else error.strerror or str(error)
+    reason = error.reason if isinstance(error, ssl.SSLError) else None
+    return reason.lower().replace("_", " ") if reason else error.strerror or str(error)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from triomq.common.broker_settings import FLAGS
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError
 
 LOGGER: Final = logging.getLogger("triomq.broker.namesrv.settings")
 
 _ORDER_MESSAGES: Final = "orderMessageEnable"
-_FLAGS: Final = {"true": True, "false": False}
 _MAX_SHOWN: Final = 80
 
 
@@ -47,8 +47,8 @@ class NameServerSettings:
             if name != _ORDER_MESSAGES:
                 problem = f"setting {name[:_MAX_SHOWN]!r} of the name server cannot be changed"
                 raise RefusedError(problem, ResponseCode.NO_PERMISSION)
-            if text not in _FLAGS:
+            if text not in FLAGS:
                 raise ConfigError(f"setting {name}: {text[:_MAX_SHOWN]!r} is not true or false")
         for name, text in changes.items():
-            self.order_messages = _FLAGS[text]
+            self.order_messages = FLAGS[text]
             LOGGER.warning("setting changed name=%s from=%s to=%s peer=%s", name, texts[name], text, peer)
