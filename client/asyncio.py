@@ -98,7 +98,7 @@ class _Awaiting(Awaiting):
         held = self._hold()
         portal = acquire_portal()
         try:
-            await _result_of(portal.submit(portal.open, held))
+            await _result_of(portal.submit(held.enter, portal.nursery))
         except BaseException:
             await asyncio.to_thread(release_portal, portal)  # noqa: ASYNC102  # likewise
             raise
@@ -140,18 +140,37 @@ class _Watched:
                 )
 
 
-class _Home:
-    """The loop in which a consumer was entered, where its coroutine handlers run."""
+class ClientInstance(_Awaiting, facades.ClientInstanceFacade):
+    """Connections for several clients: ``async with ClientInstance(...) as shared``, then ``instance=shared``."""
 
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop
+    async def __aenter__(self) -> TrioClientInstance:  # type: ignore[override]  # what the others take
+        await self._open()
+        return cast(TrioClientInstance, self._target)
 
-    def bind(self) -> None:
-        """Bind to the running loop."""
+
+class Producer(_Awaiting, facades.ProducerFacade):
+    """See :class:`triomq.client.producer.producer.Producer`."""
+
+
+class _Homed(_Awaiting):
+    """Runs the user's coroutine functions in the loop in which it was entered."""
+
+    _functions: ClassVar[tuple[str, ...]]
+    _loop: asyncio.AbstractEventLoop
+
+    def _make(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        functions = {name: self._homed(kwargs[name]) for name in self._functions if name in kwargs}
+        super()._make(make, args, {**kwargs, **functions})
+
+    def _hold(self) -> HeldContext[object]:
+        held = super()._hold()
         self._loop = asyncio.get_running_loop()
+        return held
 
-    def wrap(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a trio handler that runs an asyncio coroutine function in the loop."""
+    def _homed(self, handler: Any) -> Any:
+        """Return a trio handler that runs an asyncio coroutine function in the loop; other handlers as they are."""
+        if not (callable(handler) and is_async(handler)):
+            return handler
 
         @wraps(handler)
         async def handle(*args: Any) -> Any:
@@ -185,37 +204,6 @@ class _Home:
             return tasks[0].result()
 
         return handle
-
-
-class ClientInstance(_Awaiting, facades.ClientInstanceFacade):
-    """Connections for several clients: ``async with ClientInstance(...) as shared``, then ``instance=shared``."""
-
-    async def __aenter__(self) -> TrioClientInstance:  # type: ignore[override]  # what the others take
-        await self._open()
-        return cast(TrioClientInstance, self._target)
-
-
-class Producer(_Awaiting, facades.ProducerFacade):
-    """See :class:`triomq.client.producer.producer.Producer`."""
-
-
-class _Homed(_Awaiting):
-    """Runs the user's coroutine functions in the loop in which it was entered."""
-
-    _functions: ClassVar[tuple[str, ...]]
-
-    def _make(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._home = _Home()
-        functions = {name: self._homed(kwargs[name]) for name in self._functions if name in kwargs}
-        super()._make(make, args, {**kwargs, **functions})
-
-    def _homed(self, function: Any) -> Any:
-        return self._home.wrap(function) if callable(function) and is_async(function) else function
-
-    def _hold(self) -> HeldContext[object]:
-        held = super()._hold()
-        self._home.bind()
-        return held
 
 
 class TransactionProducer(_Homed, facades.TransactionProducerFacade):

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -87,7 +87,7 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in _POSITIVE:
+        for name in (field.name for field in fields(self) if field.name.endswith(("_s", "_bytes"))):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} must be above 0")
         Namespace(self.namespace)  # raises
@@ -98,20 +98,6 @@ class ClientConfig:
                 import_module("opentelemetry.trace")
             except ImportError:
                 raise ConfigError("open_telemetry: opentelemetry-api is missing: pip install 'triomq[otel]'") from None
-
-
-_POSITIVE: Final = (
-    "api_timeout_s",
-    "connect_timeout_s",
-    "poll_namesrv_interval_s",
-    "heartbeat_interval_s",
-    "persist_offset_interval_s",
-    "rebalance_interval_s",
-    "idle_timeout_s",
-    "max_frame_bytes",
-    "max_body_bytes",
-    "send_buffer_limit_bytes",
-)
 
 
 def parse_namesrv(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:

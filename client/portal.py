@@ -126,6 +126,9 @@ class Call(Generic[T]):
 class Portal:
     """The background thread; it counts its users and ends with the last.
 
+    Attributes:
+        nursery: for :meth:`HeldContext.enter`.
+
     Raises:
         ClientError: it cannot start.
     """
@@ -134,7 +137,7 @@ class Portal:
         self.process_id = os.getpid()
         self.users = 0
         self._token: trio.lowlevel.TrioToken
-        self._nursery: trio.Nursery
+        self.nursery: trio.Nursery
         self._stop: trio.Event
         self._started = threading.Event()
         self._failure: OSError | None = None
@@ -157,20 +160,16 @@ class Portal:
     async def _serve(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._stop = trio.Event()
-        async with trio.open_nursery() as self._nursery:
+        async with trio.open_nursery() as self.nursery:
             self._started.set()
             await self._stop.wait()
-            self._nursery.cancel_scope.cancel()
+            self.nursery.cancel_scope.cancel()
 
     def stop(self) -> None:
         """End the thread and wait for it."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._stop.set)
         self._thread.join()
-
-    async def open(self, held: HeldContext[T]) -> T:
-        """Enter a context; for :meth:`call` and :meth:`submit`."""
-        return await held.enter(self._nursery)
 
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run an asynchronous function in the thread and wait for its result; Ctrl-C cancels it.

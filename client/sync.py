@@ -67,7 +67,7 @@ class _Blocking(Blocking):
             warn(f"this {type(self).__name__} blocks the event loop; use triomq.client.asyncio", RuntimeWarning, 3)
         portal = acquire_portal()
         try:
-            portal.call(portal.open, held)
+            portal.call(held.enter, portal.nursery)
         except BaseException:
             release_portal(portal)
             raise

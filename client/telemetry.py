@@ -32,23 +32,13 @@ OPERATION_NAME: Final = "messaging.operation.name"
 OPERATION_TYPE: Final = "messaging.operation.type"
 DESTINATION: Final = "messaging.destination.name"
 PARTITION: Final = "messaging.destination.partition.id"
-CONSUMER_GROUP: Final = "messaging.consumer.group.name"
-CLIENT_ID: Final = "messaging.client.id"
-NAMESPACE: Final = "messaging.rocketmq.namespace"
-CONSUMPTION_MODEL: Final = "messaging.rocketmq.consumption_model"
 MESSAGE_COUNT: Final = "messaging.batch.message_count"
-MESSAGE_ID: Final = "messaging.message.id"
 MESSAGE_TYPE: Final = "messaging.rocketmq.message.type"
 MESSAGE_TAG: Final = "messaging.rocketmq.message.tag"
-MESSAGE_KEYS: Final = "messaging.rocketmq.message.keys"
 MESSAGE_GROUP: Final = "messaging.rocketmq.message.group"
-DELAY_LEVEL: Final = "messaging.rocketmq.message.delay_time_level"
-DELIVERY_TIMESTAMP: Final = "messaging.rocketmq.message.delivery_timestamp"
 ERROR_TYPE: Final = "error.type"
 
 OPERATION_DURATION: Final = "messaging.client.operation.duration"
-PROCESS_DURATION: Final = "messaging.process.duration"
-SENT_MESSAGES: Final = "messaging.client.sent.messages"
 CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
 
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.37.0"
@@ -84,12 +74,12 @@ class Telemetry:
 
         duration, consumed = seconds(OPERATION_DURATION), meter.create_counter(CONSUMED_MESSAGES, "{message}")
         self._instruments = {
-            "send": (duration, meter.create_counter(SENT_MESSAGES, "{message}")),
+            "send": (duration, meter.create_counter("messaging.client.sent.messages", "{message}")),
             "receive": (duration, consumed),
-            "process": (seconds(PROCESS_DURATION), consumed),
+            "process": (seconds("messaging.process.duration"), consumed),
         }
         self._tracer = trace.get_tracer("triomq", triomq.__version__, to.tracer_provider, _SCHEMA)
-        self._client: Attributes = {CLIENT_ID: client_id, NAMESPACE: namespace or ""}
+        self._client: Attributes = {"messaging.client.id": client_id, "messaging.rocketmq.namespace": namespace or ""}
 
     def sending(self, topic: str, outgoing: Sendable) -> "Operation":
         """Begin to send messages, which get the context of the new span; its parent is the caller's."""
@@ -118,8 +108,8 @@ class Telemetry:
         spans = [trace.get_current_span(origin).get_span_context() for origin in origins]
         links = [Link(span) for span in spans if span.is_valid]
         own = _describe(first.message_id, first.properties) if count == 1 else {MESSAGE_COUNT: count}
-        own |= {CONSUMPTION_MODEL: model, PARTITION: str(first.queue_id)}
-        operation = self._begin(name, first.topic, {CONSUMER_GROUP: group}, own, parent, links)
+        own |= {"messaging.rocketmq.consumption_model": model, PARTITION: str(first.queue_id)}
+        operation = self._begin(name, first.topic, {"messaging.consumer.group.name": group}, own, parent, links)
         operation.count = count
         return operation
 
@@ -207,12 +197,12 @@ def _error_type(error: BaseException | str) -> str:
 
 def _describe(message_id: str, properties: Mapping[str, str]) -> Attributes:
     """Return the attributes that both sender and consumer of a message know."""
-    attributes: Attributes = {MESSAGE_ID: message_id}
+    attributes: Attributes = {"messaging.message.id": message_id}
     for name, attribute in ((PropertyName.TAGS, MESSAGE_TAG), (PropertyName.SHARDING_KEY, MESSAGE_GROUP)):
         if name in properties:
             attributes[attribute] = properties[name]
     if PropertyName.KEYS in properties:
-        attributes[MESSAGE_KEYS] = properties[PropertyName.KEYS].split()
+        attributes["messaging.rocketmq.message.keys"] = properties[PropertyName.KEYS].split()
     return attributes
 
 
@@ -221,9 +211,9 @@ def _describe_delivery(properties: Mapping[str, str]) -> Attributes:
     if properties.get(PropertyName.TRANSACTION_PREPARED) == "true":
         return {MESSAGE_TYPE: "transaction"}
     if level := properties.get(PropertyName.DELAY_TIME_LEVEL):
-        return {MESSAGE_TYPE: "delay", DELAY_LEVEL: int(level)}
+        return {MESSAGE_TYPE: "delay", "messaging.rocketmq.message.delay_time_level": int(level)}
     if at_ms := properties.get(PropertyName.TIMER_DELIVER_MILLIS):
-        return {MESSAGE_TYPE: "delay", DELIVERY_TIMESTAMP: int(at_ms)}
+        return {MESSAGE_TYPE: "delay", "messaging.rocketmq.message.delivery_timestamp": int(at_ms)}
     if PropertyName.TIMER_DELAY_MILLIS in properties:
         return {MESSAGE_TYPE: "delay"}
     return {MESSAGE_TYPE: "fifo" if PropertyName.SHARDING_KEY in properties else "normal"}

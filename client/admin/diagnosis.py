@@ -5,7 +5,7 @@ The judgement is a pure function from facts to findings, each with its remedy.
 Source: behaviour.md A.12, B.7, B.11, C.4 (14); store limits: store.md (diskSpaceCleanForciblyRatio).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -246,28 +246,21 @@ def _about_lag(state: GroupState, now_ms: int) -> Iterator[Finding]:
     """Yield one finding for all queues of a topic that are stalled for the same reason."""
     queues: dict[tuple[str, StallCause, str], list[QueueState]] = {}
     for queue in state.queues:
-        if queue.stall is not None and not _is_pulled(queue, now_ms):
-            queues.setdefault((queue.position.queue.topic, *queue.stall), []).append(queue)
+        if queue.stall is not None:
+            # A pull consumer, which is no member, may make progress; only triomq's brokers report it.
+            is_recent = queue.progress_ms is not None and now_ms - queue.progress_ms <= STALL_AFTER_S * 1000
+            if not (is_recent and queue.stall.cause is StallCause.NO_MEMBER):
+                queues.setdefault((queue.position.queue.topic, *queue.stall), []).append(queue)
     for (topic, cause, why), stalled in queues.items():
         lag = sum(queue.position.lag for queue in stalled)
-        text = f"group {state.group}: {lag} messages of topic {topic} wait in {_places(stalled)}: {why}"
+        ids: dict[str, list[str]] = {}
+        for queue in stalled:
+            ids.setdefault(queue.position.queue.broker_name, []).append(str(queue.position.queue.queue_id))
+        places = " and ".join(f"{broker}:{','.join(numbers)}" for broker, numbers in ids.items())
+        text = f"group {state.group}: {lag} messages of topic {topic} wait in {places}: {why}"
         kind = FindingKind.NO_OWNER if cause in _OWNERLESS else FindingKind.STALLED
         advice = (_OWNERLESS.get(cause) or _ADVICE[cause]).format(group=state.group)
         yield Finding(kind, text, advice, None, state.group, topic)
-
-
-def _is_pulled(queue: QueueState, now_ms: int) -> bool:
-    """Whether a pull consumer, which is no member, makes progress in the queue; only triomq's brokers report it."""
-    is_recent = queue.progress_ms is not None and now_ms - queue.progress_ms <= STALL_AFTER_S * 1000
-    return queue.stall is not None and queue.stall.cause is StallCause.NO_MEMBER and is_recent
-
-
-def _places(queues: Iterable[QueueState]) -> str:
-    """Return ``broker-a:0,1 and broker-b:3``."""
-    ids: dict[str, list[str]] = {}
-    for queue in queues:
-        ids.setdefault(queue.position.queue.broker_name, []).append(str(queue.position.queue.queue_id))
-    return " and ".join(f"{broker}:{','.join(numbers)}" for broker, numbers in ids.items())
 
 
 class Diagnosis(NamedTuple):

@@ -23,11 +23,7 @@ from triomq.client.cluster.route import masters_of_route
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
-from triomq.protocol.bodies.client import (
-    ConsumerRunningInfo,
-    MessageModel,
-    SubscriptionData,
-)
+from triomq.protocol.bodies.client import ConsumerRunningInfo, MessageModel, SubscriptionData
 from triomq.protocol.bodies.group_health import (
     STALL_AFTER_S,
     GroupReport,
@@ -41,10 +37,7 @@ from triomq.protocol.bodies.group_health import (
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import Connection, ConsumerConnection
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import (
-    REMOTE_ERRORS,
-    SubscriptionParseError,
-)
+from triomq.protocol.errors import REMOTE_ERRORS, SubscriptionParseError
 from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, TAG, TagFilter
 from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
 from triomq.protocol.names import RETRY_PREFIX
@@ -246,9 +239,7 @@ async def _is_selected(requests: QueueRequests, queue: MessageQueue, begin: int,
 
 
 def _differences(
-    connections: Iterable[Connection],
-    infos: Mapping[str, ConsumerRunningInfo | None],
-    doubled: Collection[str],
+    connections: Iterable[Connection], infos: Mapping[str, ConsumerRunningInfo | None], doubled: Collection[str]
 ) -> tuple[SubscriptionDifference, ...]:
     """Compare the broker's subscriptions of each connection, or those that the members report."""
     named = []

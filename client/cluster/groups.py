@@ -111,20 +111,6 @@ class Groups(ConnectionObserver):
         self._producers[group] += 1
         self.wake()
 
-    def add_checker(self, group: str, checker: TransactionChecker) -> None:
-        """Add what decides the undecided transactions of a producer group on this instance.
-
-        Raises:
-            ClientError: the group has one on this instance.
-        """
-        if group in self.checkers:
-            raise ClientError(f"transactional producer group {group!r} is on this instance already")
-        self.checkers[group] = checker
-
-    def remove_checker(self, group: str) -> None:
-        """Remove what :meth:`add_checker` added."""
-        del self.checkers[group]
-
     def add_consumer(self, group: str, consumer: ConsumerCallbacks) -> None:
         """Add the only consumer of the group on this instance, and send a heartbeat soon.
 

@@ -25,13 +25,7 @@ from triomq.protocol.bodies.client import (
 )
 from triomq.protocol.bodies.statistics import TopicOffset, TopicStatsTable
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import (
-    BrokerResponseError,
-    ClientError,
-    ConnectError,
-    NoRouteError,
-    QueryNotFoundError,
-)
+from triomq.protocol.errors import BrokerResponseError, ClientError, ConnectError, NoRouteError, QueryNotFoundError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.filters.filter_types import TAG
 from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
@@ -49,6 +43,7 @@ from triomq.protocol.requests.offsets import (
 )
 from triomq.protocol.requests.topics import TopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.headers import Header
 
 LOGGER: Final = logging.getLogger("triomq.client.cluster.queue_requests")
 
@@ -94,12 +89,7 @@ class QueueRequests:
             for message in messages:
                 message.max_body_bytes = max_body_bytes
         return PullResult(
-            raw.status,
-            messages,
-            raw.next_begin_offset,
-            raw.min_offset,
-            raw.max_offset,
-            raw.suggested_broker_id,
+            raw.status, messages, raw.next_begin_offset, raw.min_offset, raw.max_offset, raw.suggested_broker_id
         )
 
     async def pull_raw(self, queue: MessageQueue, pull: PullRequest) -> RawPull:
@@ -216,9 +206,8 @@ class QueueRequests:
         if address is None:
             return
         body = CheckClientRequestBody(instance.client_id, self._group, subscription).encode()
-        command = instance.requests.command(RequestCode.CHECK_CLIENT_CONFIG, body=body)
         with suppress(ClientError):  # pulls will fail with the same error
-            raise_for_code(await instance.requests.invoke(address, command), address)
+            await instance.requests.ask(address, RequestCode.CHECK_CLIENT_CONFIG, body=body)
 
     async def _about_locks(
         self, code: RequestCode, queues: Sequence[MessageQueue], timeout_s: float
@@ -270,15 +259,7 @@ class QueueRequests:
         response = await self._checked(queue, code, QueueRequestHeader(queue.topic, queue.queue_id))
         return OffsetResponseHeader.decode(response).offset
 
-    async def _checked(
-        self,
-        queue: MessageQueue,
-        code: RequestCode,
-        header: QueueRequestHeader
-        | SearchOffsetRequestHeader
-        | QueryConsumerOffsetRequestHeader
-        | UpdateConsumerOffsetRequestHeader,
-    ) -> dict[str, str]:
+    async def _checked(self, queue: MessageQueue, code: RequestCode, header: Header) -> dict[str, str]:
         address = await self._address(queue)
         response = await self._invoke(queue, address, self._instance.requests.command(code, header))
         return raise_for_code(response, address).ext_fields

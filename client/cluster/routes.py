@@ -16,7 +16,6 @@ from triomq.client.cluster.route import (
     Queues,
     default_route,
     explain_no_route,
-    publish_queues,
     read_route,
     same_route,
     similar_names,
@@ -163,14 +162,6 @@ class Routes:
             route = default_route(template)
         self._published.add(topic)
         return route
-
-    async def publish_queues(self, topic: str) -> Queues:
-        """Return the queues to send to, sorted.
-
-        Raises:
-            NoRouteError: as :meth:`publish`.
-        """
-        return publish_queues(topic, await self.publish(topic))
 
     async def subscribe_queues(self, topic: str) -> Queues:
         """Return the queues to consume, sorted as all members of a group sort them.

@@ -26,11 +26,7 @@ import trio
 from triomq.client.config import ClientConfig
 from triomq.client.connection.tls import ClientTlsSocket
 from triomq.protocol.codes import CommandFlag
-from triomq.protocol.errors import (
-    ConnectionLostError,
-    ProtocolError,
-    RequestTimeoutError,
-)
+from triomq.protocol.errors import ConnectionLostError, ProtocolError, RequestTimeoutError
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameReceiver
 from triomq.protocol.wire.header_formats import first_format

@@ -77,11 +77,7 @@ class AutoBatch:
     """Collects the messages of one open producer."""
 
     def __init__(
-        self,
-        delivery: Delivery,
-        nursery: trio.Nursery,
-        settings: ProducerConfig,
-        observer: SendObserver | None = None,
+        self, delivery: Delivery, nursery: trio.Nursery, settings: ProducerConfig, observer: SendObserver | None = None
     ) -> None:
         """Take the delivery of batches, which has no observer, and the observer of single messages."""
         self._delivery = delivery

@@ -138,13 +138,7 @@ class Outgoing:
 
     __slots__ = ("_body", "_code", "_fields", "message_id")
 
-    def __init__(
-        self,
-        code: int,
-        body: bytes,
-        message_id: str,
-        fields: dict[str, str],
-    ) -> None:
+    def __init__(self, code: int, body: bytes, message_id: str, fields: dict[str, str]) -> None:
         """Take the fields of the header that the targets do not have."""
         self._code = code
         self._body = body

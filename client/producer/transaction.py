@@ -46,6 +46,7 @@ _MAX_WAITING_CHECKS: Final = 1024
 _MAX_WAITING_BYTES: Final = 16 * 1024**2
 
 _Asked = TypeVar("_Asked")
+_Asking: TypeAlias = tuple[str, CheckTransactionStateRequestHeader, MessageExt]
 
 
 class TransactionState(Enum):
@@ -155,26 +156,26 @@ class TransactionProducer(OpenOnce):
         self._make_producer = partial(HalfProducer, group, settings=settings, trace=trace)
         self._instance: ClientInstance
         self._waiting_bytes = 0  # of messages to be checked
-        self._send_check: trio.MemorySendChannel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]]
+        self._send_check: trio.MemorySendChannel[_Asking]
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
         async with self._use_instance() as instance:
             self._instance = instance
             self._producer = self._make_producer(instance=instance)
-            send, receive = trio.open_memory_channel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]](
-                _MAX_WAITING_CHECKS
-            )
-            self._send_check = send
+            self._send_check, receive = trio.open_memory_channel[_Asking](_MAX_WAITING_CHECKS)
             async with self._producer, open_service_nursery() as nursery:
-                instance.groups.add_checker(self.group, self._take_check)
+                checkers = instance.groups.checkers
+                if self.group in checkers:
+                    raise ClientError(f"transactional producer group {self.group!r} is on this instance already")
+                checkers[self.group] = self._take_check
                 try:
                     for _ in range(_MAX_CHECKS):
                         nursery.start_soon(self._check_each, receive)
                     nursery.start_soon(self._find_brokers)
                     yield
                 finally:
-                    instance.groups.remove_checker(self.group)
+                    del checkers[self.group]
 
     async def _find_brokers(self) -> None:
         """Keep the brokers known, so that they get heartbeats and can ask: also those that start later."""
@@ -302,9 +303,7 @@ class TransactionProducer(OpenOnce):
                 return
         LOGGER.warning("too many checks, the broker repeats this one message_id=%s", message.message_id)
 
-    async def _check_each(
-        self, receive: trio.MemoryReceiveChannel[tuple[str, CheckTransactionStateRequestHeader, MessageExt]]
-    ) -> None:
+    async def _check_each(self, receive: trio.MemoryReceiveChannel[_Asking]) -> None:
         """Answer the brokers' checks, one after the other."""
         async for address, asked, message in receive:
             self._waiting_bytes -= message.store_size

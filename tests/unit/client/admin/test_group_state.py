@@ -7,12 +7,7 @@ import pytest
 from tests.subscriptions import tag_subscription
 from tests.unit.client.fake_broker import FakeBroker
 from triomq.client import Admin, GroupState, QueueState
-from triomq.protocol.bodies.client import (
-    ConsumerRunningInfo,
-    ConsumeStatus,
-    MessageModel,
-    ProcessQueueInfo,
-)
+from triomq.protocol.bodies.client import ConsumerRunningInfo, ConsumeStatus, MessageModel, ProcessQueueInfo
 from triomq.protocol.bodies.group_health import StallCause
 from triomq.protocol.bodies.route import BrokerData, ClusterInfo, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from triomq.protocol.bodies.statistics import Connection, ConsumerConnection, ConsumeStats, OffsetWrapper

@@ -6,9 +6,7 @@ from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from tests.unit.client.fake_consumer import FakeConsumer
 from triomq.client.cluster.instance import ClientInstance
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import (
-    ClientError,
-)
+from triomq.protocol.errors import ClientError
 
 
 async def test_slaves_get_heartbeats_of_consumers_only(fake_broker: FakeBroker, make_broker: BrokerFactory) -> None:

@@ -9,12 +9,7 @@ from tests.unit.client.fake_consumer import FakeConsumer
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.config import ClientConfig
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import (
-    ClientClosedError,
-    ClientError,
-    ConfigError,
-    ConnectionLostError,
-)
+from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, ConnectionLostError
 
 ALONE = ClientConfig(connect=False)
 

@@ -9,9 +9,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
 from triomq.client.producer.producer import Producer
 from triomq.protocol.codes import RequestCode, SerializeType
-from triomq.protocol.errors import (
-    NameServerError,
-)
+from triomq.protocol.errors import NameServerError
 from triomq.protocol.record.message import Message
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.header_formats import agreed_format, first_format, offer

@@ -12,11 +12,7 @@ from triomq.client.config import ClientConfig
 from triomq.client.consumer.pull import PullConsumer
 from triomq.protocol.bodies.route import ClusterInfo
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import (
-    ConnectError,
-    NoBrokerError,
-    NoRouteError,
-)
+from triomq.protocol.errors import ConnectError, NoBrokerError, NoRouteError
 from triomq.protocol.message_queue import MessageQueue
 
 
@@ -128,7 +124,7 @@ async def test_polling_continues_after_logged_failure(
     caplog.set_level(logging.INFO)
     config = ClientConfig(poll_namesrv_interval_s=0.01)
     async with ClientInstance(fake_broker.address, config) as instance:
-        await instance.routes.publish_queues("Topic")
+        await instance.routes.publish("Topic")
         fake_broker.fail(RequestCode.GET_ROUTEINFO_BY_TOPIC, ResponseCode.SYSTEM_ERROR, "no", times=2)
         await fake_broker.wait_for(RequestCode.GET_ROUTEINFO_BY_TOPIC, 5)
         await fake_broker.stop()

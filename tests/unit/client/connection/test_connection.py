@@ -306,9 +306,7 @@ async def drain(peer: Peer) -> tuple[int, bool]:
     return count, False
 
 
-async def test_abandoned_connection_is_reset_to_discard_buffers(
-    autojump_clock: MockClock,
-) -> None:
+async def test_abandoned_connection_is_reset_to_discard_buffers(autojump_clock: MockClock) -> None:
     pair = Pair(tcp_pair)
     pair.peer.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     results: list[Any] = []
@@ -528,9 +526,7 @@ async def test_socket_that_is_not_ready_is_retried(nursery: trio.Nursery) -> Non
 
 
 async def test_a_request_may_be_cancelled_at_every_await(
-    pair: Pair,
-    nursery: trio.Nursery,
-    cancelled_at_every_await: CancelledAtEveryAwait,
+    pair: Pair, nursery: trio.Nursery, cancelled_at_every_await: CancelledAtEveryAwait
 ) -> None:
     async def answer_all() -> None:
         while True:

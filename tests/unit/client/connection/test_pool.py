@@ -10,10 +10,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
 from triomq.client.connection.pool import dial
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import (
-    ClientClosedError,
-    ConnectError,
-)
+from triomq.protocol.errors import ClientClosedError, ConnectError
 
 
 async def test_unreachable_broker_error_names_setting_to_change(

@@ -277,9 +277,7 @@ async def test_failed_batch_reports_stored_messages(fake_broker: FakeBroker) -> 
 
     fake_broker.on(RequestCode.SEND_BATCH_MESSAGE, fail_third)
     async with Producer(
-        "group",
-        namesrv=fake_broker.address,
-        settings=ProducerConfig(max_message_size_bytes=1_000, on_busy="raise"),
+        "group", namesrv=fake_broker.address, settings=ProducerConfig(max_message_size_bytes=1_000, on_busy="raise")
     ) as producer:
         with pytest.raises(SystemBusyError) as caught:
             await producer.send_batch([Message("Topic", b"x" * 600)] * 5)
