@@ -179,25 +179,31 @@ class Portal:
         """
         if trio.lowlevel.in_trio_task():
             raise RuntimeError("this blocks the tasks of trio: call it in a thread")
-        call = self.submit(function, *args, **kwargs)
+        call = Call[T](self._token)
         try:
+            self._start(call, partial(function, *args, **kwargs))
             return call.future.result()
         except KeyboardInterrupt:
             call.cancel()
             raise
 
-    def submit(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> "Call[T]":
+    def submit(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> Call[T]:
         """Start an asynchronous function in the thread, with the context variables of the caller.
 
         Raises:
             ClientClosedError: this is a fork of the process that opened it, or the thread has ended.
         """
+        call = Call[T](self._token)
+        self._start(call, partial(function, *args, **kwargs))
+        return call
+
+    def _start(self, call: Call[T], function: Callable[[], Awaitable[T]]) -> None:
         self._check_process()
-        call, context = Call[T](self._token), contextvars.copy_context()
+        context = contextvars.copy_context()
 
         def start() -> None:
             try:
-                trio.lowlevel.spawn_system_task(call.run, partial(function, *args, **kwargs), context=context)
+                trio.lowlevel.spawn_system_task(call.run, function, context=context)
             except RuntimeError as exc:  # the thread is about to end
                 call.future.set_exception(ClientClosedError(f"the client was closed: {exc}"))
 
@@ -205,7 +211,6 @@ class Portal:
             self._token.run_sync_soon(start)
         except trio.RunFinishedError:
             raise ClientClosedError("the client was closed") from None
-        return call
 
     def call_plain(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a plain function in the thread, between two steps of its tasks."""

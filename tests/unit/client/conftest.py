@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from tests.unit.client.broker_thread import BrokerThread
 from tests.unit.client.fake_broker import BrokerFactory, CancelledAtEveryAwait, FakeBroker, run_cancelled_at_every_await
 from triomq.client import portal
 
@@ -38,13 +37,6 @@ async def fake_broker(make_broker: BrokerFactory) -> FakeBroker:
     broker = await make_broker("broker-a")
     broker.add_topic("Topic")
     return broker
-
-
-@pytest.fixture
-def remote() -> Iterator[BrokerThread]:
-    """A fake broker "broker-a" with the topic "Topic", in its own thread."""
-    with BrokerThread.running() as broker:
-        yield broker
 
 
 @pytest.fixture

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,22 @@ def test_name_servers_that_cannot_be_read_are_refused(given: str | list[str]) ->
 
 
 @pytest.mark.parametrize(
-    "setting", [{"api_timeout_s": 0}, {"idle_timeout_s": -1}, {"advertise": "somehow"}, {"header_format": 77}]
+    ("config", "setting"),
+    [
+        (ClientConfig, {"api_timeout_s": 0}),
+        (ClientConfig, {"send_buffer_limit_bytes": -1}),
+        (ClientConfig, {"advertise": "somehow"}),
+        (ClientConfig, {"header_format": 77}),
+        (ProducerConfig, {"send_timeout_s": 0}),
+        (ProducerConfig, {"retries": -1}),
+        (ProducerConfig, {"max_message_size_bytes": 0}),
+        (ProducerConfig, {"compress_over_bytes": -1}),
+        (ProducerConfig, {"on_busy": "sleep"}),
+    ],
 )
-def test_impossible_settings_are_refused(setting: dict[str, Any]) -> None:
+def test_impossible_settings_are_refused(config: Callable[..., object], setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        ClientConfig(**setting)
+        config(**setting)
 
 
 @pytest.mark.parametrize(

@@ -2,110 +2,42 @@ import errno
 import os
 import signal
 import threading
-import time
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
-from tests.unit.client.broker_thread import BrokerThread
-from triomq.client import sync
 from triomq.client.facades import Method
 from triomq.client.nursery import OpenOnce, open_service_nursery
-from triomq.client.producer.config import ProducerConfig
-from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer, PushConsumer
-from triomq.protocol.codes import RequestCode
+from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer, PushConsumer, _Blocking
 from triomq.protocol.errors import ClientClosedError, ClientError, NameServerError, NoRouteError
 from triomq.protocol.record.message import Message
+from triomq.testing import RunningBroker
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left_behind")
 
 
-def test_errors_are_those_of_the_trio_client(remote: BrokerThread) -> None:
-    with Producer("group", namesrv=remote.broker.address) as producer:
-        with pytest.raises(NoRouteError, match="similar topics: Topic"):
-            producer.send(Message("Topik", b"x"))
-        with pytest.raises(NameServerError), Admin(namesrv="127.0.0.1:1"):
-            pass
-
-
-def test_clients_share_one_thread_and_instance(remote: BrokerThread) -> None:
-    with ExitStack() as stack:
-        shared = stack.enter_context(ClientInstance(remote.broker.address))
-        producers = [stack.enter_context(Producer(name, instance=shared)) for name in ("one", "two")]
-        pull = stack.enter_context(PullConsumer("group", instance=shared))
-        for producer in producers:
-            producer.send(Message("Topic", b"x"))
-        assert len(pull.queues("Topic")) == 4
-        assert [thread.name for thread in threading.enumerate()].count("triomq") == 1
-    assert remote.broker.connected == 1
-
-
-def test_thread_start_failure_is_raised_without_blocking(remote: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    producer = Producer("group", namesrv=remote.broker.address)
-    with monkeypatch.context() as patched:
-        patched.setattr(trio, "run", refuse)
-        with pytest.raises(ClientError, match="Too many open files"), producer:
-            pass
-    with producer:
-        assert producer.send(Message("Topic", b"x")).queue_offset == 0
-
-
-def test_outside_its_block_a_client_refuses(remote: BrokerThread) -> None:
-    producer = Producer("group", namesrv=remote.broker.address)
-    with pytest.raises(ClientClosedError, match="inside its with block"):
-        producer.send(Message("Topic", b"x"))
-    with producer:
-        pass
-    with pytest.raises(ClientClosedError):
-        producer.send(Message("Topic", b"x"))
-    with pytest.raises(ClientError, match="once only"), producer:
-        pass
-
-
-def test_ctrl_c_cancels_a_blocked_call(remote: BrokerThread) -> None:
-    remote.broker.on(RequestCode.SEND_MESSAGE_V2, lambda _command: interrupt_main_thread())
-    with Producer("group", namesrv=remote.broker.address, settings=ProducerConfig(send_timeout_s=60)) as producer:
-        start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            producer.send(Message("Topic", b"x"))
-        assert time.monotonic() - start < 30
-    assert time.monotonic() - start < 30
-
-
-def test_forked_child_must_make_another_client(remote: BrokerThread) -> None:
-    with Producer("group", namesrv=remote.broker.address) as producer:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                producer.send(Message("Topic", b"x"))
-            except ClientClosedError as exc:
-                producer.__exit__(None, None, None)
-                with BlockingFragile():  # its own thread
-                    status = 0 if "forked" in str(exc) else 2
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
-        assert producer.send(Message("Topic", b"x")).queue_offset == 0
+def interrupt_main_thread() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 class Fragile(OpenOnce):
-    """Fails in the background on request."""
+    """Fails in the background on request; interrupts its caller, and blocks, in the chosen step."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow_to: str = "nothing") -> None:
+        self.slow_to = slow_to
         self.told = trio.Event()
         self.error: BaseException = KeyError("inside")
+        self.cancelled = threading.Event()
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
+        await self.do("open")
         async with open_service_nursery() as nursery:
             nursery.start_soon(self._fail)
             yield
+        await self.do("close")
 
     async def _fail(self) -> None:
         await self.told.wait()
@@ -115,16 +47,95 @@ class Fragile(OpenOnce):
         self.told.set()
         await trio.testing.wait_all_tasks_blocked()
 
+    async def do(self, step: str) -> None:
+        if step == self.slow_to:
+            interrupt_main_thread()
+            await self.linger()
+
     async def linger(self) -> None:
-        await trio.sleep_forever()
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.cancelled.set()
 
 
-class BlockingFragile(sync._Blocking):
-    def __init__(self) -> None:
-        self._target = Fragile()
+class BlockingFragile(_Blocking):
+    _target: Fragile
+
+    def __init__(self, slow_to: str = "nothing") -> None:
+        self._target = Fragile(slow_to)
 
     fail = Method(Fragile.fail)
+    do = Method(Fragile.do)
     linger = Method(Fragile.linger)
+
+
+def test_clients_share_one_thread_and_instance(rocketmq_broker: RunningBroker) -> None:
+    rocketmq_broker.create_topic("Topic")
+    with (
+        ClientInstance(rocketmq_broker.namesrv) as shared,
+        Producer("one", instance=shared) as one,
+        Producer("two", instance=shared) as two,
+        PullConsumer("group", instance=shared) as pull,
+    ):
+        for producer in (one, two):
+            producer.send(Message("Topic", b"x"))
+        assert len(pull.queues("Topic")) == 4
+        with pytest.raises(NoRouteError, match="similar topics: Topic"):
+            pull.queues("Topik")
+        with pytest.raises(NameServerError), Admin(namesrv="127.0.0.1:1"):
+            pass
+        assert [thread.name for thread in threading.enumerate()].count("triomq") == 1
+
+
+def test_thread_start_failure_is_raised_without_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    fragile = BlockingFragile()
+    with monkeypatch.context() as patched:
+        patched.setattr(trio, "run", refuse)
+        with pytest.raises(ClientError, match="Too many open files"), fragile:
+            pass
+    with fragile:
+        fragile.do("")
+
+
+def test_outside_its_block_a_client_refuses() -> None:
+    fragile = BlockingFragile()
+    with pytest.raises(ClientClosedError, match="inside its with block"):
+        fragile.do("")
+    with fragile:
+        pass
+    with pytest.raises(ClientClosedError):
+        fragile.do("")
+    with pytest.raises(ClientError, match="once only"), fragile:
+        pass
+
+
+@pytest.mark.parametrize("step", ["open", "do", "close"])
+def test_ctrl_c_cancels_blocked_call(step: str) -> None:
+    fragile = BlockingFragile(step)
+    with pytest.raises(KeyboardInterrupt), fragile:
+        fragile.do("do")
+    assert fragile._target.cancelled.wait(2)
+
+
+def test_forked_child_must_make_another_client() -> None:
+    with BlockingFragile() as fragile:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                fragile.do("")
+            except ClientClosedError as exc:
+                fragile.__exit__(None, None, None)
+                with BlockingFragile():  # its own thread
+                    status = 0 if "forked" in str(exc) else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        fragile.do("")
 
 
 def test_internal_failure_is_raised_by_call_and_exit() -> None:
@@ -139,7 +150,7 @@ def test_internal_failure_is_raised_by_call_and_exit() -> None:
         block()
 
 
-def test_exiting_handler_ends_only_its_client_and_waiter(remote: BrokerThread) -> None:
+def test_exiting_handler_ends_only_its_client_and_waiter() -> None:
     """As on trio, where it leaves the consumer's block."""
 
     def wait() -> None:
@@ -149,10 +160,10 @@ def test_exiting_handler_ends_only_its_client_and_waiter(remote: BrokerThread) -
             portal, guest = fragile._entered()
             portal.call(guest.wait)
 
-    with Producer("group", namesrv=remote.broker.address) as producer:
+    with BlockingFragile() as other:
         with pytest.raises(SystemExit, match="3"):
             wait()
-        assert producer.send(Message("Topic", b"x")).queue_offset == 0
+        other.do("")
 
 
 def test_call_running_when_last_client_closes_raises() -> None:
@@ -175,65 +186,21 @@ def test_call_running_when_last_client_closes_raises() -> None:
 def test_call_just_after_last_client_closes_raises() -> None:
     with BlockingFragile() as fragile:
         portal, guest = fragile._entered()
-    for call in (portal.call, portal.call_plain):
+    for call in (portal.call, portal.call_plain, portal.submit):
         with pytest.raises(ClientClosedError, match="closed"):
             call(guest.leave)
-    with pytest.raises(ClientClosedError, match="closed"):
-        portal.submit(guest.leave)
 
 
-def interrupt_main_thread() -> None:
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-
-class Slow(OpenOnce):
-    """Takes for ever to open, or to close, and interrupts its caller then."""
-
-    def __init__(self, *, to_open: bool) -> None:
-        self._to_open = to_open
-        self.cancelled = threading.Event()
-
-    @asynccontextmanager
-    async def _run(self) -> AsyncGenerator[None, None]:
-        try:
-            if self._to_open:
-                await self._interrupt_and_sleep()
-            yield
-            await self._interrupt_and_sleep()
-        finally:
-            self.cancelled.set()
-
-    async def _interrupt_and_sleep(self) -> None:
-        interrupt_main_thread()
-        await trio.sleep_forever()
-
-
-class BlockingSlow(sync._Blocking):
-    def __init__(self, *, to_open: bool) -> None:
-        self._target = Slow(to_open=to_open)
-
-
-def test_waiting_ends_with_the_client(remote: BrokerThread) -> None:
+def test_waiting_ends_with_the_client() -> None:
     with BlockingFragile() as fragile:
         held, guest = fragile._entered()
         held.call_plain(guest._scope.cancel)
         held.call(guest.wait)
 
 
-@pytest.mark.parametrize("to_open", [True, False])
-def test_ctrl_c_ends_opening_and_closing_too(to_open: bool) -> None:
-    slow = BlockingSlow(to_open=to_open)
-    with pytest.raises(KeyboardInterrupt), slow:
-        pass
-    assert slow._target.cancelled.wait(2)
-
-
-def test_a_push_consumer_blocks_until_it_is_interrupted(remote: BrokerThread) -> None:
-    def on_message(_message: object) -> None:
-        pass
-
+def test_push_consumer_blocks_until_it_is_interrupted(rocketmq_broker: RunningBroker) -> None:
     consumer = PushConsumer(
-        "group", namesrv=remote.broker.address, on_message=on_message, subscriptions={"Missing": "*"}
+        "group", namesrv=rocketmq_broker.namesrv, on_message=lambda _message: None, subscriptions={"Missing": "*"}
     )
 
     def block() -> None:

@@ -6,7 +6,6 @@ from trio.testing import MockClock
 
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.groups import GroupLag
 from triomq.client.admin.topic_config import TopicSettings
 from triomq.client.cluster.instance import ClientInstance
 from triomq.protocol.bodies.client import SubscriptionData
@@ -22,10 +21,6 @@ from triomq.protocol.bodies.route import (
 from triomq.protocol.bodies.statistics import (
     Connection,
     ConsumerConnection,
-    ConsumeStats,
-    OffsetWrapper,
-    TopicOffset,
-    TopicStatsTable,
 )
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
@@ -147,24 +142,6 @@ async def test_what_no_broker_would_take_is_refused_here(admin: Admin) -> None:
         await admin.create_group(SubscriptionGroupConfig("g" * 121))
 
 
-async def test_a_brokers_refusal_is_raised(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
-    brokers[1].fail(RequestCode.UPDATE_AND_CREATE_TOPIC, ResponseCode.SYSTEM_ERROR, "conflict with system topic")
-    with pytest.raises(BrokerSystemError, match="conflict"):
-        await admin.create_topic("TBW102")
-
-
-async def test_topic_is_deleted_on_masters_and_name_servers(brokers: tuple[FakeBroker, FakeBroker]) -> None:
-    async with Admin(namesrv=[broker.address for broker in brokers]) as admin:
-        await admin.delete_topic("Topic")
-        for broker in brokers:
-            assert [request.ext_fields for request in broker.of(RequestCode.DELETE_TOPIC_IN_BROKER)] == [
-                {"topic": "Topic"}
-            ]
-            assert [request.ext_fields for request in broker.of(RequestCode.DELETE_TOPIC_IN_NAMESRV)] == [
-                {"topic": "Topic"}
-            ]
-
-
 async def test_name_server_unreachable_for_deletion_is_named(brokers: tuple[FakeBroker, FakeBroker]) -> None:
     async with Admin(namesrv=[brokers[0].address, "127.0.0.1:1"]) as admin:
         with pytest.raises(NameServerError, match=r"not on these name servers: 127\.0\.0\.1:1: .*refused"):
@@ -235,15 +212,6 @@ async def test_no_update_if_one_broker_is_silent(brokers: tuple[FakeBroker, Fake
     assert not any(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
 
 
-async def test_topic_statistics_come_from_all_its_brokers(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
-    for broker, queue in zip(brokers, (QUEUE, OTHER), strict=True):
-        body = TopicStatsTable({queue: TopicOffset(1, 9, 1795214586595)}).encode()
-        broker.on(RequestCode.GET_TOPIC_STATS_INFO, answering(body))
-    stats = await admin.topic_stats("Topic")
-    assert list(stats) == [QUEUE, OTHER]
-    assert stats[OTHER] == TopicOffset(1, 9, 1795214586595)
-
-
 async def test_offsets_of_a_queue_come_from_its_broker(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     brokers[1].on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "77"}))
     brokers[1].on(RequestCode.GET_MIN_OFFSET, lambda command: command.reply(ext_fields={"offset": "7"}))
@@ -274,19 +242,6 @@ async def test_group_is_created_and_deleted_on_every_master(
             {"groupName": "group", "removeOffset": "true", "cleanOffset": "true"},
             {"groupName": "group", "removeOffset": "false", "cleanOffset": "false"},
         ]
-
-
-async def test_group_lag_is_listed_by_queue(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
-    retry = MessageQueue("%RETRY%group", "broker-a", 0)
-    stats = ConsumeStats({retry: OffsetWrapper(1, 3, 0), QUEUE: OffsetWrapper(9, 5, 1795214586595)})
-    brokers[0].on(RequestCode.GET_CONSUME_STATS, answering(stats.encode()))
-    brokers[1].fail(RequestCode.GET_CONSUME_STATS, ResponseCode.TOPIC_NOT_EXIST)
-    assert await admin.group_lag("group", "Topic") == [
-        GroupLag(retry, 1, 3, 0, 0),
-        GroupLag(QUEUE, 9, 5, 4, 1795214586595),
-    ]
-    (request,) = brokers[0].of(RequestCode.GET_CONSUME_STATS)
-    assert request.ext_fields == {"consumerGroup": "group", "topic": "Topic"}
 
 
 async def test_members_are_collected_from_all_brokers(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:

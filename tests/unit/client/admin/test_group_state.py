@@ -123,13 +123,6 @@ async def test_recently_finished_handler_is_no_stall_unless_orderly(group: Group
     assert await group.cause() is StallCause.HANDLER_FAILING
 
 
-async def test_a_group_without_members_consumes_nothing(group: Group) -> None:
-    group.members = []
-    state = await group.state()
-    assert state.members is None
-    assert [queue.stall is not None and queue.stall.cause for queue in state.queues] == [StallCause.NO_MEMBER, False]
-
-
 async def test_group_without_permission_to_consume(group: Group) -> None:
     configs = SubscriptionGroupWrapper({"G": SubscriptionGroupConfig("G", consume_enable=False)})
     group.broker.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda command: command.reply(body=configs.encode()))
@@ -162,21 +155,3 @@ async def test_subscribed_topic_without_offsets_is_included(group: Group) -> Non
     assert stats is not None
     group.broker.on(RequestCode.GET_CONSUME_STATS, without_new)
     assert [queue.position.queue for queue in (await group.state()).queues] == [fresh, QUEUE]
-
-
-async def test_differing_members_are_compared_by_their_own_reports(group: Group) -> None:
-    group.members += [Connection("c2", "1.1.1.1:2"), Connection("silent", "1.1.1.1:3")]
-    group.infos["c2"] = ConsumerRunningInfo(subscription_set=[tag_subscription("Topic", "A", 1)])
-    (difference,) = (await group.state()).subscription_differences
-    assert difference.members == (("*", ("c1",)), ("A", ("c2",)))
-
-
-async def test_triomq_broker_distinguishes_duplicate_client_ids(group: Group) -> None:
-    group.members = [
-        Connection("c1", "1.1.1.1:1", subscription_set=ALL),
-        Connection("c1", "1.1.1.1:2", subscription_set=[tag_subscription("Topic", "A", 1)]),
-    ]
-    state = await group.state()
-    assert state.duplicate_client_ids == ("c1",)
-    (difference,) = state.subscription_differences
-    assert difference.members == (("*", ("c1 at 1.1.1.1:1",)), ("A", ("c1 at 1.1.1.1:2",)))

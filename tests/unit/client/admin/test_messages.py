@@ -105,20 +105,6 @@ async def test_what_can_find_nothing_is_refused_here(
     assert not brokers[0].of(RequestCode.QUERY_MESSAGE)
 
 
-async def test_message_is_viewed_at_its_ids_address(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
-    broker = brokers[1]
-    broker.on(
-        RequestCode.VIEW_MESSAGE_BY_ID,
-        lambda command: command.reply(body=record(broker.address, b"body", int(command.ext_fields["offset"]))),
-    )
-    host, _, port = broker.address.rpartition(":")
-    message_id = offset_message_id(encode_host(host, int(port)), 7)
-    message = await admin.message(message_id)
-    assert (message.body, message.physical_offset, message.offset_message_id) == (b"body", 7, message_id)
-    await admin.topic_route("Topic")
-    assert (await admin.message(message_id)).broker_name == "broker-b"
-
-
 async def test_newest_message_with_the_producers_id_wins(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
     """C.2 scenario 63."""
     broker = brokers[0]

@@ -1,11 +1,7 @@
-import asyncio
-
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
 
-from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
-from tests.unit.client.fake_consumer import FakeConsumer
+from tests.unit.client.fake_broker import FakeBroker
 from triomq.client.cluster.instance import ClientInstance, use_instance
 from triomq.client.config import ClientConfig
 from triomq.protocol.codes import RequestCode
@@ -47,33 +43,6 @@ async def test_close_fails_pending_requests_and_rejects_new_ones(fake_broker: Fa
             pass
 
 
-async def test_close_while_connecting_fails_waiting_callers(
-    fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def hang(*_arguments: object) -> None:
-        await trio.sleep_forever()
-
-    monkeypatch.setattr(trio, "open_tcp_stream", hang)
-    errors: list[ClientError] = []
-
-    async def ask(instance: ClientInstance) -> None:
-        try:
-            await instance.routes.topic_route("Topic")
-        except ClientError as exc:
-            errors.append(exc)
-
-    async with trio.open_nursery() as nursery:
-        async with ClientInstance(fake_broker.address, ALONE) as instance:
-            nursery.start_soon(ask, instance)
-            await wait_all_tasks_blocked()
-    assert [type(error) for error in errors] == [ClientClosedError]
-
-
-async def test_an_instance_that_is_not_entered_says_so() -> None:
-    with pytest.raises(ClientClosedError, match="not entered"):
-        await ClientInstance("127.0.0.1:1").routes.topic_route("Topic")
-
-
 async def test_an_instance_is_borrowed_or_made() -> None:
     async with ClientInstance("127.0.0.1:1", ALONE) as given, use_instance(None, None, given) as borrowed:
         assert borrowed is given
@@ -104,33 +73,3 @@ async def test_name_server_defaults_to_the_environment(
     monkeypatch.delenv("TRIOMQ_NAMESRV")
     with pytest.raises(ConfigError, match=r"no name server given; pass namesrv=.* or set TRIOMQ_NAMESRV"):
         ClientInstance()
-
-
-async def test_lost_broker_logs_loss_and_return_once(
-    fake_broker: FakeBroker, make_broker: BrokerFactory, caplog: pytest.LogCaptureFixture
-) -> None:
-    broker = await make_broker("broker-b")
-    broker.add_topic("Topic")
-    fake_broker.routes = broker.routes
-    async with ClientInstance(fake_broker.address) as instance:
-        await instance.routes.topic_route("Topic")
-        instance.groups.add_consumer("group", FakeConsumer("Topic"))
-        await instance.groups.beat()
-        await broker.stop()
-        await wait_all_tasks_blocked()
-        for _ in range(5):
-            await instance.groups.beat()
-        (lost,) = caplog.messages
-        assert lost.startswith(f"broker unreachable, retrying address={broker.address} error=connection lost: ")
-        await broker.restart()
-        await instance.groups.beat()
-    assert caplog.messages == [lost, f"broker reachable again address={broker.address}"]
-
-
-def test_trio_client_under_asyncio_names_the_asyncio_one() -> None:
-    async def enter() -> None:
-        async with ClientInstance("127.0.0.1:1"):
-            pass
-
-    with pytest.raises(ClientError, match=r"runs on trio: .*triomq\.client\.asyncio for asyncio"):
-        asyncio.run(enter())

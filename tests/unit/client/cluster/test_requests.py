@@ -133,24 +133,3 @@ def test_msgpack_needs_both_client_wish_and_broker_support(wanted: SerializeType
     assert agreed in (wanted, first_format(wanted))
     assert first_format(wanted) != MSGPACK
     assert bool(offer(wanted)) == (wanted is MSGPACK)
-
-
-async def test_announced_msgpack_is_used_from_then_on(
-    instance: ClientInstance, broker: FakeBroker, fake_broker: FakeBroker
-) -> None:
-    broker.on(HEART_BEAT, announce)
-    assert await ask(instance, broker) == JSON
-    instance.groups.add_consumer("group", FakeConsumer("Topic"))
-    await instance.groups.beat()
-    await wait_all_tasks_blocked()
-    assert await ask(instance, broker) == MSGPACK
-    await instance.groups.beat()
-    await instance.requests.oneway(broker.address, instance.requests.command(RequestCode.UPDATE_CONSUMER_OFFSET))
-    await broker.wait_for(RequestCode.UPDATE_CONSUMER_OFFSET)
-
-    beats = broker.of(HEART_BEAT)
-    assert {tuple(beat.ext_fields.items()) for beat in beats} == {tuple(ANNOUNCEMENT.items())}
-    assert (beats[0].serialize_type, beats[-1].serialize_type) == (JSON, MSGPACK)
-    assert formats(broker, RequestCode.UPDATE_CONSUMER_OFFSET) == [MSGPACK]
-    await instance.routes.topic_route("Topic", refresh=True)
-    assert set(formats(fake_broker)) == {JSON}

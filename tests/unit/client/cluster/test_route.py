@@ -23,6 +23,9 @@ def route(*queue_datas: QueueData, order: str | None = None, **brokers: dict[int
     )
 
 
+A = {0: "a:1"}
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -48,33 +51,19 @@ def test_largest_topic_and_thousands_of_brokers_are_read() -> None:
     assert read_route(wide.encode()) == wide
 
 
-def test_queues_are_sorted_by_broker_and_number() -> None:
-    made = route(QueueData("b", 1, 2, 6), QueueData("a", 2, 1, 6), a={0: "a:1"}, b={0: "b:1"})
-    assert publish_queues("T", made) == (
-        MessageQueue("T", "a", 0),
-        MessageQueue("T", "b", 0),
-        MessageQueue("T", "b", 1),
-    )
-    assert subscribe_queues("T", made) == (
-        MessageQueue("T", "a", 0),
-        MessageQueue("T", "a", 1),
-        MessageQueue("T", "b", 0),
-    )
-
-
-def test_queues_without_a_master_are_read_only() -> None:
-    made = route(QueueData("a", 1, 1, 6), a={1: "a:1"})
-    assert publish_queues("T", made) == ()
-    assert len(subscribe_queues("T", made)) == 1
-
-
-def test_order_route_keeps_queues_of_missing_brokers() -> None:
-    made = route(QueueData("a", 1, 1, 6), a={0: "a:1"}, order="b:1;a:2;rubbish;c:x;:4")
-    assert publish_queues("T", made) == (
-        MessageQueue("T", "b", 0),
-        MessageQueue("T", "a", 0),
-        MessageQueue("T", "a", 1),
-    )
+@pytest.mark.parametrize(
+    ("made", "published", "subscribed"),
+    [
+        (route(QueueData("b", 1, 2, 6), QueueData("a", 2, 1, 6), a=A, b={0: "b:1"}), "a0 b0 b1", "a0 a1 b0"),
+        (route(QueueData("a", 1, 1, 6), QueueData("b", 1, 1, 4), a={1: "a:1"}, b={0: "b:1"}), "", "a0 b0"),
+        (route(QueueData("a", 1, 1, 2), a=A), "a0", ""),
+        (route(QueueData("a", 1, 1, 6), a=A, order="b:1;a:2;rubbish;c:x;:4"), "b0 a0 a1", "a0"),
+    ],
+    ids=["sorted", "no master", "write only", "order topic"],
+)
+def test_queues_follow_from_route(made: TopicRouteData, published: str, subscribed: str) -> None:
+    for queues, expected in ((publish_queues("T", made), published), (subscribe_queues("T", made), subscribed)):
+        assert queues == tuple(MessageQueue("T", place[0], int(place[1])) for place in expected.split())
 
 
 def test_topic_made_by_sending_gets_four_queues() -> None:
@@ -93,14 +82,9 @@ def test_unrouted_brokers_are_dropped_and_new_ones_detected() -> None:
 def test_missing_slave_is_substituted_unless_required() -> None:
     table = BrokerTable()
     table.rebuild([route(a={0: "a:0", 2: "a:2", 3: "a:3"}, s={1: "s:1"})])
-    assert table.find("a") == "a:0"
-    assert table.find("a", 1) == "a:2"
-    assert table.find("a", 2) == "a:2"
-    assert table.find("a", 7) == "a:0"
-    assert table.find("a", 7, only_this=True) is None
-    assert table.find("s", 0) == "s:1"
-    assert table.find("s", 0, only_this=True) is None
-    assert table.find("unknown") is None
+    assert [table.find("a", broker_id) for broker_id in (0, 1, 2, 7)] == ["a:0", "a:2", "a:2", "a:0"]
+    assert (table.find("s"), table.find("unknown")) == ("s:1", None)
+    assert table.find("a", 7, only_this=True) is table.find("s", 0, only_this=True) is None
 
 
 @pytest.mark.parametrize(

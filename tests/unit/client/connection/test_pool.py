@@ -1,6 +1,3 @@
-import errno
-import socket
-
 import pytest
 import trio
 from trio.testing import MockClock
@@ -10,7 +7,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.config import ClientConfig
 from triomq.client.connection.pool import dial
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import ClientClosedError, ConnectError
+from triomq.protocol.errors import ConnectError
 
 
 async def test_unreachable_broker_error_names_setting_to_change(
@@ -60,26 +57,6 @@ async def test_closed_connection_is_replaced_at_once(fake_broker: FakeBroker) ->
         connection.close("a test")
         assert (await instance.requests.invoke(fake_broker.address, command)).code == 0
         assert instance.requests.connections.addresses() == {fake_broker.address}
-
-
-async def test_producer_of_a_left_instance_fails_clearly(fake_broker: FakeBroker) -> None:
-    async with ClientInstance(fake_broker.address) as instance:
-        await instance.routes.topic_route("Topic")
-        table = instance.requests.connections
-        connection = table.get(fake_broker.address)
-        assert await table.connect(fake_broker.address, trio.current_time() + 3) is connection
-    with pytest.raises(ClientClosedError):
-        await table.connect(fake_broker.address, trio.current_time() + 3)
-
-
-async def test_an_unknown_host_is_a_connect_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(*_arguments: object) -> None:
-        await trio.lowlevel.checkpoint()
-        raise socket.gaierror(errno.ENOENT, "Name or service not known")
-
-    monkeypatch.setattr(trio, "open_tcp_stream", fail)
-    with pytest.raises(ConnectError, match="Name or service not known"):
-        await dial("host:1", 3)
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "ho\u2488st", "\udcff"], ids=["empty", "long", "dot", "surrogate"])

@@ -1,4 +1,3 @@
-import ssl
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,17 +31,6 @@ async def ask(broker: FakeBroker, tls: TlsConfig | bool, body: bytes = b"", addr
     async with ClientInstance(broker.address, config(tls)) as instance:
         command = RemotingCommand(CODE, body=body)
         return bytes((await instance.requests.invoke(address or broker.address, command)).body)
-
-
-async def test_own_certificate_is_shown_on_request(
-    fake_broker: FakeBroker, authority: Authority, identity: Identity
-) -> None:
-    fake_broker.tls = server_context(identity)
-    fake_broker.tls.load_verify_locations(authority.ca)
-    fake_broker.tls.verify_mode = ssl.CERT_REQUIRED
-    fake_broker.handlers[CODE] = lambda command: command.reply(body=b"yes")
-    mine = authority.issue("client", "client")
-    assert await ask(fake_broker, TlsConfig(ca=authority.ca, cert=mine.cert, key=mine.key)) == b"yes"
 
 
 async def refusal(broker: FakeBroker, tls: TlsConfig | bool) -> str:
@@ -85,16 +73,6 @@ async def test_peer_without_tls_gets_clear_error(answer: bytes, nursery: trio.Nu
             pass
     assert "--tls-cert" in str(caught.value)
     nursery.cancel_scope.cancel()
-
-
-async def test_a_silent_peer_costs_the_time_to_connect(fake_broker: FakeBroker, nursery: trio.Nursery) -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
-    settings = config(True, connect_timeout_s=0.05)
-    with pytest.raises(ClientError, match=r"no connection with TLS within 0\.05 s"):
-        async with ClientInstance(address, settings):
-            pass
-    await listener.aclose()
 
 
 def test_impossible_settings_are_refused(authority: Authority, identity: Identity) -> None:

@@ -3,8 +3,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
@@ -25,43 +23,25 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import Message
 from triomq.protocol.wire.command import RemotingCommand
 
-NAMES = ("a", "b", "c", "d", "e")
-names = st.sampled_from(NAMES)
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("answered"), names, st.floats(0, 40)),
-        st.tuples(st.just("passed"), st.just(""), st.floats(0, 700)),
-    )
+
+@pytest.mark.parametrize(
+    ("latency_s", "avoided_s"),
+    [(0.54, 0), (0.55, 30), (0.99, 30), (1, 60), (2, 120), (2.9, 120), (3, 180), (14, 180), (15, 600), (40, 600)],
 )
-
-
-def avoided_s(latency_s: float) -> float:
-    """The table of RocketMQ."""
-    limits, durations = (0.55, 1.0, 2.0, 3.0, 15.0), (0, 30, 60, 120, 180, 600)
-    return durations[sum(latency_s >= limit for limit in limits)]
-
-
-@given(steps, st.sets(names, min_size=1))
-def test_slow_brokers_are_avoided_if_possible(steps: list[tuple[str, str, float]], asked: set[str]) -> None:
-    now = 0.0
+def test_slow_broker_is_avoided_as_by_rocketmq(latency_s: float, avoided_s: float) -> None:
+    now = 100.0
     faults = LatencyFaults(lambda: now)
-    model: dict[str, tuple[float, float]] = {}
-    for step, name, value in steps:
-        if step == "passed":
-            now += value
-        else:
-            faults.answered(name, value)
-            model[name] = value, now + avoided_s(value)
-    quick = {name for name in asked if model.get(name, (0, 0.0))[1] <= now}
-
-    preferred = set(faults.prefer(asked))
-
-    if quick:
-        assert preferred == quick
-    else:
-        rest = asked - preferred
-        assert len(preferred) - len(rest) in {0, 1}
-        assert max(model[name][0] for name in preferred) <= min((model[name][0] for name in rest), default=1000)
+    faults.answered("a", latency_s)
+    assert faults.slow == ({"a": (latency_s, now + avoided_s)} if avoided_s else {})
+    assert list(faults.prefer({"a", "b"})) == ["b"] * bool(avoided_s) or not avoided_s
+    now += avoided_s
+    assert set(faults.prefer({"a", "b"})) == {"a", "b"}
+    faults.answered("a", 50)
+    faults.answered("b", 20)
+    faults.answered("c", 30)
+    assert faults.prefer({"a", "b", "c"}) == ["b", "c"]  # the quicker half
+    faults.answered("a", 0)
+    assert faults.prefer({"a", "b", "c"}) == ["a"]
 
 
 BUSY = BrokerResponseError.from_response(2, "busy")
@@ -125,15 +105,6 @@ def test_waiting_for_busy_brokers_renews_the_attempts() -> None:
     assert retry is not None
     assert retry.pause_s == pytest.approx(0.6)
     assert retry.attempts == Attempts(("a",), 1)
-
-
-@given(st.lists(st.sampled_from([UNREACHED, LOST, None]), max_size=9))
-def test_attempts_without_connection_are_counted_apart(errors: list[TriomqError | None]) -> None:
-    attempts = Attempts()
-    for error in errors:
-        attempts = attempts.add("a", error)
-    assert attempts.unreached == errors.count(UNREACHED)
-    assert len(attempts.brokers) == attempts.reached + attempts.unreached == len(errors)
 
 
 SEND = RequestCode.SEND_MESSAGE_V2
