@@ -100,7 +100,10 @@ class Audit:
 
     def note(self, event: str, peer: Peer, command: RemotingCommand, account: str | None, refusal: str = "") -> None:
         """Record a request; ``refusal`` is the reason if it was denied."""
-        if len(self._waiting) >= MAX_WAITING or (event == "denied" and self._denied_too_often()):
+        if event == "denied":
+            minute = self._clock_ms() // 60_000
+            self._denied = (minute, self._denied[1] + 1 if self._denied[0] == minute else 1)
+        if len(self._waiting) >= MAX_WAITING or (event == "denied" and self._denied[1] > MAX_DENIED):
             self._dropped += 1
             return
         try:
@@ -119,11 +122,6 @@ class Audit:
         )
         self._waiting.append(line)
         self._wanted.set()
-
-    def _denied_too_often(self) -> bool:
-        minute = self._clock_ms() // 60_000
-        self._denied = (minute, self._denied[1] + 1 if self._denied[0] == minute else 1)
-        return self._denied[1] > MAX_DENIED
 
     def _line(self, **fields: object) -> str:
         time = datetime.fromtimestamp(self._clock_ms() / 1000, UTC).isoformat(timespec="milliseconds")

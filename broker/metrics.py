@@ -201,7 +201,7 @@ class BrokerMetrics:
             for connection in list(group.members):
                 consumers[labels + _client(connection)] += 1
                 yield PAUSE
-        for members in list(groups.producers.all().values()):
+        for members in list(groups.producers.groups.values()):
             for connection in list(members):
                 producers[_client(connection)] += 1
                 yield PAUSE

@@ -35,10 +35,6 @@ _SCAN_INTERVAL_S: Final = 10.0
 _SAVE_INTERVAL_S: Final = 5.0
 
 
-def _steady_ms() -> int:
-    return round(trio.current_time() * 1000)
-
-
 class NameServer:
     """A running name server; made by :func:`open_name_server`.
 
@@ -65,7 +61,7 @@ class NameServer:
         path = config.root / "config" / "kvConfig.json"
         self.key_values: Final = KvTable(JsonTable(path), on_change=changed.set)
         statistics = BrokerStatistics(0)
-        self.routes: Final = RouteTable(_steady_ms, statistics)
+        self.routes: Final = RouteTable(lambda: round(trio.current_time() * 1000), statistics)
         self.context: Final = ConnectionContext(
             config, statistics, self.stopping, lambda connection, _closed_by_peer: self.routes.lost(connection)
         )
@@ -110,7 +106,7 @@ class NameServer:
                 services.start_soon(self.audit.run)
             if self.monitor is not None:
                 services.start_soon(self.monitor.run)
-            await serve_connections(self.context, endpoints, self.stopping, self._tls, lambda: task_status.started())
+            await serve_connections(self.context, endpoints, self.stopping, self._tls, task_status=task_status)
             services.cancel_scope.cancel()
 
     def failure(self) -> str:

@@ -173,7 +173,11 @@ class Pipeline:
             self._check_place(connection, command, request)
             account = self._check_account(connection, command, request)
             self._check_limits(connection, command, request, account, arrived_at)
-            self._record(connection, command, request, account)
+            if self._audit is not None:
+                if account is not None:
+                    self._audit.login(connection, command, account)
+                if request.is_administration:
+                    self._audit.note("administration", connection, command, account)
         answer = method(connection, command)
         if answer is None or isinstance(answer, RemotingCommand):
             return answer
@@ -277,15 +281,6 @@ class Pipeline:
         limit = self._config.max_body_bytes if limit == IN_ONE_STEP else limit
         if limit and size > limit:
             raise RefusedError(f"the body of request {command.code} has {size} bytes, the limit is {limit}")
-
-    # --- audit ------------------------------------------------------------------------------------------
-
-    def _record(self, connection: Connection, command: RemotingCommand, request: Request, account: str | None) -> None:
-        if self._audit is not None:
-            if account is not None:
-                self._audit.login(connection, command, account)
-            if request.is_administration:
-                self._audit.note("administration", connection, command, account)
 
     # --- plain requests ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ Source: behaviour.md A.1, A.20.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Final, TypeAlias
 
@@ -41,7 +42,7 @@ from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.saved_table import config_file
-from triomq.broker.services.flush import GroupCommit, flush_commit_log, flush_consume_queues
+from triomq.broker.services.flush import GroupCommit, flush_periodically
 from triomq.broker.services.housekeeping import ClockWatch, Housekeeping, Indexing, elapsed_ms, log_exposure, steady_ms
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import Registration
@@ -296,7 +297,8 @@ class Broker:
             services.start_soon(self.housekeeping.run)
             services.start_soon(self.table_saving.run, config.persist_offsets_interval_s)
             services.start_soon(self.retention.run)
-            services.start_soon(flush_consume_queues, store, self.worker, self.statistics.flushes)
+            flush = partial(flush_periodically, store, self.worker, self.statistics.flushes)
+            services.start_soon(partial(flush, of_queues=True))
             services.start_soon(Indexing(store.index, self.worker, self.statistics).run)
             services.start_soon(self.delayed.run, config.persist_delay_offsets_interval_s)
             services.start_soon(self.transactions.run)
@@ -306,21 +308,18 @@ class Broker:
                 services.start_soon(access.audit.run)
             services.start_soon(log_exposure, config.exposure)
             if self.group_commit is None:
-                services.start_soon(flush_commit_log, store, self.worker, self.statistics.flushes)
+                services.start_soon(partial(flush, of_queues=False))
             else:
                 services.start_soon(self.group_commit.run)
             async with trio.open_nursery() as server:
-                accepting = trio.Event()
-                server.start_soon(
+                await server.start(
                     serve_connections,
                     self.context,
                     endpoints,
                     self.stopping,
                     self.tls,
-                    accepting.set,
                     lambda: self.group_commit is not None and bool(self.group_commit.waiting),
                 )
-                await accepting.wait()
                 services.start_soon(self.registration.run)
                 await self.registration.wait_tried()
                 self.is_serving = True

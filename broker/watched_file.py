@@ -6,6 +6,7 @@ when two looks at the files find the same, so that several files are not read wh
 
 import logging
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -100,15 +101,12 @@ class WatchedFiles(ABC, Generic[Content]):
         return None if marks == self._marks else (marks, self._read())
 
     def _current_marks(self) -> dict[Path, Mark]:
-        return {path: _mark(path) for path in self._files()}
-
-
-def _mark(path: Path) -> Mark:
-    try:
-        found = path.stat()
-    except OSError:
-        return _MISSING
-    return found.st_ino, found.st_mtime_ns, found.st_size
+        marks = dict.fromkeys(self._files(), _MISSING)
+        for path in marks:
+            with suppress(OSError):
+                found = path.stat()
+                marks[path] = found.st_ino, found.st_mtime_ns, found.st_size
+        return marks
 
 
 def read_file(path: Path) -> str | None:

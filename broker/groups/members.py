@@ -4,7 +4,7 @@ Source: behaviour.md A.12; ConsumerManager.java, ProducerManager.java.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -155,11 +155,17 @@ class ConsumerGroups:
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
-        changed = self._join(group, connection, client_id)
+        now_ms = self._clock_ms()
+        member = group.members.get(connection)
+        changed = member is None
+        if member is None:
+            member = group.members[connection] = Member(client_id, now_ms, now_ms)
+            self._groups_of.setdefault(connection, set()).add(group.name)
+            LOGGER.info("consumer joined group=%s client_id=%s peer=%s", group.name, client_id, connection.peer)
+        member.client_id, member.last_heartbeat_ms = client_id, now_ms
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        member = group.members[connection]
         if changed or member.subscriptions != data.subscription_data_set:
             member.subscriptions = data.subscription_data_set
             self._unchecked.add(group.name)
@@ -182,18 +188,6 @@ class ConsumerGroups:
                 continue
             group.subscriptions[data.topic] = Subscription(data, self.parse_filter)
         return changed
-
-    def _join(self, group: ConsumerGroup, connection: Connection, client_id: str) -> bool:
-        member = group.members.get(connection)
-        now_ms = self._clock_ms()
-        if member is not None:
-            member.last_heartbeat_ms = now_ms
-            member.client_id = client_id
-            return False
-        group.members[connection] = Member(client_id, now_ms, now_ms)
-        self._groups_of.setdefault(connection, set()).add(group.name)
-        LOGGER.info("consumer joined group=%s client_id=%s peer=%s", group.name, client_id, connection.peer)
-        return True
 
     def leave(self, connection: Connection, group_name: str) -> None:
         """Remove a connection from one group and notify the others."""
@@ -264,7 +258,15 @@ def _check(group: ConsumerGroup) -> bool:
     for connection, member in group.members.items():
         connections_of.setdefault(member.client_id, []).append((connection, member))
     repeated = {client_id: each for client_id, each in connections_of.items() if len(each) > 1}
-    duplicate_ids = tuple(sorted(client_id for client_id, each in repeated.items() if _is_shared(each)))
+    # Two clients share an id; else one client has reconnected, and its old connection is not closed yet: that has the
+    # client's address, and sends no heartbeat after the new one has joined.
+    shared = {
+        client_id
+        for client_id, each in repeated.items()
+        for (first, older), (second, newer) in pairwise(each)
+        if first.peer_ip != second.peer_ip or older.last_heartbeat_ms > newer.joined_ms
+    }
+    duplicate_ids = tuple(sorted(shared))
     named = [
         (f"{client_id} at {connection.peer}" if client_id in repeated else client_id, member)
         for client_id, each in connections_of.items()
@@ -289,23 +291,16 @@ def _check(group: ConsumerGroup) -> bool:
     return len(duplicate_ids) == len(repeated)
 
 
-def _is_shared(connections: Sequence[tuple[Connection, Member]]) -> bool:
-    """Whether two clients use one id; else one client has reconnected, and its old connection is not closed yet.
-
-    The old connection of a client has its address, and sends no heartbeat after the new one has joined.
-    """
-    return any(
-        first.peer_ip != second.peer_ip or older.last_heartbeat_ms > newer.joined_ms
-        for (first, older), (second, newer) in pairwise(connections)
-    )
-
-
 class ProducerGroups:
-    """Producer groups with live members; ``clock_ms`` is a steady clock, as for consumers."""
+    """Producer groups with live members; ``clock_ms`` is a steady clock, as for consumers.
+
+    Attributes:
+        groups: the members of each group by connection.
+    """
 
     def __init__(self, *, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
-        self._groups: dict[str, dict[Connection, Member]] = {}
+        self.groups: Final[dict[str, dict[Connection, Member]]] = {}
         self._groups_of: dict[Connection, set[str]] = {}
         self._by_client_id: dict[str, Connection] = {}
         self._client_id_of: dict[Connection, str] = {}
@@ -314,17 +309,9 @@ class ProducerGroups:
         """Return the connection of a client with a producer, ``None`` if it is offline."""
         return self._by_client_id.get(client_id)
 
-    def get(self, group: str) -> dict[Connection, Member] | None:
-        """Return the members of a group by connection."""
-        return self._groups.get(group)
-
     def of(self, connection: Connection) -> Collection[str]:
         """Return the groups that a connection is a member of."""
         return self._groups_of.get(connection, ())
-
-    def all(self) -> dict[str, dict[Connection, Member]]:
-        """Return all groups with their members."""
-        return self._groups
 
     def heartbeat(self, connection: Connection, client_id: str, group: str) -> None:
         """Store that a producer of the group uses this connection, unless that has been closed meanwhile."""
@@ -335,12 +322,12 @@ class ProducerGroups:
             self._forget_client_id(connection)
             self._client_id_of[connection] = client_id
         self._by_client_id[client_id] = connection
-        self._groups.setdefault(group, {})[connection] = Member(client_id, now_ms, now_ms)
+        self.groups.setdefault(group, {})[connection] = Member(client_id, now_ms, now_ms)
         self._groups_of.setdefault(connection, set()).add(group)
 
     def leave(self, connection: Connection, group: str) -> None:
         """Remove a connection from one group."""
-        members = self._groups.get(group)
+        members = self.groups.get(group)
         if members is None or members.pop(connection, None) is None:
             return
         groups = self._groups_of.get(connection, set())
@@ -348,7 +335,7 @@ class ProducerGroups:
         if not groups:
             self._forget_client_id(connection)
         if not members:
-            del self._groups[group]
+            del self.groups[group]
 
     def _forget_client_id(self, connection: Connection) -> None:
         client_id = self._client_id_of.pop(connection, "")
@@ -365,7 +352,7 @@ class ProducerGroups:
         Their connections stay open: a connection in use belongs to a client with other producers or consumers, and any
         other one is closed for being idle.
         """
-        for group, members in list(self._groups.items()):
+        for group, members in list(self.groups.items()):
             silent = [each for each, member in members.items() if self.silent_ms(member) > timeout_s * 1000]
             for connection in silent:
                 LOGGER.info("producer left group=%s peer=%s reason=no heartbeat", group, connection.peer)

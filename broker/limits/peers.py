@@ -215,7 +215,12 @@ class MemoryBudget:
         """Set the held memory of a peer; above the limit, give up the peers that hold the most."""
         self._count(holder, size_bytes if size_bytes >= UNCOUNTED_BYTES else 0)
         while self.held_bytes and self.held_bytes + self.reserved_bytes > self.limit_bytes:
-            self._give_up(next(iter(next(filter(None, reversed(self._holders))))))
+            largest = next(iter(next(filter(None, reversed(self._holders)))))
+            size = largest.held_bytes
+            self._statistics.given_up_peers += 1
+            self._count(largest, 0)
+            largest.give_up()
+            self._log.occurred(self.limit_bytes, self._statistics.given_up_peers, largest.peer, size)
 
     def _count(self, holder: Holder, size_bytes: int) -> None:
         before, holder.held_bytes = holder.held_bytes, size_bytes
@@ -226,13 +231,6 @@ class MemoryBudget:
                 del self._holders[old][holder]
             if size_bytes:
                 self._holders[new][holder] = None
-
-    def _give_up(self, holder: Holder) -> None:
-        size = holder.held_bytes
-        self._statistics.given_up_peers += 1
-        self._count(holder, 0)
-        holder.give_up()
-        self._log.occurred(self.limit_bytes, self._statistics.given_up_peers, holder.peer, size)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether this much may be reserved; refuse what needs it otherwise."""

@@ -197,8 +197,7 @@ class RouteTable:
         addresses = ", ".join(filter(None, (lease.address, *(lease.turns.keys() - {lease.address}))))
         self._conflict_log.occurred(header.broker_name, header.broker_id, addresses)
 
-    def _check_room(self, addresses: int, topics: int) -> None:
-        more = (addresses, topics)
+    def _check_room(self, *more: int) -> None:
         if any(size + new > limit for (_, size, limit), new in zip(self.sizes(), more, strict=True)):
             raise RefusedError(f"the name server is full: {MAX_ADDRESSES} brokers, {MAX_TOPICS} topics at most")
 
@@ -308,24 +307,19 @@ class RouteTable:
         for name, broker in self._brokers.items():
             clusters.setdefault(broker.cluster, []).append(name)
         brokers = {name: _data(name, broker, own_address) for name, broker in self._brokers.items()}
-        return ClusterInfo(brokers, clusters, self._missing_brokers() or None, self._conflicts(own_address) or None)
-
-    def _missing_brokers(self) -> list[MissingBroker]:
         now_ms = self._clock_ms()
-        return [
+        missing = [
             MissingBroker(name, broker_id, address, (now_ms - left_ms) // 1000, reason)
             for (name, broker_id), (address, left_ms, reason) in self._missing.items()
             if now_ms - left_ms < MISSED_MS
         ]
-
-    def _conflicts(self, own_address: str) -> list[NameConflict]:
-        now_ms = self._clock_ms()
-        return [
+        conflicts = [
             NameConflict(name, broker_id, sorted({lease.address or own_address, *lease.turns}))
             for name, broker in self._brokers.items()
             for broker_id, lease in broker.leases.items()
             if now_ms - lease.conflict_ms < LEASE_MS
         ]
+        return ClusterInfo(brokers, clusters, missing or None, conflicts or None)
 
     def topics(self, cluster: str | None = None, wanted: Callable[[int], bool] | None = None) -> list[str]:
         """Return the topics of all brokers, or of one cluster, or those whose system flag is ``wanted``."""

@@ -173,7 +173,12 @@ class Connection(Writer[ConnectionContext]):
             except BlockingIOError:  # a spurious wake-up
                 return
             if not data:
-                self._end(self._explain_end(), closed_by_peer=not self._was_reset)
+                if self._splitter.pending_bytes:
+                    self._context.statistics.bad_frames += 1
+                    LOGGER.warning(
+                        "connection ended inside a frame peer=%s bytes=%d", self.peer, self._splitter.pending_bytes
+                    )
+                self._end("closed by peer", closed_by_peer=not self._was_reset)
                 return
             self.idle_s = 0.0
             arrived_after = self._context.reader.arrived_after
@@ -283,13 +288,6 @@ class Connection(Writer[ConnectionContext]):
         self.close(reason, closed_by_peer=closed_by_peer)
         self._context.worker.end_step()  # sends the notices to the remaining members
 
-    def _explain_end(self) -> str:
-        pending = self._splitter.pending_bytes
-        if pending:
-            self._context.statistics.bad_frames += 1
-            LOGGER.warning("connection ended inside a frame peer=%s bytes=%d", self.peer, pending)
-        return "closed by peer"
-
     def serve(self, command: RemotingCommand, arrived_at: float) -> None:
         """Answer one command, which has not arrived before ``arrived_at``, now or later; raises nothing."""
         if command.flag & _RESPONSE:
@@ -336,10 +334,11 @@ class Connection(Writer[ConnectionContext]):
         self._stop_writing(ConnectionError("memory budget is used up"))
         self._splitter.clear()
         self._context.reader.remove(self)
-        self._context.worker.nursery.start_soon(self._close_given_up)
 
-    async def _close_given_up(self) -> None:
-        self._end("memory budget is used up")
+        async def close() -> None:
+            self._end("memory budget is used up")
+
+        self._context.worker.nursery.start_soon(close)
 
     # --- closing ----------------------------------------------------------------------------------------
 

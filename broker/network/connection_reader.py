@@ -90,7 +90,11 @@ class ConnectionReader:
         now = clock()
         turn_ends = now + _TURN_S
         if not self._round:
-            self._begin_round(now, ready)
+            self.arrived_after = now - self._round_s
+            self._round_began = now
+            found = ready or self._poll.poll(0, len(self._connections) or 1)
+            first = next(self._rounds) % len(found) if len(found) > 1 else 0
+            self._round = found[first:] + found[:first]
         ready = self._round
         while ready and now <= turn_ends:
             number, _ = ready.pop()
@@ -116,15 +120,6 @@ class ConnectionReader:
         io_statistics = statistics.io_statistics
         assert io_statistics.backend == "epoll"
         return bool(statistics.tasks_runnable or io_statistics.tasks_waiting_write or self._worker.waiting)
-
-    def _begin_round(self, now: float, ready: list[tuple[int, int]] | None) -> None:
-        self.arrived_after = now - self._round_s
-        self._round_began = now
-        ready = ready or self._poll.poll(0, len(self._connections) or 1)
-        if len(ready) > 1:
-            first = next(self._rounds) % len(ready)
-            ready = ready[first:] + ready[:first]
-        self._round = ready
 
     async def run(self, connections: Iterable[Readable]) -> None:
         """Read until cancelled; then close all ``connections``, including those that are not being read."""

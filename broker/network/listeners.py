@@ -210,10 +210,11 @@ async def serve_connections(
     endpoints: Sequence[Endpoint],
     stopping: trio.Event,
     tls: ServerTls | None,
-    on_accepting: Callable[[], None],
     has_unfinished: Callable[[], bool] = lambda: False,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Accept connections and serve them until ``stopping`` is set; call ``on_accepting`` when they are accepted.
+    """Accept connections and serve them until ``stopping`` is set; started when they are accepted.
 
     At the end, peers that are reading, and requests that ``has_unfinished`` reports, get ``shutdown_grace_s``.
     """
@@ -226,7 +227,7 @@ async def serve_connections(
         async with trio.open_nursery() as acceptors:  # 1. end first
             for endpoint in endpoints:
                 acceptors.start_soon(accept_loop, endpoint.sock, partial(_accepted, context, endpoint, tls))
-            on_accepting()
+            task_status.started()
             await stopping.wait()
             acceptors.cancel_scope.cancel()
         with trio.move_on_after(context.config.shutdown_grace_s):

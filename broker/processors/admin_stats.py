@@ -219,7 +219,7 @@ class StatisticsProcessors:
     def get_producer_connection_list(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the members of a producer group."""
         name = ProducerGroupRequestHeader.decode(command.ext_fields).producer_group
-        members = self.groups.producers.get(name)
+        members = self.groups.producers.groups.get(name)
         if members is None:
             raise RefusedError(f"the producer group[{name}] not exist")
         return command.reply(body=ProducerConnection(_connections(members.items())).encode())
@@ -238,7 +238,7 @@ class StatisticsProcessors:
                 }
                 for peer, member in members.items()
             ]
-            for group, members in producers.all().items()
+            for group, members in producers.groups.items()
         }
         return command.reply(body=fastjson.dumps({"data": groups}))
 
@@ -283,7 +283,7 @@ class StatisticsProcessors:
         return {
             "triomqConnections": len(self.connections),
             "triomqConsumerGroups": len(groups),
-            "triomqProducerGroups": len(self.groups.producers.all()),
+            "triomqProducerGroups": len(self.groups.producers.groups),
             "triomqDuplicateClientIds": sum(len(group.duplicate_ids) for group in groups),
             "triomqDifferentSubscriptions": sum(len(group.differences) for group in groups),
             "triomqStalledQueues": self.stalls.count(),

@@ -10,7 +10,7 @@ Source: store.md 5.9.
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from threading import Thread
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -28,7 +28,6 @@ from triomq.protocol.wire.frame import FrameSplitter
 from triomq.storage.files.file_system import is_unopened
 from triomq.storage.flush import FlushPlan
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.flush")
 
@@ -92,54 +91,30 @@ class FlushRuns:
         return not self._store.has_failed
 
 
-async def flush_commit_log(store: MessageStore, worker: Worker, flushes: Flushes) -> None:
-    """Flush the commit log for durability ``async``, until cancelled: 16 KiB or more every 500 ms, all every 10 s."""
-    config = store.config
+async def flush_periodically(store: MessageStore, worker: Worker, flushes: Flushes, *, of_queues: bool) -> None:
+    """Flush the consume queues, or for durability ``async`` the commit log, at intervals until cancelled.
 
-    def planning(least_pages: int) -> Work[FlushPlan | None]:
-        yield from ()
-        return store.flush_plan(least_pages)
-
-    await _flush_periodically(
-        FlushRuns(store, trio.to_thread.run_sync, flushes),
-        worker,
-        planning,
-        config.flush_interval_s,
-        config.flush_least_pages,
-        config.flush_thorough_interval_s,
-    )
-
-
-async def flush_consume_queues(store: MessageStore, worker: Worker, flushes: Flushes) -> None:
-    """Flush the consume queues until cancelled; they can be rebuilt, so no sender waits for it."""
-    config = store.config
-    await _flush_periodically(
-        FlushRuns(store, trio.to_thread.run_sync, flushes),
-        worker,
-        store.planning_consume_queues_flush,
-        config.flush_consume_queue_interval_s,
-        config.flush_consume_queue_least_pages,
-        config.flush_consume_queue_thorough_interval_s,
-    )
-
-
-async def _flush_periodically(
-    runs: FlushRuns,
-    worker: Worker,
-    planning: Callable[[int], Work[FlushPlan | None]],
-    interval_s: float,
-    min_pages: int,
-    thorough_interval_s: float,
-) -> None:
-    """Flush what ``planning`` plans for a minimum of dirty pages, as in RocketMQ; 0 pages is the thorough flush."""
+    As in RocketMQ, files with a minimum of dirty pages are flushed often, and all from time to time: of the commit log
+    16 KiB or more every 500 ms, and all every 10 s.  No sender waits for consume queues: they can be rebuilt.
+    """
+    config, runs = store.config, FlushRuns(store, trio.to_thread.run_sync, flushes)
+    if of_queues:
+        interval_s, least_pages = config.flush_consume_queue_interval_s, config.flush_consume_queue_least_pages
+        thorough_interval_s = config.flush_consume_queue_thorough_interval_s
+    else:
+        interval_s, least_pages = config.flush_interval_s, config.flush_least_pages
+        thorough_interval_s = config.flush_thorough_interval_s
     last_thorough = trio.current_time()
     while True:
         await trio.sleep(interval_s)
         now = trio.current_time()
-        thorough = now - last_thorough >= thorough_interval_s
-        if thorough:
-            last_thorough = now
-        plan = await worker.run(planning(0 if thorough else min_pages), urgent=True)
+        pages = least_pages
+        if now - last_thorough >= thorough_interval_s:
+            pages, last_thorough = 0, now
+        if of_queues:
+            plan = await worker.run(store.planning_consume_queues_flush(pages), urgent=True)
+        else:
+            plan = store.flush_plan(pages)
         if plan is not None:
             await runs.run(plan)
 
@@ -289,16 +264,9 @@ class GroupCommit:
             while self._waiting and self._waiting[0].deadline < now:
                 entry = self._waiting.popleft()
                 LOGGER.warning("flush timed out peer=%s", entry.connection.peer)
-                for response in _late(entry.answers):
+                for frame in FrameSplitter().split(entry.answers)[0]:
+                    response = RemotingCommand.decode(frame)
+                    response.code = ResponseCode.FLUSH_DISK_TIMEOUT
+                    response.remark = "the message is stored, but the disk did not confirm it in time"
                     entry.connection.send(response)
             self._worker.end_step()
-
-
-def _late(answers: bytes) -> Iterator[RemotingCommand]:
-    """Yield the responses to senders whose answers have waited too long."""
-    frames, _ = FrameSplitter().split(answers)
-    for frame in frames:
-        response = RemotingCommand.decode(frame)
-        response.code = ResponseCode.FLUSH_DISK_TIMEOUT
-        response.remark = "the message is stored, but the disk did not confirm it in time"
-        yield response

@@ -174,15 +174,12 @@ class Indexing:
         while True:
             before = self._messages()
             await trio.sleep(_INDEX_INTERVAL_S)
-            await self._follow(_MAX_LAG_BYTES if self._messages() - before > _BUSY_MESSAGES else 0)
-
-    async def _follow(self, allowed_lag_bytes: int) -> None:
-        """Index until no more than this is left, or the broker becomes busy while it would index everything."""
-        before = self._messages()
-        while self._index.lag_bytes > allowed_lag_bytes and await self._catch_up():
-            await trio.lowlevel.checkpoint()
-            if not allowed_lag_bytes and self._messages() - before > _BUSY_MESSAGES:
-                return
+            is_busy = self._messages() - before > _BUSY_MESSAGES
+            before = self._messages()
+            while self._index.lag_bytes > (_MAX_LAG_BYTES if is_busy else 0) and await self._catch_up():
+                await trio.lowlevel.checkpoint()
+                if not is_busy and self._messages() - before > _BUSY_MESSAGES:
+                    break
 
     def _messages(self) -> int:
         return self._statistics.put_messages + self._statistics.get_messages

@@ -183,7 +183,15 @@ class Monitor:
     async def _answer(self, path: str) -> Reply:
         match path:
             case "/metrics":
-                return Reply(HTTPStatus.OK, await self._metrics(), CONTENT_TYPE)
+                async with self._making:
+                    if self.watched is None:
+                        exposition = Exposition(node_type=self._node_type)
+                        exposition.put_process()
+                        return Reply(HTTPStatus.OK, exposition.encode(), CONTENT_TYPE)
+                    if trio.current_time() >= self._stale_at:
+                        self._made = await self.watched.metrics()
+                        self._stale_at = trio.current_time() + _FRESH_S
+                    return Reply(HTTPStatus.OK, self._made, CONTENT_TYPE)
             case "/healthz":
                 return _verdict("" if self.watched is None else self.watched.failure())
             case "/readyz":
@@ -191,17 +199,6 @@ class Monitor:
             case "/":
                 return Reply(HTTPStatus.OK, _INDEX.encode())
         return Reply(HTTPStatus.NOT_FOUND, _INDEX.encode())
-
-    async def _metrics(self) -> bytes:
-        async with self._making:
-            if self.watched is None:
-                exposition = Exposition(node_type=self._node_type)
-                exposition.put_process()
-                return exposition.encode()
-            if trio.current_time() >= self._stale_at:
-                self._made = await self.watched.metrics()
-                self._stale_at = trio.current_time() + _FRESH_S
-            return self._made
 
 
 def put_server(text: Exposition, context: ConnectionContext, exposure: str, tables: Iterable[Table]) -> None:

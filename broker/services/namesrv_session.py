@@ -105,7 +105,8 @@ class Session:
         """
         async with self._lock:
             body = await make_body()
-            ha_address = _ha_address(self._broker[1])
+            host, _, port = self._broker[1].rpartition(":")
+            ha_address = f"{host}:{int(port) + 1}"  # where slaves would ask for the log; nothing listens there yet
             header = RegisterBrokerRequestHeader(*self._broker, ha_address, body_crc32=registration_crc(body))
             return await self._ask(RequestCode.REGISTER_BROKER, header.encode(), body)
 
@@ -165,9 +166,3 @@ class Session:
         except (trio.BrokenResourceError, trio.WouldBlock, ProtocolError) as exc:
             self.end(str(exc) or "more answers than requests")
         self.end("the name server closed the connection")
-
-
-def _ha_address(address: str) -> str:
-    """Return the address where slaves would ask for the log, the port after the broker's; nothing listens there yet."""
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) + 1}"

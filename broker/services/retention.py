@@ -81,7 +81,10 @@ class RetentionService:
             with _collected(refusals):
                 await trio.to_thread.run_sync(retention.finish_held)
         with _collected(refusals):
-            await self._delete_log_files()
+            for number, reason in enumerate(retention.plan(is_clock_trusted=self._clock_watch.is_trusted)):
+                if number:
+                    await trio.sleep(self._store.config.delete_files_interval_s)
+                await self._finish(retention.delete_log_file(reason))
         if retention.is_behind:
             refused: dict[ConsumeQueue, StoreError] = {}
             behind = retention.queues_behind
@@ -92,12 +95,6 @@ class RetentionService:
                 retention.follow(refused)
         if refusals:
             raise refusals[0]
-
-    async def _delete_log_files(self) -> None:
-        for number, reason in enumerate(self.retention.plan(is_clock_trusted=self._clock_watch.is_trusted)):
-            if number:
-                await trio.sleep(self._store.config.delete_files_interval_s)
-            await self._finish(self.retention.delete_log_file(reason))
 
     async def _follow_with(self, queues: Sequence[ConsumeQueue], refused: dict[ConsumeQueue, StoreError]) -> None:
         """Delete the units of deleted messages; a queue that cannot be read or cut does not affect the others."""

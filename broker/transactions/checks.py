@@ -128,7 +128,7 @@ class TransactionChecks:
             return half.store_size
         next_ms = now_ms + config.transaction_check_interval_ms
         group = (get_property(half.encoded_properties, _GROUP) or b"").decode("utf-8", "replace")
-        live = list(filter(self.client_requests.budget.is_read_by, self.producers.get(group) or ()))
+        live = list(filter(self.client_requests.budget.is_read_by, self.producers.groups.get(group) or ()))
         if not live:
             self._absent.occurred(group, key=group)
             undecided.postpone(queue_offset, next_ms)

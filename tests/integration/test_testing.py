@@ -217,7 +217,7 @@ async def test_advanced_clock_checks_undecided_transactions(rocketmq_broker: Run
 async def test_advanced_clock_does_not_expire_members(rocketmq_broker: RunningBroker) -> None:
     async def producers(host: BrokerHost) -> set[str]:
         host._broker.housekeeping.remove_silent_members()
-        return set(host._broker.groups.producers.all())
+        return set(host._broker.groups.producers.groups)
 
     async with Producer("P", namesrv=rocketmq_broker.namesrv) as producer:
         await producer.send(Message("T", b"x"))

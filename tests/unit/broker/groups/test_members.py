@@ -318,14 +318,14 @@ def test_producers_are_known_by_group_until_they_leave(clock: Clock) -> None:
     groups.heartbeat(first, "client-a", "P")
     groups.heartbeat(second, "client-b", "P")
     groups.heartbeat(second, "client-b", "Q")
-    members = groups.get("P")
+    members = groups.groups.get("P")
     assert members is not None
     assert {member.client_id for member in members.values()} == {"client-a", "client-b"}
     groups.leave(first, "P")
     groups.leave(first, "P")
     groups.forget(second)
-    assert groups.all() == {}
-    assert groups.get("P") is None
+    assert groups.groups == {}
+    assert groups.groups.get("P") is None
 
 
 def test_leaving_producer_is_sought_in_its_groups(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,9 +345,9 @@ def test_leaving_producer_is_sought_in_its_groups(clock: Clock, monkeypatch: pyt
     monkeypatch.setattr(groups, "leave", noted)
     groups.forget(second)
     assert left == ["P1"]
-    assert len(groups.all()) == 10
+    assert len(groups.groups) == 10
     groups.forget(first)
-    assert groups.all() == {}
+    assert groups.groups == {}
 
 
 def test_producer_without_timely_heartbeat_leaves_its_group(clock: Clock) -> None:
@@ -358,9 +358,9 @@ def test_producer_without_timely_heartbeat_leaves_its_group(clock: Clock) -> Non
     groups.heartbeat(lively, "client-b", "P")
     clock.now_ms += 120_000
     groups.drop_silent(120)
-    assert set(groups.all()) == {"P", "Q"}
+    assert set(groups.groups) == {"P", "Q"}
     groups.heartbeat(lively, "client-b", "P")
     clock.now_ms += 1
     groups.drop_silent(120)
-    assert groups.all().keys() == {"P"}
-    assert list(groups.all()["P"]) == [lively]
+    assert groups.groups.keys() == {"P"}
+    assert list(groups.groups["P"]) == [lively]

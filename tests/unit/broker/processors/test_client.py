@@ -140,7 +140,7 @@ def test_msgpack_headers_are_confirmed(peer: Peer, formats: str, body: bytes | N
 def test_illegal_group_name_rejects_whole_heartbeat(peer: Peer, group: str) -> None:
     assert heartbeat(peer, "c1", "good", group, producers=("P",)).code == ResponseCode.SYSTEM_ERROR
     assert peer.broker.groups.consumers.get("good") is None
-    assert peer.broker.groups.producers.get("P") is None
+    assert peer.broker.groups.producers.groups.get("P") is None
     assert notices(peer) == []
 
 
@@ -185,7 +185,7 @@ def test_heartbeat_beyond_limit_is_refused(make_broker: MakeBroker, body: Heartb
     assert response.code == ResponseCode.SYSTEM_ERROR
     assert limit in str(response.remark)
     assert len(peer.broker.groups.settings.names()) == groups
-    assert not peer.broker.groups.producers.all()
+    assert not peer.broker.groups.producers.groups
     assert not list(peer.broker.groups.consumers)
     assert peer.broker.statistics.limited_requests == 1
 
@@ -244,7 +244,7 @@ def test_unregistering_notifies_remaining_members(peer: Peer, another_peer: Peer
     fields = {"clientID": "c1", "consumerGroup": "G", "producerGroup": "P"}
     assert peer.get(RequestCode.UNREGISTER_CLIENT, fields).code == ResponseCode.SUCCESS
     assert (notices(peer), notices(another_peer)) == ([], ["G"])
-    assert peer.broker.groups.producers.get("P") is None
+    assert peer.broker.groups.producers.groups.get("P") is None
     assert peer.get(RequestCode.UNREGISTER_CLIENT, fields).code == ResponseCode.SUCCESS
 
 

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.commands import make_command
 from tests.unit.broker.processors.test_client import heartbeat
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
-from triomq.broker.services.flush import FlushThread, flush_commit_log
+from triomq.broker.services.flush import FlushThread, flush_periodically
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
@@ -274,7 +275,9 @@ async def test_periodic_flush_resumes_once_files_can_be_opened(
     log = broker.store.commit_log
     locked_out.lasts = True
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(flush_commit_log, broker.store, broker.worker, broker.statistics.flushes)
+        nursery.start_soon(
+            partial(flush_periodically, broker.store, broker.worker, broker.statistics.flushes, of_queues=False)
+        )
         await wait_all_tasks_blocked()
         mock_clock.jump(0.51)
         await until(lambda: "not flushed for now: cannot open" in caplog.text)

@@ -18,7 +18,7 @@ def test_silent_producers_are_removed(broker: Broker, peer: Peer, another_peer: 
         clock.now_ms += 1
     clock.now_ms += round(broker.config.client_timeout_s * 1000) - 1
     broker.housekeeping.remove_silent_members()
-    members = broker.groups.producers.get("P")
+    members = broker.groups.producers.groups.get("P")
     assert members is not None
     assert list(members) == [another_peer.as_connection]
 
