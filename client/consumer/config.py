@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import Enum, StrEnum
 from os import PathLike
-from typing import Final, Literal, Self, TypeAlias, TypeVar
+from typing import Final, Literal, Self, TypeAlias, TypeVar, get_args, get_origin
 
 from triomq.protocol.bodies.client import ConsumeFromWhere
 from triomq.protocol.errors import ConfigError
@@ -174,8 +174,8 @@ class PullConfig:
                 low, high = field_.metadata["range"]
                 if not low <= value <= high:
                     raise ConfigError(f"{field_.name}: {value} must be within {low} and {high}")
-        if self.out_of_range not in ("nearest", "earliest", "latest", "raise"):
-            raise ConfigError(f"out_of_range: {self.out_of_range!r} must be nearest, earliest, latest or raise")
+            if get_origin(field_.type) is Literal and value not in get_args(field_.type):
+                raise ConfigError(f"{field_.name}: {value!r} must be {' or '.join(map(repr, get_args(field_.type)))}")
         if self.pull_timeout_s <= self.suspend_s:
             raise ConfigError(f"pull_timeout_s: {self.pull_timeout_s} must be above suspend_s, {self.suspend_s}")
 
@@ -208,11 +208,6 @@ class ConsumerConfig(PullConfig):
     send_back_timeout_s: float = _within(5.0, 0.001, 60.0)
     # delay before a message that could not be sent back is handled again
     resubmit_delay_s: float = _within(5.0, 0.001, 600.0)
-
-    def __post_init__(self) -> None:
-        super(ConsumerConfig, self).__post_init__()
-        if self.executor not in ("thread", "process"):
-            raise ConfigError(f"executor: {self.executor!r} must be 'thread' or 'process'")
 
     @property
     def workers(self) -> int:

@@ -7,7 +7,7 @@ Source: behaviour.md B.5 (start, subscribing while running, suspend and resume),
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import trio
@@ -21,7 +21,7 @@ from triomq.client.consumer.assignment.strategies import AllocateStrategy
 from triomq.client.consumer.config import PullConfig, StartPolicy
 from triomq.client.consumer.handlers import FilterHook
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
-from triomq.client.consumer.offsets.local_offsets import open_offsets, with_stable_name
+from triomq.client.consumer.offsets.local_offsets import open_offsets
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.pulling.pull_context import ConsumeService, PullContext
 from triomq.client.consumer.statistics import SAMPLE_INTERVAL_S
@@ -76,7 +76,8 @@ async def open_group(
         ProtocolError: the file of offsets cannot be read.
     """
     if plan.is_broadcast and instance is None:
-        config = with_stable_name(config)
+        config = config or ClientConfig()  # the file of offsets is found by the client id
+        config = replace(config, instance_name=config.instance_name or _BROADCASTING_INSTANCE)
     async with (
         use_instance(namesrv, config, instance) as used,
         open_offsets(used, plan.group, plan.model, plan.config.local_offset_dir) as offsets,
@@ -86,6 +87,8 @@ async def open_group(
         yield used, offsets
 
 
+#: Name of instances in broadcasting; in clustering Java puts the process id in its place.  Source: ClientConfig.java.
+_BROADCASTING_INSTANCE: Final = "DEFAULT"
 #: Java's format of versions, which its tools parse.
 _CLIENT_VERSION: Final = "V4_9_7"
 #: How often progress is stored that no pull has carried to the broker.

@@ -92,7 +92,7 @@ class Handler(NamedTuple):
         """Return the handler with hooks around it."""
         if not hooks:
             return self
-        around = _Around(tuple(hooks), timeout_s, _ORDERLY if orderly else _CONCURRENT, self)
+        around = _Around(tuple(hooks), timeout_s, orderly, self)
         return self._replace(function=around.call_async if self.is_async else around.call)
 
     def failure(self, messages: Sequence[MessageExt]) -> tuple[object, ...]:
@@ -200,24 +200,13 @@ def choose(filters: Sequence[FilterHook], queue: MessageQueue, messages: list[Me
     return messages
 
 
-_ReturnTypes: TypeAlias = dict[ConsumeStatus, ConsumeReturnType]
-_CONCURRENT: Final[_ReturnTypes] = {
-    ConsumeStatus.SUCCESS: ConsumeReturnType.SUCCESS,
-    ConsumeStatus.RECONSUME_LATER: ConsumeReturnType.FAILED,
-    ConsumeStatus.COMMIT: ConsumeReturnType.SUCCESS,
-    ConsumeStatus.ROLLBACK: ConsumeReturnType.FAILED,
-    ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: ConsumeReturnType.FAILED,
-}
-_ORDERLY: Final[_ReturnTypes] = _CONCURRENT | {ConsumeStatus.ROLLBACK: ConsumeReturnType.SUCCESS}
-
-
 @dataclass(frozen=True, slots=True)
 class _Around:
     """A handler's function between its hooks."""
 
     hooks: tuple[ConsumeHook, ...]
     timeout_s: float
-    return_types: _ReturnTypes
+    orderly: bool
     handler: Handler
 
     async def call_async(self, *arguments: Any) -> object:
@@ -238,10 +227,13 @@ class _Around:
         started = perf_counter()
         try:
             yield context
-            context.return_type = self.return_types[status_of(context.result)]
+            is_rolled_back = self.orderly and context.result is ConsumeStatus.ROLLBACK
+            succeeded = is_success(context.result) or is_rolled_back
             context.took_s = perf_counter() - started
             if context.took_s >= self.timeout_s:
                 context.return_type = ConsumeReturnType.TIME_OUT
+            else:
+                context.return_type = ConsumeReturnType.SUCCESS if succeeded else ConsumeReturnType.FAILED
         except Exception as exc:
             context.took_s = perf_counter() - started
             context.return_type, context.result, context.error = ConsumeReturnType.EXCEPTION, None, exc

@@ -170,7 +170,7 @@ class LitePullConsumer(QueueQueries):
         Raises:
             ClientError: nothing is subscribed to or assigned.
         """
-        await self._started().rebalancer.wait_assigned()
+        await self._started().rebalancer.assigned.wait()
         self._open()  # it may have been left meanwhile
 
     def assignment(self) -> tuple[MessageQueue, ...]:
@@ -184,7 +184,7 @@ class LitePullConsumer(QueueQueries):
             ClientError: nothing is subscribed to or assigned, or the consumer was left.
         """
         while set(queues := tuple(sorted(self._started().rebalancer.loops))) == set(known):
-            await self._started().rebalancer.wait_round_end()
+            await self._started().rebalancer.round_ended.wait()
         return queues
 
     async def poll(self, wait_s: float = 5.0) -> list[MessageExt]:

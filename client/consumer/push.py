@@ -81,6 +81,11 @@ class PushConsumer(OpenOnce):
     the same; a second cancellation, or Ctrl-C meanwhile, cancels the handlers.
     """
 
+    _engine: Engine | None = None
+    _is_open = False
+    _service: ConcurrentService | OrderlyService
+    _sender: SendBack
+
     @checked
     def __init__(  # noqa: PLR0913  # all keywords, most with defaults
         self,
@@ -151,8 +156,7 @@ class PushConsumer(OpenOnce):
         self._hooks = hooks
         self._settings = settings
         self._open_group = partial(open_group, self._plan, namesrv, config, instance)
-        self._life: _Life | None = None
-        self._is_open = False
+        self._handlers_scope = trio.CancelScope()
 
     async def run(self) -> None:
         """Enter the consumer, and leave it in order at SIGINT or SIGTERM: the main function of a service.
@@ -177,8 +181,8 @@ class PushConsumer(OpenOnce):
         Raises:
             ClientClosedError: the consumer is not entered, or was left.
         """
-        await self._open_life().engine.rebalancer.wait_assigned()
-        self._open_life()  # the consumer may have been left meanwhile
+        await self._open_engine().rebalancer.assigned.wait()
+        self._open_engine()  # the consumer may have been left meanwhile
 
     async def subscribe(self, topic: str, expression: FilterExpression = "*") -> None:
         """Consume another topic, or other tags of a topic.
@@ -193,7 +197,7 @@ class PushConsumer(OpenOnce):
             SubscriptionParseError: the expression.
             ConfigError: the group's retry topic, which is consumed anyway.
         """
-        await self._open_life().engine.subscribe(topic, expression)
+        await self._open_engine().subscribe(topic, expression)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic: when this returns, its queues are given up and their offsets stored.
@@ -204,7 +208,7 @@ class PushConsumer(OpenOnce):
             ClientClosedError: the consumer is not open.
             ConfigError: the topic is not subscribed.
         """
-        await self._open_life().engine.unsubscribe(topic)
+        await self._open_engine().unsubscribe(topic)
 
     def suspend(self) -> None:
         """Stop pulling until :meth:`resume`; cached messages are still handled.
@@ -214,7 +218,7 @@ class PushConsumer(OpenOnce):
         Raises:
             ClientClosedError: the consumer is not open.
         """
-        self._open_life().engine.suspend()
+        self._open_engine().suspend()
 
     def resume(self) -> None:
         """Pull again.
@@ -222,7 +226,7 @@ class PushConsumer(OpenOnce):
         Raises:
             ClientClosedError: the consumer is not open.
         """
-        self._open_life().engine.resume()
+        self._open_engine().resume()
 
     def resize(self, max_concurrency: int) -> None:
         """Change the maximum number of concurrent handlers; running handlers are not interrupted.
@@ -231,10 +235,10 @@ class PushConsumer(OpenOnce):
             ClientClosedError: the consumer is not open.
             ConfigError: not within 1 and 1,000.
         """
-        service = self._open_life().service
+        self._open_engine()
         if not 1 <= max_concurrency <= MAX_CONCURRENCY:
             raise ConfigError(f"max_concurrency: {max_concurrency} must be within 1 and {MAX_CONCURRENCY}")
-        service.resize(max_concurrency)
+        self._service.resize(max_concurrency)
 
     def statistics(self) -> ConsumerStatistics:
         """Return an immutable snapshot of the statistics, also after the end.
@@ -242,23 +246,22 @@ class PushConsumer(OpenOnce):
         Raises:
             ClientClosedError: the consumer was never entered.
         """
-        if self._life is None:
+        if (engine := self._engine) is None:
             raise ClientClosedError("the consumer was not entered: use it as async with")
-        engine, service = self._life.engine, self._life.service
         counters = engine.rebalancer.counters.values()
         return ConsumerStatistics(
             succeeded=sum(counted.succeeded for counted in counters),
             failed=sum(counted.failed for counted in counters),
-            sent_back=self._life.sender.sent,
-            in_flight=service.in_flight(),
+            sent_back=self._sender.sent,
+            in_flight=self._service.in_flight(),
             is_suspended=engine.is_suspended,
             **engine.common_statistics(),
         )
 
-    def _open_life(self) -> "_Life":
-        if self._life is None or not self._is_open:
+    def _open_engine(self) -> Engine:
+        if self._engine is None or not self._is_open:
             raise ClientClosedError("the consumer is not open: use it inside its async with block")
-        return self._life
+        return self._engine
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
@@ -270,8 +273,7 @@ class PushConsumer(OpenOnce):
             try:
                 await stopped.wait()
             except BaseException:  # a second cancellation, or Ctrl-C
-                if self._life is not None:
-                    self._life.handlers_scope.cancel()
+                self._handlers_scope.cancel()
                 raise
 
         async def live() -> None:
@@ -303,20 +305,62 @@ class PushConsumer(OpenOnce):
                 self._open_processes(),
             ):
                 hooks = ConsumeObserver(tracer, instance.telemetry, self._plan.model).join(self._hooks)
-                timeout_s = self._settings.consume_timeout_s
-                handler = self._handler.with_hooks(hooks, timeout_s, orderly=self._plan.orderly)
-                life = _Life(instance, self._plan, self._settings, handler, offsets)
-
-                def on_start() -> None:
-                    scope.shield = True  # from now on only ``stopping`` ends it, in order
-                    self._life = life
-                    started.set()
-
+                engine = self._compose(instance, offsets, hooks)
                 requests = QueueRequests(instance, self.group)
                 for topic in self._plan.subscriptions.topics:
                     await instance.routes.find(topic)
                     await requests.check_filter(self._plan.subscriptions[topic].data())
-                await life.serve(stopping, on_start)
+                engine.join()
+                try:
+                    await instance.groups.beat()
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    scope.shield = True  # from now on only ``stopping`` ends it, in order
+                    self._engine = engine
+                    started.set()
+                    async with open_service_nursery() as services:
+                        services.start_soon(self._service.maintain)
+                        services.start_soon(engine.maintain)
+                        await self._consume(engine, stopping)
+                finally:
+                    with trio.move_on_after(END_LIMIT_S, shield=True):
+                        await engine.leave()
+
+    def _compose(self, instance: ClientInstance, offsets: OffsetStore, hooks: Sequence[ConsumeHook]) -> Engine:
+        plan, settings = self._plan, self._settings
+        handler = self._handler.with_hooks(hooks, settings.consume_timeout_s, orderly=plan.orderly)
+        self._sender = (PassOver if plan.is_broadcast else SendBack)(instance, plan.group, settings)
+        locks = None
+        if plan.orderly:
+            self._service = OrderlyService(handler, self._sender, settings)
+            if not plan.is_broadcast:  # in broadcasting no member shares the queues
+                locks = LockKeeper(QueueRequests(instance, plan.group), settings)
+        else:
+            self._service = ConcurrentService(handler, self._sender, settings)
+        self._service.replier = Replier(instance, plan.group)
+        return Engine(instance, plan, offsets, self._service, locks)
+
+    async def _consume(self, engine: Engine, stopping: trio.Event) -> None:
+        """Consume until ``stopping`` is set, then end in order, which is the nesting.
+
+        Pulling stops first, messages that no handler has begun are dropped, and running handlers end.  The caller then
+        stores the offsets and leaves the group.
+
+        Raises:
+            BrokerResponseError: an offset was refused, and ``out_of_range`` is "raise".
+        """
+        scope, grace_s = self._handlers_scope, self._settings.grace_s
+        with scope:
+            async with trio.open_nursery() as handlers:
+                handlers.start_soon(self._service.run)
+                async with open_service_nursery() as pulls:
+                    pulls.start_soon(engine.rebalancer.run)
+                    await stopping.wait()
+                self._service.stop()
+                scope.deadline = min(scope.deadline, trio.current_time() + grace_s)
+        if scope.cancelled_caught:
+            LOGGER.warning(
+                "handlers cancelled, their messages will be redelivered group=%s grace_s=%s", self.group, grace_s
+            )
 
 
 def _placed(
@@ -329,72 +373,3 @@ def _placed(
 
     pool = ProcessPool(handler)
     return handler._replace(function=pool.call), pool.open
-
-
-class _Life:
-    """A push consumer on an open instance."""
-
-    def __init__(
-        self,
-        instance: ClientInstance,
-        plan: Plan,
-        settings: ConsumerConfig,
-        handler: Handler,
-        offsets: OffsetStore,
-    ) -> None:
-        self._instance = instance
-        self._settings = settings
-        self.sender = (PassOver if plan.is_broadcast else SendBack)(instance, plan.group, settings)
-        self.service: ConcurrentService | OrderlyService
-        locks = None
-        if plan.orderly:
-            self.service = OrderlyService(handler, self.sender, settings)
-            if not plan.is_broadcast:  # in broadcasting no member shares the queues
-                locks = LockKeeper(QueueRequests(instance, plan.group), settings)
-        else:
-            self.service = ConcurrentService(handler, self.sender, settings)
-        self.service.replier = Replier(instance, plan.group)
-        self.engine = Engine(instance, plan, offsets, self.service, locks)
-        self.handlers_scope = trio.CancelScope()
-
-    async def serve(self, stopping: trio.Event, on_start: Callable[[], None]) -> None:
-        """Join the group, consume until ``stopping`` is set, then end in order.
-
-        The order is the nesting: pulling stops first, messages that no handler has begun are dropped, running handlers
-        end, offsets are stored, the group is left.
-
-        Args:
-            stopping: when it is time to end.
-            on_start: called once brokers know the consumer; before that a cancellation just ends it.
-
-        Raises:
-            ClientError: the group is on this instance already.
-            BrokerResponseError: an offset was refused, and ``out_of_range`` is "raise".
-        """
-        self.engine.join()
-        try:
-            await self._instance.groups.beat()
-            await trio.lowlevel.checkpoint_if_cancelled()
-            on_start()
-            async with open_service_nursery() as services:
-                services.start_soon(self.service.maintain)
-                services.start_soon(self.engine.maintain)
-                await self._consume(stopping)
-        finally:
-            with trio.move_on_after(END_LIMIT_S, shield=True):
-                await self.engine.leave()
-
-    async def _consume(self, stopping: trio.Event) -> None:
-        scope, grace_s = self.handlers_scope, self._settings.grace_s
-        with scope:
-            async with trio.open_nursery() as handlers:
-                handlers.start_soon(self.service.run)
-                async with open_service_nursery() as pulls:
-                    pulls.start_soon(self.engine.rebalancer.run)
-                    await stopping.wait()
-                self.service.stop()
-                scope.deadline = min(scope.deadline, trio.current_time() + grace_s)
-        if scope.cancelled_caught:
-            LOGGER.warning(
-                "handlers cancelled, their messages will be redelivered group=%s grace_s=%s", self.engine.group, grace_s
-            )

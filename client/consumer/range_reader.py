@@ -11,7 +11,7 @@ With a filter the begin of the next answer is unknown, so only one pull is in fl
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -55,18 +55,16 @@ class ReadLimits:
             raise ConfigError(f"range reader: {self} must be above 0")
 
 
+@dataclass(slots=True, eq=False)
 class _PendingPull:
     """A pull in flight, or one whose answer was not read yet."""
 
-    __slots__ = ("answer", "done", "error", "max_messages", "queue_offset", "scope")
-
-    def __init__(self, queue_offset: int, max_messages: int) -> None:
-        self.queue_offset = queue_offset
-        self.max_messages = max_messages
-        self.done = trio.Event()
-        self.scope = trio.CancelScope()
-        self.answer: RawPull | None = None
-        self.error: TriomqError | None = None
+    queue_offset: int
+    max_messages: int
+    done: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    answer: RawPull | None = None
+    error: TriomqError | None = None
 
 
 class RangeReader(OpenOnce):

@@ -90,59 +90,54 @@ class QueueStatistics:
     waiting_for: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
-    """Statistics of a consumer since its start.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullStatistics:
+    """The statistics that consumers of all kinds have.
+
+    Attributes:
+        filtered: messages dropped because only their tag's hash code matched.
+        cached_messages: messages in memory, in a push consumer including those in flight.
+        cached_bytes: size of these.
+        pulls: pulls that found messages.
+        rebalances: rebalance rounds.
+        offset_corrections: times that a broker refused an offset as out of range.
+        queues: the queues held now.
+    """
+
+    filtered: int
+    cached_messages: int
+    cached_bytes: int
+    pulls: int
+    rebalances: int
+    offset_corrections: int
+    queues: Mapping[MessageQueue, QueueStatistics]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStatistics(PullStatistics):
+    """Statistics of a push consumer since its start, with those of all consumers.
 
     Attributes:
         succeeded: messages that handlers accepted.
         failed: messages for which handlers failed or raised.
         sent_back: failed messages stored for another try.
-        filtered: messages dropped because only their tag's hash code matched.
         in_flight: messages that handlers are processing.
-        cached_messages: messages in memory, including those in flight.
-        cached_bytes: size of these.
-        pulls: pulls that found messages.
-        rebalances: rebalance rounds.
-        offset_corrections: times that a broker refused an offset as out of range.
         is_suspended: whether the consumer was suspended.
-        queues: the queues held now.
     """
 
     succeeded: int
     failed: int
     sent_back: int
-    filtered: int
     in_flight: int
-    cached_messages: int
-    cached_bytes: int
-    pulls: int
-    rebalances: int
-    offset_corrections: int
     is_suspended: bool
-    queues: Mapping[MessageQueue, QueueStatistics]
 
 
-@dataclass(frozen=True, slots=True)
-class LitePullStatistics:
-    """Statistics of a lite pull consumer since its first subscription or assignment.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LitePullStatistics(PullStatistics):
+    """Statistics of a lite pull consumer since its first subscription or assignment, with those of all consumers.
 
     Attributes:
         polled: messages that were polled.
-        filtered: messages dropped because only their tag's hash code matched.
-        cached_messages: messages pulled and not polled.
-        cached_bytes: size of these.
-        pulls: pulls that found messages.
-        rebalances: rebalance rounds.
-        offset_corrections: times that a broker refused an offset as out of range.
-        queues: the queues held now.
     """
 
     polled: int
-    filtered: int
-    cached_messages: int
-    cached_bytes: int
-    pulls: int
-    rebalances: int
-    offset_corrections: int
-    queues: Mapping[MessageQueue, QueueStatistics]

@@ -50,19 +50,26 @@ class LockKeeper:
             async with self._serial[broker_name]:
                 now = trio.current_time()
                 self._asked.update(wanted)
-                try:
-                    given = await self._requests.lock(wanted, self._config.lock_timeout_s)
-                except REMOTE_ERRORS as exc:
-                    log_retry(self._failures, broker_name, exc)
+                if (given := await self._lock(broker_name, wanted)) is None:
                     return
-                self._failures.ended(key=broker_name)
                 self._asked.difference_update(wanted)
-                self._asked |= given.intersection(wanted)
-                for queue in given.intersection(wanted):
+                given = set(wanted).intersection(given)
+                self._asked |= given
+                for queue in given:
                     granted[queue] = self._held[queue] = QueueLock(now, now + self._config.lock_life_s)
 
         await _at_each_broker(queues, ask)
         return granted
+
+    async def _lock(self, broker_name: str, queues: list[MessageQueue]) -> Collection[MessageQueue] | None:
+        """Return the queues that the broker locked; ``None``: it did not answer."""
+        try:
+            given = await self._requests.lock(queues, self._config.lock_timeout_s) if queues else frozenset()
+        except REMOTE_ERRORS as exc:
+            log_retry(self._failures, broker_name, exc)
+            return None
+        self._failures.ended(key=broker_name)
+        return given
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
         """Unlock these queues; locks that cannot be released expire."""
@@ -108,13 +115,11 @@ class LockKeeper:
             lost: called with queues whose locks are lost.
             revived: called with a queue whose lock had ended here and is valid again.
         """
-        delay_s = self._config.lock_interval_s
+        delay_s = interval_s = self._config.lock_interval_s
         while True:
             await trio.sleep(delay_s)
-            complete = await self._renew_all(lost, revived)
-            delay_s = self._config.lock_interval_s
-            if not complete:  # the regular interval would be too long
-                delay_s = min(delay_s, self._config.retry_interval_s)
+            is_complete = await self._renew_all(lost, revived)
+            delay_s = interval_s if is_complete else min(interval_s, self._config.retry_interval_s)
 
     async def _renew_all(
         self, lost: Callable[[Collection[MessageQueue]], None], revived: Callable[[MessageQueue], None]
@@ -126,13 +131,9 @@ class LockKeeper:
             async with self._serial[broker_name]:
                 held = [queue for queue in self._held if queue.broker_name == broker_name]
                 now = trio.current_time()
-                try:
-                    given = await self._requests.lock(held, self._config.lock_timeout_s) if held else frozenset()
-                except REMOTE_ERRORS as exc:
+                if (given := await self._lock(broker_name, held)) is None:
                     complete = False
-                    log_retry(self._failures, broker_name, exc)
                     return
-                self._failures.ended(key=broker_name)
                 gone = [queue for queue in held if not self._renew(queue, now, revived, is_given=queue in given)]
             if gone:
                 LOGGER.warning("locks lost broker=%s queues=%d", broker_name, len(gone))

@@ -60,6 +60,8 @@ class Rebalancer:
         counters: counts by topic.
         rounds: rounds so far.
         is_over: it has ended.
+        assigned: all existing topics have been rebalanced once, or the rebalancer has ended.
+        round_ended: replaced after each round; set when the next one has ended, or the rebalancer has.
     """
 
     def __init__(
@@ -88,9 +90,9 @@ class Rebalancer:
         self._wanted = trio.Event()
         self._begun = 0
         self._ended = 0
-        self._round_ended = trio.Event()
+        self.round_ended = trio.Event()
         self.is_over = False
-        self._assigned = trio.Event()
+        self.assigned = trio.Event()
         #: Queues of each topic when it was first known whether the topic exists.
         self._known_at_start: dict[str, frozenset[MessageQueue]] = {}
         self._missing: set[str] = set()
@@ -110,10 +112,6 @@ class Rebalancer:
         """Start a round soon."""
         self._wanted.set()
 
-    async def wait_assigned(self) -> None:
-        """Return when all existing topics have been rebalanced once, or the rebalancer has ended."""
-        await self._assigned.wait()
-
     async def wait_next_round(self) -> None:
         """Start a round and return when it has ended, at once if the rebalancer has.
 
@@ -122,21 +120,28 @@ class Rebalancer:
         awaited = self._begun + 1
         self.wake()
         while self._ended < awaited and not self.is_over:
-            await self._round_ended.wait()
-
-    async def wait_round_end(self) -> None:
-        """Return when a round has ended, or the rebalancer has."""
-        await self._round_ended.wait()
+            await self.round_ended.wait()
 
     async def run(self) -> None:
-        """Run rounds now, periodically and when woken, and the pull loops; runs until cancelled."""
+        """Run rounds now, periodically and when woken, and the pull loops; runs until cancelled.
+
+        While the consumer is suspended, rounds only give up unsubscribed queues.
+        """
         config = self._context.config
         try:
             async with trio.open_nursery() as self._nursery:
                 while True:
                     self._wanted = trio.Event()
                     delay_s = self._instance.config.rebalance_interval_s
-                    if not await self._counted_round():
+                    self._begun += 1
+                    await self._give_up_unsubscribed()
+                    complete = True
+                    if not self._context.suspended and (complete := await self._round()) and self._subscriptions.topics:
+                        self.assigned.set()
+                    self._ended = self._begun
+                    self.round_ended.set()
+                    self.round_ended = trio.Event()
+                    if not complete:
                         delay_s = min(delay_s, config.retry_interval_s)
                     if self._missing:
                         delay_s = min(delay_s, config.missing_topic_interval_s)
@@ -144,8 +149,8 @@ class Rebalancer:
                         await self._wanted.wait()
         finally:
             self.is_over = True
-            self._round_ended.set()
-            self._assigned.set()
+            self.round_ended.set()
+            self.assigned.set()
 
     def update_progress(self) -> None:
         """Record in memory the offsets up to which all queues are consumed."""
@@ -166,26 +171,24 @@ class Rebalancer:
         """Whether another member may own queues held here: none is given up while suspended."""
         return self._context.suspended and self._strategy is not None
 
-    def lose(self, queues: Iterable[MessageQueue]) -> None:
+    def lose(self, queues: Iterable[MessageQueue], *, is_cut_off: bool = False) -> None:
         """Stop consuming queues whose locks another member may have; they are taken again if they are this member's.
 
-        Progress is not stored: it would set back that of a new owner.
+        Progress is not stored, which would set back that of a new owner, but kept if the connection is lost.
         """
-        self._lose(queues, self._context.offsets.forget)
-
-    def _lose(self, queues: Iterable[MessageQueue], forget: Callable[[MessageQueue], None]) -> None:
+        offsets = self._context.offsets
         for queue in queues:
             loop = self.loops.pop(queue, None)
-            if loop is not None and self._locks is not None and not self.is_over:  # else only its handler ends
+            if loop is not None and not self.is_over:  # else only its handler ends
                 self._retiring[queue] = loop
-                self._nursery.start_soon(self._retire, loop, self._locks, forget)
+                self._nursery.start_soon(self._retire, loop, offsets.set_aside if is_cut_off else offsets.forget)
         self.wake()
 
     def broker_lost(self, broker_name: str) -> None:
         """Record that the connection to a broker has ended: other members may take over the queues held there."""
         self._membership.broker_lost(broker_name)
         if self._locks is not None:
-            self._lose(self._locks.forget_broker(broker_name), self._context.offsets.set_aside)
+            self.lose(self._locks.forget_broker(broker_name), is_cut_off=True)
         elif self._chosen is None:
             for queue, loop in self.loops.items():
                 if queue.broker_name == broker_name:
@@ -208,18 +211,6 @@ class Rebalancer:
         for queue, queue_offset in offsets.items():
             if (loop := self.loops.get(queue)) is not None:
                 loop.reset(type(loop.next_offset)(queue_offset))
-
-    async def _counted_round(self) -> bool:
-        """Run a round, but while suspended only give up unsubscribed queues; return whether it was complete."""
-        self._begun += 1
-        await self._give_up_unsubscribed()
-        complete = True
-        if not self._context.suspended and (complete := await self._round()) and self._subscriptions.topics:
-            self._assigned.set()
-        self._ended = self._begun
-        self._round_ended.set()
-        self._round_ended = trio.Event()
-        return complete
 
     async def _give_up_unsubscribed(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -357,23 +348,24 @@ class Rebalancer:
         if self._locks is not None:
             for loop in loops:
                 self._retiring[loop.queue] = loop
-                self._nursery.start_soon(self._retire, loop, self._locks, self._context.offsets.forget)
+                self._nursery.start_soon(self._retire, loop, self._context.offsets.forget)
             return
         for loop in loops:
             loop.give_up()
         await self._store_and_forget(loops)
 
-    async def _retire(self, loop: PullLoop, locks: LockKeeper, forget: Callable[[MessageQueue], None]) -> None:
+    async def _retire(self, loop: PullLoop, forget: Callable[[MessageQueue], None]) -> None:
         """Give up an orderly queue: the handler ends first, then progress is stored, then the lock is released.
 
         So the next owner begins after the messages handled here, and never during that.  Java gives a handler
         1 s and else tries again with the next rebalance, and then keeps the lock for 20 s more if there are cached
         messages, because its worker may not have noticed yet; here no worker begins anything in a closing queue.
         """
+        assert self._locks is not None
         await loop.retire()
-        if locks.holds(loop.queue):
+        if self._locks.holds(loop.queue):
             await self._store_and_forget([loop])
-            await locks.release([loop.queue])
+            await self._locks.release([loop.queue])
         else:
             forget(loop.queue)
         del self._retiring[loop.queue]

@@ -5,6 +5,7 @@ Source: behaviour.md B.6, RebalancePushImpl.computePullFromWhere.
 
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
 from triomq.client.cluster.pull import PullRequest, PullStatus
@@ -21,6 +22,7 @@ LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 _SEARCH_BATCH: Final = 32
 
 
+@dataclass(frozen=True, slots=True)
 class FirstOffsets:
     """Finds where to start newly taken queues.
 
@@ -31,36 +33,34 @@ class FirstOffsets:
 
     Queues created while the consumer runs, and those of the retry topic, begin at their first
     message: the group existed before everything in them.
+
+    Attributes:
+        requests: how to reach brokers.
+        offsets: where progress is kept.
+        policy: where a group without offsets begins.
+        retry_topic: the group's.
+        is_stored: whether the decision is stored; not for queues that are not shared.
     """
 
-    def __init__(
-        self,
-        requests: QueueRequests,
-        offsets: OffsetStore,
-        policy: StartPolicy,
-        retry_topic: str,
-        *,
-        is_stored: bool = True,
-    ) -> None:
-        self._requests = requests
-        self._offsets = offsets
-        self._policy = policy
-        self._retry_topic = retry_topic
-        self._is_stored = is_stored  # whether the decision is stored; not for queues that are not shared
+    requests: QueueRequests
+    offsets: OffsetStore
+    policy: StartPolicy
+    retry_topic: str
+    is_stored: bool = True
 
     async def find(
         self, queues: Collection[MessageQueue], known_at_start: Collection[MessageQueue]
     ) -> dict[MessageQueue, QueueOffset]:
         """Return the first offsets; queues whose broker did not answer are missing and must be retried."""
-        asked = await for_each(queues, self._offsets.stored, "first offset not known")
-        late = {queue for queue in asked if queue.topic == self._retry_topic or queue not in known_at_start}
+        asked = await for_each(queues, self.offsets.stored, "first offset not known")
+        late = {queue for queue in asked if queue.topic == self.retry_topic or queue not in known_at_start}
         await self._disclose(asked, late)
         missing = [queue for queue, stored in asked.items() if stored is None]
         found = {queue: stored for queue, stored in asked.items() if stored is not None}
         resolved = await for_each(missing, lambda queue: self._resolve(queue, queue in late), "first offset not found")
-        if not self._is_stored:
+        if not self.is_stored:
             return {**found, **resolved}
-        for queue in await self._offsets.store_first(resolved):
+        for queue in await self.offsets.store_first(resolved):
             LOGGER.info("group starts queue=%s offset=%d", queue, resolved[queue])
             found[queue] = resolved[queue]
         return found
@@ -71,15 +71,14 @@ class FirstOffsets:
         Brokers before 5.0 return 0 for a group without offset while the queue's first message is young
         (behaviour.md A.13).  That is right where the policy is "earliest", and where the queue is empty.
         """
-        if self._policy.position is StartPosition.EARLIEST:
+        if self.policy.position is StartPosition.EARLIEST:
             return
-        requests = self._requests
         doubtful = [
             queue
             for queue, stored in asked.items()
-            if stored == 0 and queue not in late and not self._offsets.is_exact(queue)
+            if stored == 0 and queue not in late and not self.offsets.is_exact(queue)
         ]
-        ends = await for_each(doubtful, requests.max_offset, "end of queue not known")
+        ends = await for_each(doubtful, self.requests.max_offset, "end of queue not known")
         one_of_broker = {(queue.topic, queue.broker_name): queue for queue in doubtful if ends.get(queue)}
         tables = await for_each(one_of_broker.values(), self._stored_queue_ids, "stored offsets not known")
         for queue in doubtful:
@@ -93,18 +92,18 @@ class FirstOffsets:
 
     async def _stored_queue_ids(self, queue: MessageQueue) -> Collection[int]:
         try:
-            return await self._requests.stored_queue_ids(queue)
+            return await self.requests.stored_queue_ids(queue)
         except RequestCodeNotSupportedError:  # a broker without this request means 0 when it returns 0
             return range(2**31)
 
     async def _resolve(self, queue: MessageQueue, from_first: bool) -> QueueOffset:
-        if from_first or self._policy.position is StartPosition.EARLIEST:
-            return await self._requests.min_offset(queue)
-        if self._policy.timestamp is not None:
-            return await first_stored_at(self._requests, queue, self._policy.timestamp)
-        high = await self._requests.max_offset(queue)
-        if (wanted := self._policy.queue_offset) is not None and wanted < high:
-            return max(wanted, await self._requests.min_offset(queue))
+        if from_first or self.policy.position is StartPosition.EARLIEST:
+            return await self.requests.min_offset(queue)
+        if self.policy.timestamp is not None:
+            return await first_stored_at(self.requests, queue, self.policy.timestamp)
+        high = await self.requests.max_offset(queue)
+        if (wanted := self.policy.queue_offset) is not None and wanted < high:
+            return max(wanted, await self.requests.min_offset(queue))
         return high
 
 

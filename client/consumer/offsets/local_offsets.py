@@ -14,7 +14,6 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -23,7 +22,6 @@ from trio.to_thread import run_sync as run_in_thread
 
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
-from triomq.client.config import ClientConfig
 from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.offsets.offset_store import OffsetStore, RemoteOffsetStore
 from triomq.protocol.bodies.client import LocalOffsets, MessageModel
@@ -37,8 +35,6 @@ LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 #: Under the user's home folder.  Source: LocalFileOffsetStore.java.
 DEFAULT_DIRECTORY: Final = ".rocketmq_offsets"
 _FILE_NAME: Final = "offsets.json"
-#: Source: ClientConfig.java; in clustering Java puts the process id in its place.
-_BROADCASTING_INSTANCE: Final = "DEFAULT"
 
 Offsets = Mapping[MessageQueue, QueueOffset]
 
@@ -235,9 +231,3 @@ async def open_offsets(
         yield LocalOffsetStore(file, await run_in_thread(file.load))
     finally:
         file.close()
-
-
-def with_stable_name(config: ClientConfig | None) -> ClientConfig:
-    """Name the instance as Java does in broadcasting: the file of offsets is found by the client id."""
-    config = config or ClientConfig()
-    return config if config.instance_name else replace(config, instance_name=_BROADCASTING_INSTANCE)

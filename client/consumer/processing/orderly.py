@@ -14,8 +14,8 @@ Source: behaviour.md B.13 and C.4 (3, 4, 27), ConsumeMessageOrderlyService.java.
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, Final, TypeAlias
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 import trio
 
@@ -46,10 +46,6 @@ _DIRECT_RESULTS: Final = {
 }
 
 
-_Handle: TypeAlias = Callable[[ProcessQueue, list[MessageExt], Slot], Awaitable[float | None]]
-"""Handles taken messages; returns the pause of the queue, ``None``: it continues."""
-
-
 class OrderlyService(WorkerPool):
     """Runs the handler: :meth:`run` it in a separate nursery, and :meth:`stop` it before leaving that."""
 
@@ -62,11 +58,7 @@ class OrderlyService(WorkerPool):
         self._ready: deque[ProcessQueue] = deque()
         self._busy: set[MessageQueue] = set()
         self._timers: trio.Nursery | None = None
-        self._take_count = config.batch_max_size
-        self._handle: _Handle = self._handle_batch
-        if not handler.takes_batch:
-            self._take_count = _MAX_SHARE
-            self._handle = self._handle_each if handler.is_async else self._handle_each_in_thread
+        self._take_count = config.batch_max_size if handler.takes_batch else _MAX_SHARE
 
     async def maintain(self) -> None:
         """Resume paused queues; runs until cancelled."""
@@ -128,7 +120,7 @@ class OrderlyService(WorkerPool):
 
         A queue whose lock has ended continues when the lock is renewed, or is given up.
         """
-        now, lock, handle = self.now, process_queue.lock, self._handle
+        now, lock, handler = self.now, process_queue.lock, self.handler
         slot.share_ends = now() + self.config.continuous_limit_s
         while True:
             at = now()
@@ -143,7 +135,12 @@ class OrderlyService(WorkerPool):
             if not messages:
                 return None
             slot.messages = messages
-            rest_s = await handle(process_queue, messages, slot)
+            if handler.takes_batch:
+                rest_s = await self._handle_batch(process_queue, messages)
+            elif handler.is_async:
+                rest_s = await self._handle_each(process_queue, messages, slot)
+            else:
+                rest_s = await self._handle_each_in_thread(process_queue, messages)
             if now() - at > BLOCKED_S:
                 self.report_block(at, messages)
             slot.messages = ()
@@ -189,7 +186,7 @@ class OrderlyService(WorkerPool):
             process_queue.finish(message)
         return None
 
-    async def _handle_batch(self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: Slot) -> float | None:
+    async def _handle_batch(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> float | None:
         """Call a function with several messages."""
         context = OrderlyContext(process_queue.queue)
         started = self.now()
@@ -202,9 +199,7 @@ class OrderlyService(WorkerPool):
         self._record_end(process_queue, started)
         return await self._apply(process_queue, messages, status, context)
 
-    async def _handle_each_in_thread(
-        self, process_queue: ProcessQueue, messages: list[MessageExt], _slot: Slot
-    ) -> float | None:
+    async def _handle_each_in_thread(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> float | None:
         """Call a plain function with each message, several of them in one hop to a thread."""
         started = self.now()
         done: list[MessageExt] = []
@@ -297,12 +292,13 @@ class OrderlyService(WorkerPool):
     def _resubmit(self, process_queue: ProcessQueue, after_s: float) -> None:
         if self._timers is not None and not process_queue.consuming:
             process_queue.consuming = True  # no other worker may take it meanwhile
-            self._timers.start_soon(self._submit_after, process_queue, after_s)
 
-    async def _submit_after(self, process_queue: ProcessQueue, after_s: float) -> None:
-        await trio.sleep(after_s)
-        process_queue.consuming = False
-        self.submit(process_queue, ())
+            async def submit_later() -> None:
+                await trio.sleep(after_s)
+                process_queue.consuming = False
+                self.submit(process_queue, ())
+
+            self._timers.start_soon(submit_later)
 
     def _record_end(self, process_queue: ProcessQueue, started: float) -> None:
         process_queue.last_consumed_at = ended = self.now()

@@ -21,7 +21,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -34,10 +34,6 @@ LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 #: How long processes may take to end before they are killed.
 _END_S: Final = 1.0
 _SPAWN: Final = multiprocessing.get_context("spawn")
-
-
-_Request: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function and its arguments."""
 
 
 class _Reply(NamedTuple):
@@ -64,7 +60,7 @@ class _Worker:
         """
         self.connection.send((function, arguments))
         while isinstance(answer := self.connection.recv(), _Reply):
-            self.connection.send_bytes(_outcome(lambda: (answer.message.reply, (answer.body,)), _as_it_is))
+            self.connection.send_bytes(_outcome(lambda: (answer.message.reply, (answer.body,)), lambda result: result))
         return answer
 
     def reap(self, timeout_s: float) -> str:
@@ -194,11 +190,7 @@ def _check_importable(handler: Handler) -> None:
         raise ConfigError(f'executor="process": {function!r} must be in a file that another process can import')
 
 
-def _as_it_is(result: Any) -> Any:
-    return result
-
-
-def _outcome(request: Callable[[], _Request], convert: Callable[[Any], Any]) -> bytes:
+def _outcome(request: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]], convert: Callable[[Any], Any]) -> bytes:
     """Call; return the converted result, the error, and the arguments after the first, which the handler may change."""
     arguments: tuple[Any, ...] = ()
     try:

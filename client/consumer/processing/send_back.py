@@ -9,6 +9,7 @@ Source: behaviour.md A.7, B.14 and C.4 (7, 8); DefaultMQPushConsumerImpl.sendMes
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -35,18 +36,21 @@ _TRIES: Final = 3
 _COMPRESSION_BITS: Final = int(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION_ZLIB)
 
 
+@dataclass(slots=True, eq=False)
 class SendBack:
     """Stores the failed messages of one group again.
 
     Attributes:
+        instance: whose connections to use.
+        group: the group.
+        config: settings.
         sent: messages stored again so far.
     """
 
-    def __init__(self, instance: ClientInstance, group: str, config: ConsumerConfig) -> None:
-        self._instance = instance
-        self._group = group
-        self._config = config
-        self.sent = 0
+    instance: ClientInstance
+    group: str
+    config: ConsumerConfig
+    sent: int = 0
 
     async def send(self, message: MessageExt, delay_level: int) -> bool:
         """Store a message again; return whether that worked.
@@ -61,7 +65,7 @@ class SendBack:
             LOGGER.warning("send-back refused, sending to the retry topic: %r error=%s", message, exc)
             try:
                 failures = message.reconsume_times + 1
-                await self._send_to_retry_topic(message, failures, self._config.max_reconsume_times)
+                await self._send_to_retry_topic(message, failures, self.config.max_reconsume_times)
             except REMOTE_ERRORS as second:
                 LOGGER.warning("send-back failed: %r error=%s", message, second)
                 return False
@@ -74,7 +78,7 @@ class SendBack:
         It is sent to the retry topic with a number of failures that makes it a dead letter.
         """
         try:
-            await self._send_to_retry_topic(message, message.reconsume_times, self._config.orderly_max_reconsume_times)
+            await self._send_to_retry_topic(message, message.reconsume_times, self.config.orderly_max_reconsume_times)
         except REMOTE_ERRORS as exc:
             LOGGER.warning("dead letter not stored: %r error=%s", message, exc)
             return False
@@ -82,20 +86,20 @@ class SendBack:
         return True
 
     async def _ask_broker(self, message: MessageExt, delay_level: int) -> None:
-        address = self._instance.brokers.find(message.broker_name, only_this=True)
+        address = self.instance.brokers.find(message.broker_name, only_this=True)
         if address is None:
             raise NoRouteError(f"no master of broker {message.broker_name!r} is in a known route")
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
-            group=self._group,
+            group=self.group,
             delay_level=delay_level,
             origin_msg_id=message.message_id,
             origin_topic=message.topic,
-            max_reconsume_times=self._config.max_reconsume_times,
+            max_reconsume_times=self.config.max_reconsume_times,
             broker_name=message.broker_name,
         )
-        code, timeout_s = RequestCode.CONSUMER_SEND_MSG_BACK, self._config.send_back_timeout_s
-        await self._instance.requests.ask(address, code, header, timeout_s=timeout_s)
+        code, timeout_s = RequestCode.CONSUMER_SEND_MSG_BACK, self.config.send_back_timeout_s
+        await self.instance.requests.ask(address, code, header, timeout_s=timeout_s)
 
     async def _send_to_retry_topic(self, message: MessageExt, failures: int, max_failures: int) -> None:
         """Send a copy, on another broker if one fails.
@@ -106,15 +110,15 @@ class SendBack:
             NoRouteError: no broker has the retry topic.
             ClientError, BrokerResponseError: the last failure.
         """
-        topic = retry_topic(self._group)
-        route = await self._instance.routes.topic_route(topic)
+        topic = retry_topic(self.group)
+        route = await self.instance.routes.topic_route(topic)
         queues = publish_queues(topic, route)
         properties = decode_properties(message.encoded_properties)  # those stored, without a handler's changes
         properties.pop(PropertyName.TRANSACTION_PREPARED, None)
         properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.message_id)
         delay_level = 0 if failures >= max_failures else _FIRST_RETRY_LEVEL + message.reconsume_times
         properties |= {
-            PropertyName.RETRY_TOPIC: self._instance.requests.namespace.wrap(message.topic),
+            PropertyName.RETRY_TOPIC: self.instance.requests.namespace.wrap(message.topic),
             PropertyName.DELAY_TIME_LEVEL: str(delay_level),
         }
         encoded = encode_properties(properties).decode()
@@ -122,7 +126,7 @@ class SendBack:
         for queue in (RANDOM.sample(queues, len(queues)) * _TRIES)[:_TRIES]:
             try:
                 return await send_copy(
-                    self._instance,
+                    self.instance,
                     message,
                     queue,
                     encoded,

@@ -54,7 +54,7 @@ async def running(fake: FakeInstance, topic: MessageQueue) -> AsyncGenerator[Lit
         nursery.start_soon(engine.maintain)
         nursery.start_soon(engine.rebalancer.run)
         await engine.subscribe(topic.topic, "*")
-        await engine.rebalancer.wait_assigned()
+        await engine.rebalancer.assigned.wait()
         yield engine
         await engine.leave()
         nursery.cancel_scope.cancel()

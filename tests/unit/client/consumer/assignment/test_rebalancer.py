@@ -139,7 +139,7 @@ async def test_later_topic_is_found_within_seconds(
     cluster.routes.clear()
     member = Member(cluster, "a", start="latest")
     async with member.running():
-        await member.rebalancer.wait_assigned()
+        await member.rebalancer.assigned.wait()
         await trio.sleep(30)
         (queue,) = cluster.add_topic("T")
         cluster.send(queue, b"first")
@@ -187,7 +187,7 @@ async def test_broker_that_forgot_this_member_gets_a_heartbeat(autojump_clock: M
     cluster.handlers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = answer
     member.fake.beat = heartbeat_now  # type: ignore[method-assign]
     async with member.running():
-        await member.rebalancer.wait_assigned()
+        await member.rebalancer.assigned.wait()
         assert member.queue_ids() == [0, 1]
         assert trio.current_time() == 0
 
@@ -203,7 +203,7 @@ async def test_queue_with_unknown_first_offset_is_retried_soon(autojump_clock: M
     async with member.running():
         await wait_all_tasks_blocked()
         assert member.queue_ids() == [0]
-        await member.rebalancer.wait_assigned()
+        await member.rebalancer.assigned.wait()
         assert member.queue_ids() == [0, 1]
         assert trio.current_time() <= 4
 
