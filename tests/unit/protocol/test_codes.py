@@ -9,14 +9,10 @@ from triomq.protocol.codes import (
     TRANSACTION_MASK,
     VERSION,
     VERSION_MAX_RECONSUME,
-    CommandFlag,
     LanguageCode,
     MessageSysFlag,
-    Permission,
-    PullSysFlag,
     RequestCode,
     ResponseCode,
-    SerializeType,
     code_name,
 )
 
@@ -80,33 +76,11 @@ def test_names_and_numbers_are_those_of_the_table(enum: type[IntEnum], table: st
     assert {name: member.value for name, member in enum.__members__.items()} == parse(table)
 
 
-@pytest.mark.parametrize("enum", [RequestCode, ResponseCode])
-def test_every_code_fits_16_bits(enum: type[IntEnum]) -> None:
-    """Trap 4."""
-    assert all(0 <= code < 2**15 for code in enum)
-
-
 def test_version_allows_java_expressions_and_fits_16_bits() -> None:
     """Trap 4: heartbeat responses with a version below 232 make Java refuse expressions; 4.9.7 is 393 + 2 * 7."""
     assert VERSION == 393 + 2 * 7
     assert 232 <= VERSION < 2**15
     assert VERSION_MAX_RECONSUME == 121
-
-
-def test_serialisations_have_the_numbers_of_the_frame_byte() -> None:
-    assert {kind.name: kind.value for kind in SerializeType} == {"JSON": 0, "ROCKETMQ": 1, "MSGPACK": 77}
-    assert all(kind < 256 for kind in SerializeType)
-
-
-def test_flags_are_bits_not_bit_numbers() -> None:
-    assert (CommandFlag.RESPONSE, CommandFlag.ONEWAY) == (1, 2)
-    assert [flag.value for flag in PullSysFlag] == [1, 2, 4, 8, 16]
-
-
-def test_permissions_of_the_template_topic_are_7() -> None:
-    """Trap 14: TBW102 must be routable with perm 7."""
-    assert Permission.INHERIT | Permission.WRITE | Permission.READ == 7
-    assert (Permission.WRITE, Permission.READ, Permission.PRIORITY) == (2, 4, 8)
 
 
 def test_message_flags_are_those_of_the_table() -> None:

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.java import java_hash, properties_text, read_properties, tags_code
-from triomq.protocol.record.index_unit import key_hash
 
 
 def slow_hash(text: str) -> int:
@@ -48,27 +47,9 @@ def test_hash_does_not_overflow_a_lane(length: int) -> None:
     assert java_hash("\x7f" * length) == slow_hash("\x7f" * length)
 
 
-@pytest.mark.parametrize("tags", [None, ""])
-def test_message_without_tags_has_code_0(tags: str | None) -> None:
-    assert tags_code(tags) == 0
-
-
 def test_code_of_long_tags_is_their_hash_too() -> None:
     assert tags_code("T" * 1000) == slow_hash("T" * 1000)
     assert tags_code("TagA") == tags_code("TagA") == 2598919
-
-
-def test_key_hash_is_never_negative() -> None:
-    assert key_hash("polygene", "x") == abs(slow_hash("polygene#x"))
-
-
-def test_key_hash_of_the_smallest_hash_is_0() -> None:
-    # Any hash can be reached by adding base 31 digits to seven characters.
-    missing = (2**31 - slow_hash("T#@@@@@@@")) % 2**32
-    digits = [missing // 31**place % 31 for place in range(6, -1, -1)]
-    key = "".join(chr(ord("@") + digit) for digit in digits)
-    assert slow_hash("T#" + key) == -(2**31)
-    assert key_hash("T", key) == 0
 
 
 @pytest.mark.parametrize(

@@ -65,12 +65,3 @@ def test_an_address_names_itself_alone(one: object, other: object) -> None:
         return
     assert found.has(str(one))
     assert found.has(str(other)) == (one == other)
-
-
-@given(st.text(alphabet="0123456789abcdf:.*-{},%/ ", max_size=20), st.ip_addresses())
-def test_any_text_is_a_pattern_or_an_error(text: str, host: object) -> None:
-    try:
-        found = parse_pattern(text)
-    except ConfigError:
-        return
-    assert found.has(str(host)) in (True, False)

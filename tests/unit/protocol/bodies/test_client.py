@@ -6,7 +6,6 @@ import pytest
 
 from tests.subscriptions import tag_subscription
 from triomq.protocol.bodies.client import (
-    CheckClientRequestBody,
     ConsumeFromWhere,
     ConsumeMessageDirectlyResult,
     ConsumerData,
@@ -23,7 +22,6 @@ from triomq.protocol.bodies.client import (
     ResetOffsetBody,
 )
 from triomq.protocol.bodies.json_body import JsonBody
-from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 
 HEARTBEAT = (
@@ -110,12 +108,6 @@ def test_heartbeat_of_5_x_has_more_members() -> None:
     assert HeartbeatData.decode(text) == HEARTBEAT_BODY
 
 
-@pytest.mark.parametrize("text", [b"", b"null", b'"x"', b'{"consumerDataSet":[5]}', HEARTBEAT[:-1]])
-def test_missing_or_broken_heartbeat_is_a_protocol_error(text: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        HeartbeatData.decode(text)
-
-
 @pytest.mark.parametrize(
     ("kind", "ordinals"),
     [
@@ -132,20 +124,7 @@ def test_result_of_go_is_an_ordinal() -> None:
     assert ConsumeMessageDirectlyResult.decode(b'{"consumeResult":1}').consume_result is ConsumeResult.CR_LATER
 
 
-def test_lock_request_of_5_has_extra_member() -> None:
-    text = b'{"clientId":"c","consumerGroup":"G","mqSet":[' + MQ + b'],"onlyThisBroker":false}'
-    assert LockBatchRequestBody.decode(text).mq_set == [QUEUE]
-
-
 def test_offsets_for_cpp_are_list_and_read_back() -> None:
     body = ResetOffsetBody({QUEUE: 5})
     assert body.encode_for_cpp() == b'{"offsetTable":[{"brokerName":"broker-a","offset":5,"queueId":0,"topic":"T"}]}'
     assert ResetOffsetBody.decode(body.encode_for_cpp()) == body
-
-
-def test_status_of_go_has_one_table() -> None:
-    assert GetConsumerStatusBody.decode(b'{"messageQueueTable":{' + MQ + b":7}}") == GetConsumerStatusBody({QUEUE: 7})
-
-
-def test_check_of_a_client_may_have_no_subscription() -> None:
-    assert CheckClientRequestBody.decode(b'{"clientId":"c","group":"g"}').subscription_data is None

@@ -1,6 +1,5 @@
 """batch: several messages in one send."""
 
-import contextlib
 import struct
 
 import pytest
@@ -22,11 +21,6 @@ ENTRY = st.builds(BatchEntry, st.integers(-(2**31), 2**31 - 1), st.binary(max_si
 def test_batch_equals_the_golden_bytes() -> None:
     assert encode_batch(ENTRIES) == GOLDEN
     assert decode_batch(GOLDEN) == ENTRIES
-
-
-@given(st.lists(ENTRY))
-def test_batch_survives_the_round_trip(entries: list[BatchEntry]) -> None:
-    assert decode_batch(memoryview(encode_batch(entries))) == entries
 
 
 @given(ENTRY)
@@ -62,12 +56,6 @@ def test_properties_length_that_does_not_fit_is_refused(number: int) -> None:
     data = bytearray(GOLDEN)
     struct.pack_into(">h", data, 22, number)
     with pytest.raises(ProtocolError):
-        decode_batch(data)
-
-
-@given(st.binary(max_size=100))
-def test_garbage_is_a_protocol_error_or_a_batch(data: bytes) -> None:
-    with contextlib.suppress(ProtocolError):
         decode_batch(data)
 
 

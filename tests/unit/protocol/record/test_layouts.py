@@ -3,9 +3,6 @@
 The tests of the quick code compare it with these layouts; here are the layouts without quick code.
 """
 
-import struct
-
-from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.record import layouts
@@ -41,30 +38,9 @@ def test_index_header_is_read_as_documented() -> None:
     assert (header.hash_slot_count, header.index_count) == (48, 150)
 
 
-@given(I32, I64, I32, I32)
-def test_index_unit_has_20_bytes(key_hash: int, physical_offset: int, time_diff_s: int, previous_unit: int) -> None:
-    unit = {
-        "key_hash": key_hash,
-        "physical_offset": physical_offset,
-        "time_diff_s": time_diff_s,
-        "previous_unit": previous_unit,
-    }
-    data = struct.pack(">iqii", key_hash, physical_offset, time_diff_s, previous_unit)
-    assert layouts.INDEX_UNIT.build(unit) == data
-    assert {name: layouts.INDEX_UNIT.parse(data)[name] for name in unit} == unit
-
-
 def test_index_file_holds_header_slots_and_units() -> None:
     slots, units = 5, 7
     layout = layouts.index_file(slots, units)
     assert layout.sizeof() == 40 + 4 * slots + 20 * units
     parsed = layout.parse(bytes(layout.sizeof()))
     assert (len(parsed.slots), len(parsed.units)) == (slots, units)
-
-
-@given(I64, I64, I64)
-def test_checkpoint_has_three_times_in_a_page(physic: int, logics: int, index: int) -> None:
-    data = layouts.CHECKPOINT.build(
-        {"physic_msg_timestamp": physic, "logics_msg_timestamp": logics, "index_msg_timestamp": index}
-    )
-    assert data == struct.pack(">qqq", physic, logics, index).ljust(4096, b"\0")

@@ -1,7 +1,5 @@
 """message: what users write and receive."""
 
-import copy
-import pickle
 import sys
 import zlib
 from datetime import UTC, datetime
@@ -12,7 +10,7 @@ import pytest
 from triomq.protocol.errors import MessageIllegalError, ProtocolError
 from triomq.protocol.host import encode_host
 from triomq.protocol.message_queue import QueueOffset
-from triomq.protocol.record.message import RESERVED_PROPERTY_NAMES, Message, MessageExt
+from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record, encode_record
 
@@ -57,12 +55,6 @@ def test_blank_does_not_make_two_keys_of_one() -> None:
     for keys in (["order 17"], ("a", "b c"), [" "]):
         with pytest.raises(MessageIllegalError, match="a key has no blanks, which separate keys"):
             Message("T", b"", keys=keys)
-
-
-def test_mutating_all_properties_result_keeps_message_intact() -> None:
-    message = Message("T", b"", properties={"p": "q"})
-    message.all_properties()["UNIQ_KEY"] = "1"
-    assert message.properties == {"p": "q"}
 
 
 @pytest.mark.parametrize("name", ["KEYS", "TAGS", "WAIT", "UNIQ_KEY", "REAL_TOPIC", "__SHARDINGKEY", "TIMER_DELAY_MS"])
@@ -134,11 +126,6 @@ def test_tag_that_no_consumer_can_select_is_refused(tags: str) -> None:
         Message("T", b"", tags=tags)
 
 
-def test_message_can_be_copied_pickled_and_compared() -> None:
-    message = Message("T", b"x", tags="A", properties={"p": "q"})
-    assert pickle.loads(pickle.dumps(message)) == message == copy.deepcopy(message)
-
-
 def test_received_message_shows_its_record() -> None:
     properties = encode_properties({"TAGS": "TagA", "KEYS": "k1  k2", "UNIQ_KEY": "C0A8", "p": "q"})
     message = received(properties=properties, flag=7, reconsume_times=2, prepared_transaction_offset=9)
@@ -162,10 +149,6 @@ def test_message_without_properties_goes_by_its_offset_id() -> None:
     message = received()
     assert (message.tags, message.keys, message.unique_id, message.properties) == (None, (), None, {})
     assert message.message_id == message.offset_message_id
-
-
-def test_ids_keep_their_case() -> None:
-    assert received(properties=b"UNIQ_KEY\x01C0a8Ff").message_id == "C0a8Ff"
 
 
 def test_compressed_body_is_decompressed_once_and_kept() -> None:
@@ -195,22 +178,6 @@ def test_damaged_compressed_body_fails_only_on_access() -> None:
         _ = message.body
 
 
-def test_repr_names_message_and_place_without_decompressing() -> None:
-    message = received(body=b"no zlib", sys_flag=1, properties=b"UNIQ_KEY\x01C0A8")
-    message.broker_name = "broker-a"
-    assert repr(message) == "<MessageExt TopicTest queue=broker-a:1 offset=5 id=C0A8 body=7 bytes compressed>"
-    assert repr(received()) == (
-        "<MessageExt TopicTest queue=1 offset=5 id=0A4D000100002A9F0000000000000400 body=5 bytes>"
-    )
-
-
-def test_client_may_restore_topic_and_count_reconsumption() -> None:
-    message = received(topic=b"%RETRY%group")
-    message.topic = "TopicTest"
-    message.reconsume_times += 1
-    assert (message.topic, message.reconsume_times) == ("TopicTest", 1)
-
-
 def test_ill_formed_text_replaced_and_does_not_fail() -> None:
     message = received(topic=b"T\xff", properties=b"TAGS\x01\xff")
     assert (message.topic, message.tags) == ("T�", "�")
@@ -229,12 +196,6 @@ def test_received_message_keeps_no_buffer_alive() -> None:
     assert sys.getrefcount(buffer) == references
     buffer[:] = bytes(len(buffer))
     assert (message.topic, message.body) == ("TopicTest", b"hello")
-
-
-def test_forwarded_message_may_take_over_the_user_properties() -> None:
-    message = received(properties=encode_properties({"p": "q", "UNIQ_KEY": "1", "CLUSTER": "c"}))
-    assert Message("T2", message.body, properties=message.user_properties).properties == {"p": "q"}
-    assert "CLUSTER" in RESERVED_PROPERTY_NAMES
 
 
 def test_queue_bounds_are_system_properties_not_user_ones() -> None:

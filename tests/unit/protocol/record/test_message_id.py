@@ -1,6 +1,5 @@
 """message_id: offset ids and unique ids."""
 
-import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -16,10 +15,6 @@ from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record.message_id import UniqueIdGenerator, offset_message_id, parse_offset_message_id
 
 ADDRESS = st.ip_addresses(v=4).map(str) | st.binary(min_size=16, max_size=16).map(IPv6Address).map(str)
-
-
-def test_offset_id_has_the_golden_form() -> None:
-    assert offset_message_id(encode_host("10.77.0.1", 10911), 1024) == "0A4D000100002A9F0000000000000400"
 
 
 def test_ipv6_offset_id_has_the_golden_form() -> None:
@@ -50,12 +45,6 @@ def test_offset_id_survives_the_round_trip(ip: str, port: int, physical_offset: 
 )
 def test_what_is_no_offset_id_is_protocol_error(text: str) -> None:
     with pytest.raises(ProtocolError):
-        parse_offset_message_id(text)
-
-
-@given(st.text(max_size=60))
-def test_any_text_is_id_or_protocol_error(text: str) -> None:
-    with contextlib.suppress(ProtocolError):
         parse_offset_message_id(text)
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Annotated, NewType, Optional
 
@@ -192,18 +192,3 @@ def test_unsupported_field_type_is_rejected_on_first_use() -> None:
         Wrong.decode({"ratio": "1.5"})  # type: ignore[arg-type, unused-ignore]
     with pytest.raises(TypeError, match="ratio"):
         Wrong(1.5).encode()
-
-
-def test_subclass_has_fields_of_base_and_own() -> None:
-    @dataclass(slots=True)
-    class More(Renamed):
-        five: Int32 = 5
-
-    assert More.decode({"a": "x", "five": "6"}) == More("x", five=6)
-    assert [field.name for field in fields(More)] == ["one", "two", "three", "four", "five"]
-    assert Renamed.decode({"a": "x", "five": "6"}) == Renamed("x")
-
-
-def test_headers_have_no_dict_of_their_own() -> None:
-    """One is made for each request: small and quick."""
-    assert not hasattr(Sample.decode(REQUIRED), "__dict__")

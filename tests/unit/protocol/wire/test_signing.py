@@ -22,11 +22,6 @@ def test_a_signature_is_that_of_java() -> None:
     assert signed == {**FIELDS, "AccessKey": "RocketMQ", "Signature": "bA03MickXVtzCOWHIyR+IPL+Roc="}
 
 
-def test_signing_again_gives_the_same() -> None:
-    once = ACCOUNT.sign(FIELDS, b"hi")
-    assert ACCOUNT.sign(once, b"hi") == once
-
-
 def test_mark_of_queries_by_unique_key_not_sent() -> None:
     """Whether it is signed differs between the versions of brokers."""
     assert ACCOUNT.sign({**FIELDS, "_UNIQUE_KEY_QUERY": "true"}, b"hi") == ACCOUNT.sign(FIELDS, b"hi")
@@ -36,12 +31,6 @@ def test_what_no_header_can_hold_is_not_signed() -> None:
     """Such text comes from a command line that is no UTF-8."""
     with pytest.raises(ProtocolError, match="UTF-8"):
         ACCOUNT.sign({"topic": "\udcff"})
-
-
-def test_a_security_token_is_sent_and_signed() -> None:
-    signed = Credentials("RocketMQ", "12345678", "token").sign(FIELDS, b"hi")
-    assert signed["SecurityToken"] == "token"
-    assert signed["Signature"] != ACCOUNT.sign(FIELDS, b"hi")["Signature"]
 
 
 @given(st.dictionaries(st.text(), st.text(), max_size=8), st.binary(max_size=50), st.text(min_size=1))
