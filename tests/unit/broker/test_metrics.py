@@ -170,10 +170,7 @@ async def test_sends_are_timed(make_broker: MakeBroker, durability: Durability) 
     peer = Peer(broker)
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1))
     for _ in range(2):
-        peer.ask(
-            RequestCode.SEND_MESSAGE_V2,
-            {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_795_000_000_000, "h": 0},
-        )
+        peer.ask(RequestCode.SEND_MESSAGE_V2, {**dict.fromkeys("defgh", 0), "a": "P", "b": "T", "c": "TBW102"})
     if broker.group_commit is not None:
         broker.store.flush()
         broker.group_commit._answer(broker.store.commit_log.flushed_offset)

@@ -253,31 +253,6 @@ async def test_offsets_are_not_saved_ahead_of_unflushed_messages(
         await until(lambda: saved(peer.broker) != b"")
 
 
-async def test_pending_saves_are_completed_at_shutdown(
-    peer: Peer, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker = peer.broker
-    flush = FlushPlan.run
-    put(peer)
-    broker.delayed.schedule.offsets.set(1, 1)
-    with trio.CancelScope() as stopping:
-
-        def flush_while_it_stops(plan: FlushPlan) -> None:
-            trio.from_thread.run_sync(stopping.cancel)
-            flush(plan)
-
-        monkeypatch.setattr(FlushPlan, "run", flush_while_it_stops)
-        async with delivering(broker):
-            await wait_all_tasks_blocked()
-            mock_clock.jump(10.1)
-            await trio.sleep_forever()
-    assert broker.delayed.schedule.offsets.is_dirty
-    assert saved(broker) == b""
-    monkeypatch.setattr(FlushPlan, "run", flush)
-    broker.save_tables()
-    assert saved(broker) == b'{"offsetTable":{"1":1}}'
-
-
 async def test_sync_durability_hides_delivered_message_until_flushed(
     make_broker: MakeBroker, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

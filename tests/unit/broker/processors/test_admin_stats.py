@@ -1,5 +1,6 @@
-"""What tools ask about topics, groups and clients."""
+"""Statistics of topics, groups, clients and the broker, for tools."""
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 import orjson
 import pytest
 
+import triomq
 from tests.subscriptions import tag_subscription
-from tests.unit.broker.recording import Clock, Peer
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, ProducerData
-from triomq.protocol.bodies.route import GroupList, TopicConfig
+from triomq.protocol.bodies.route import GroupList, KVTable, TopicConfig
 from triomq.protocol.bodies.statistics import (
     BrokerStatsData,
     BrokerStatsItem,
@@ -27,6 +29,7 @@ from triomq.protocol.bodies.statistics import (
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.config import Durability
 
 
 def queue(topic: str, queue_id: int) -> MessageQueue:
@@ -61,34 +64,18 @@ def test_topic_statistics_cover_write_queues(peer: Peer, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "fields", "answer", "remark"),
+    ("code", "answer", "remark"),
     [
-        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "U"}, ResponseCode.TOPIC_NOT_EXIST, "topic[U] not exist"),
-        (
-            RequestCode.QUERY_CONSUME_TIME_SPAN,
-            {"topic": "U", "group": "G"},
-            ResponseCode.TOPIC_NOT_EXIST,
-            "topic[U] not exist",
-        ),
-        (
-            RequestCode.GET_CONSUMER_CONNECTION_LIST,
-            {"consumerGroup": "G"},
-            ResponseCode.CONSUMER_NOT_ONLINE,
-            "the consumer group[G] not online",
-        ),
-        (
-            RequestCode.GET_PRODUCER_CONNECTION_LIST,
-            {"producerGroup": "P"},
-            ResponseCode.SYSTEM_ERROR,
-            "the producer group[P] not exist",
-        ),
+        (RequestCode.GET_TOPIC_STATS_INFO, ResponseCode.TOPIC_NOT_EXIST, "topic[U] not exist"),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, ResponseCode.TOPIC_NOT_EXIST, "topic[U] not exist"),
+        (RequestCode.GET_CONSUMER_CONNECTION_LIST, ResponseCode.CONSUMER_NOT_ONLINE, "consumer group[G] not online"),
+        (RequestCode.GET_PRODUCER_CONNECTION_LIST, ResponseCode.SYSTEM_ERROR, "producer group[P] not exist"),
     ],
 )
-def test_unknown_topic_or_group_is_refused(
-    peer: Peer, code: int, fields: dict[str, str], answer: int, remark: str
-) -> None:
-    response = peer.get(code, fields)
-    assert (response.code, response.remark) == (answer, remark)
+def test_unknown_topic_or_group_is_refused(peer: Peer, code: int, answer: int, remark: str) -> None:
+    response = peer.get(code, {"topic": "U", "group": "G", "consumerGroup": "G", "producerGroup": "P"})
+    assert response.code == answer
+    assert remark in str(response.remark)
 
 
 def consume_stats(peer: Peer, **fields: str) -> ConsumeStats:
@@ -182,20 +169,11 @@ def test_unknown_language_is_other(peer: Peer) -> None:
 
 def test_all_producers_are_listed_by_group(peer: Peer, clock: Clock) -> None:
     heartbeat(peer, "G", producer="P1", language=LanguageCode.GO, version=317)
-    body = orjson.loads(peer.get(RequestCode.GET_ALL_PRODUCER_INFO).body)
-    assert body == {
-        "data": {
-            "P1": [
-                {
-                    "clientId": "client-1",
-                    "language": "GO",
-                    "lastUpdateTimestamp": clock.now_ms,
-                    "remoteIP": f"/{peer.peer}",
-                    "version": 317,
-                }
-            ]
-        }
-    }
+    member = {
+        "clientId": "client-1", "language": "GO", "lastUpdateTimestamp": clock.now_ms,
+        "remoteIP": f"/{peer.peer}", "version": 317,
+    }  # fmt: skip
+    assert orjson.loads(peer.get(RequestCode.GET_ALL_PRODUCER_INFO).body) == {"data": {"P1": [member]}}
 
 
 @pytest.fixture
@@ -219,16 +197,8 @@ def test_time_span_covers_each_write_queue(peer: Peer, clock: Clock) -> None:
     empty, full = QueryConsumeTimeSpanBody.decode(response.body).consume_time_span_set
     nothing = "1969-12-31#23:59:59:999"
     assert empty == QueueTimeSpan(queue("T", 0), -1, -1, -1, 0, nothing, nothing, nothing)
-    assert full == QueueTimeSpan(
-        queue("T", 1),
-        began,
-        began + 2002,
-        began + 1001,
-        1001,
-        "2026-11-18#11:06:40:000",
-        "2026-11-18#11:06:42:002",
-        "2026-11-18#11:06:41:001",
-    )
+    texts = [f"2026-11-18#11:06:{seconds}" for seconds in ("40:000", "42:002", "41:001")]
+    assert full == QueueTimeSpan(queue("T", 1), began, began + 2002, began + 1001, 1001, *texts)
 
 
 def test_group_without_consumption_starts_at_first_message(peer: Peer, clock: Clock) -> None:
@@ -317,3 +287,109 @@ def test_there_is_nothing_to_clean(peer: Peer, code: RequestCode) -> None:
     peer.put("T")
     assert peer.get(code).code == ResponseCode.SUCCESS
     assert peer.broker.store.reader.max_offset_in_queue("T", 0) == 1
+
+
+#: What mqadmin and the conformance kit read.
+WANTED = """
+    brokerVersionDesc putTps getTransferedTps getTotalTps sendThreadPoolQueueSize pullThreadPoolQueueSize
+    sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills
+    earliestMessageTimeStamp commitLogDiskRatio consumeQueueDiskRatio msgPutTotalYesterdayMorning
+    msgPutTotalTodayMorning msgPutTotalTodayNow msgGetTotalYesterdayMorning msgGetTotalTodayMorning
+    msgGetTotalTodayNow putMessageAverageSize brokerVersion bootTimestamp runtime commitLogMinOffset
+    commitLogMaxOffset dispatchBehindBytes putMessageTimesTotal putMessageSizeTotal
+    startAcceptSendRequestTimeStamp sendThreadPoolQueueCapacity pullThreadPoolQueueCapacity
+"""
+
+
+def figures(peer: Peer) -> dict[str, str]:
+    return KVTable.decode(peer.get(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+
+
+def test_a_broker_without_messages_has_its_figures_too(peer: Peer) -> None:
+    told = figures(peer)
+    assert not {name for name in WANTED.split() if not told.get(name)}
+    for name in ("commitLogDiskRatio", "consumeQueueDiskRatio"):
+        assert re.fullmatch(r"[01]\.[0-9]{2}", told[name])
+    assert told["putMessageAverageSize"] == "0.0"
+    assert told["commitLogMaxOffset"] == "0"
+    assert told["earliestMessageTimeStamp"] == "-1"
+    assert told["putTps"] == "0.000 0.000 0.000"
+
+
+def test_totals_and_offsets_match_the_sends(peer: Peer, clock: Clock) -> None:
+    first_ms = clock.now_ms
+    peer.put("T", b"12345")
+    clock.now_ms += 1000
+    peer.put("T", b"123")
+    peer.pull("T", 0)
+    told = figures(peer)
+    assert told["earliestMessageTimeStamp"] == str(first_ms)
+    assert told["putMessageTimesTotal"] == told["msgPutTotalTodayNow"] == "2"
+    assert told["putMessageSizeTotal"] == "8"
+    assert told["putMessageAverageSize"] == "4.0"
+    assert told["msgGetTotalTodayNow"] == "2"
+    assert told["commitLogMinOffset"] == "0"
+    assert told["commitLogMaxOffset"] == str(peer.broker.store.commit_log.max_offset)
+    assert told["dispatchBehindBytes"] == "0"
+
+
+def test_version_and_times_are_reported(peer: Peer, clock: Clock) -> None:
+    boot_ms = clock.now_ms
+    clock.now_ms += 1000 * (86_400 * 2 + 3600 * 3 + 60 * 4 + 5) + 999
+    told = figures(peer)
+    assert told["brokerVersionDesc"] == "V4_9_7"
+    assert told["triomqVersion"] == triomq.__version__
+    assert told["bootTimestamp"] == str(boot_ms)
+    assert told["runtime"] == "[ 2 days, 3 hours, 4 minutes, 5 seconds ]"
+
+
+def test_yesterday_and_today_are_counted_apart(peer: Peer) -> None:
+    statistics = peer.broker.statistics
+    statistics.sample(0.0)
+    statistics.note_day(364)
+    statistics.put("T", 5, 1)
+    statistics.note_day(365)
+    statistics.put("T", 2, 1)
+    statistics.note_day(1)
+    statistics.put("T", 1, 1)
+    statistics.sample(4.0)
+    told = figures(peer)
+    assert (told["putTps"], told["getTotalTps"]) == ("2.000 2.000 2.000", "0.000 0.000 0.000")
+    names = ("msgPutTotalYesterdayMorning", "msgPutTotalTodayMorning", "msgPutTotalTodayNow")
+    assert [told[name] for name in names] == ["5", "7", "8"]
+
+
+async def test_waiting_answers_are_counted_with_durability_sync(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker({"durability": Durability.SYNC}))
+    peer.ask(
+        RequestCode.SEND_MESSAGE_V2,
+        {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0},
+        b"hello",
+    )
+    assert int(figures(peer)["dispatchBehindBytes"]) == peer.broker.store.commit_log.max_offset > 0
+
+
+def test_groups_that_are_not_well_are_counted(peer: Peer, another_peer: Peer) -> None:
+    for member, topic in ((peer, "T"), (another_peer, "U")):
+        member.broker.connections.add(member.as_connection)
+        subscriptions = [tag_subscription(topic, "*", 1)]
+        consumer = ConsumerData(group_name="G", subscription_data_set=subscriptions)
+        body = HeartbeatData("same", [ProducerData("P")], [consumer]).encode()
+        member.get(RequestCode.HEART_BEAT, body=body)
+    told = figures(peer)
+    counts = {
+        "Connections": "2", "ConsumerGroups": "1", "ProducerGroups": "1", "DuplicateClientIds": "1",
+        "DifferentSubscriptions": "2", "StalledQueues": "0", "DeniedRequests": "0",
+    }  # fmt: skip
+    assert {name: told[f"triomq{name}"] for name in counts} == counts
+
+
+def test_used_delay_levels_report_next_and_last_offset(peer: Peer, clock: Clock) -> None:
+    for level, count in ((1, 3), (2, 1)):
+        for _ in range(count):
+            peer.put("T", i=f"DELAY\x01{level}")
+    clock.now_ms += 1000
+    peer.broker.delayed.schedule.deliver(clock.now_ms)
+    peer.put("T", i="DELAY\x011")
+    told = {name: value for name, value in figures(peer).items() if name.startswith("scheduleMessageOffset")}
+    assert told == {"scheduleMessageOffset_1": "3,4"}

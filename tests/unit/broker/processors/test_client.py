@@ -110,16 +110,6 @@ def test_heartbeat_of_uncreatable_group_still_succeeds(make_broker: MakeBroker) 
     assert peer.broker.groups.consumers.get("G") is not None
 
 
-def test_all_members_are_notified_of_new_member(peer: Peer, another_peer: Peer) -> None:
-    """C.2 scenario 32."""
-    heartbeat(peer, "c1", "G")
-    assert notices(peer) == ["G"]
-    heartbeat(another_peer, "c2", "G")
-    assert (notices(peer), notices(another_peer)) == (["G"], ["G"])
-    heartbeat(another_peer, "c2", "G")
-    assert (notices(peer), notices(another_peer)) == ([], [])
-
-
 @pytest.mark.parametrize(
     ("formats", "body", "confirmed"),
     [
@@ -144,6 +134,7 @@ def test_illegal_group_name_rejects_whole_heartbeat(peer: Peer, group: str) -> N
     assert notices(peer) == []
 
 
+LONG_TOPIC = SubscriptionData("T" * 513)
 LIMITS = {"max_client_groups": 3, "max_client_subscriptions": 5, "max_heartbeat_bytes": 2500}
 
 
@@ -158,10 +149,7 @@ def subscribed(group: str, topics: int, **fields: Any) -> ConsumerData:
     [
         (HeartbeatData("c", [ProducerData("P")], [subscribed("A", 3), subscribed("B", 2)]), None),
         (HeartbeatData("c" * 1024, [ProducerData("P" * 255)]), None),
-        (
-            HeartbeatData("c", [ProducerData("P"), ProducerData("Q")], [subscribed("A", 0), subscribed("B", 0)]),
-            "groups",
-        ),
+        (HeartbeatData("c", [ProducerData(name) for name in "PQRS"]), "groups"),
         (HeartbeatData("c", [], [subscribed("A", 6)]), "max_client_subscriptions"),
         (HeartbeatData("c", [], [ConsumerData(f"G{n}") for n in range(9)]), "max_client_subscriptions"),
         (HeartbeatData("c", [], [subscribed("A", 1, sub_string="x" * 2500)]), "max_heartbeat_bytes"),
@@ -169,10 +157,7 @@ def subscribed(group: str, topics: int, **fields: Any) -> ConsumerData:
         (HeartbeatData("c" * 1025), "1025 characters in a client id"),
         (HeartbeatData("c", [ProducerData("P" * 256)]), "256 characters in a group name"),
         (HeartbeatData("c", [], [subscribed("T" * 256, 1)]), "256 characters in a group name"),
-        (
-            HeartbeatData("c", [], [ConsumerData("A", subscription_data_set=[SubscriptionData("T" * 513)])]),
-            "topic name",
-        ),
+        (HeartbeatData("c", [], [ConsumerData("A", subscription_data_set=[LONG_TOPIC])]), "topic name"),
     ],
 )
 def test_heartbeat_beyond_limit_is_refused(make_broker: MakeBroker, body: HeartbeatData, limit: str | None) -> None:
@@ -267,11 +252,8 @@ def test_members_of_group_are_listed(peer: Peer, another_peer: Peer) -> None:
 @pytest.mark.parametrize(
     ("expression", "expression_type", "remark"),
     [
-        ("a", "TAG", None),
         ("a > 5", "SQL92", None),
         ("a >", "SQL92", "SQL expression, character 4: expected a value, not the end"),
-        ("a > 5 x", "SQL92", "SQL expression, character 7: x after the end of the expression"),
-        ("", "SQL92", "SQL expression: it is empty"),
         ("a", "sql92", "filter type 'sql92' is unknown: use TAG or SQL92"),
     ],
 )

@@ -25,13 +25,6 @@ def test_route_is_one_line_of_standard_json(peer: Peer) -> None:
     )
 
 
-@pytest.mark.parametrize(("version", "standard"), [(395, "false"), (407, "false"), (513, "true")])
-def test_every_client_gets_the_form_that_all_read(peer: Peer, version: int, standard: str) -> None:
-    fields = {"topic": "TBW102", "acceptStandardJsonOnly": standard}
-    response = peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, version=version)
-    assert orjson.loads(response.body)["brokerDatas"][0]["brokerAddrs"] == {"0": peer.advertised}
-
-
 def test_template_topic_route_has_inherit_permission(peer: Peer) -> None:
     route = TopicRouteData.decode(peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).body)
     assert [(data.perm, data.read_queue_nums) for data in route.queue_datas] == [(7, 8)]
@@ -84,9 +77,6 @@ def test_all_topics_are_listed(peer: Peer) -> None:
         topics(peer, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="DefaultCluster"),
     ):
         assert {"T", "TBW102", "SCHEDULE_TOPIC_XXXX"} <= set(listed)
-
-
-def test_another_cluster_has_no_topics(peer: Peer) -> None:
     assert topics(peer, RequestCode.GET_TOPICS_BY_CLUSTER, cluster="other") == []
 
 

@@ -213,14 +213,6 @@ def test_run_is_numbered_and_answered_in_order(peer: Peer) -> None:
     assert (peer.broker.statistics.put_messages, peer.broker.statistics.put_bytes) == (5, 30)
 
 
-def test_plain_requests_are_stored_before_following_request(peer: Peer) -> None:
-    pull = RemotingCommand(RequestCode.PULL_MESSAGE, 3)
-    answers, left = quickly(peer, request(PLAIN, opaque=1), request(PLAIN, opaque=2), pull)
-    assert [answer.opaque for answer in answers] == [1, 2]
-    assert left is not None
-    assert vars_of(left) == vars_of(pull)
-
-
 def test_frames_before_bad_one_are_stored(peer: Peer) -> None:
     frames = [request(PLAIN).encode()[4:], b"\x00\x00\x00\x05{bad}"]
     with pytest.raises(ProtocolError):
@@ -305,12 +297,6 @@ def test_send_opting_out_of_flush_is_answered_immediately(make_broker: MakeBroke
     fields = {**PLAIN, "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01false"}
     assert is_plain(peer, fields) == (durability is Durability.ASYNC)
     assert fully(peer, request(fields)).code == ResponseCode.SUCCESS
-
-
-def test_a_deleted_topic_is_not_remembered(peer: Peer) -> None:
-    assert is_plain(peer, PLAIN)
-    peer.broker.topics.delete("T")
-    assert not is_plain(peer, PLAIN)
 
 
 def test_fewer_queues_hold_for_next_message(peer: Peer) -> None:

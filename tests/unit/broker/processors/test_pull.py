@@ -113,14 +113,6 @@ async def test_offsets_outside_the_queue_are_corrected(peer: Peer, topic: str) -
     assert answered(peer.pull(topic, -1, **HOLD)) == (ResponseCode.PULL_OFFSET_MOVED, 4)
 
 
-async def test_filter_without_match_advances_by_800(make_broker: MakeBroker, topic: str) -> None:
-    """C.2 scenario 26."""
-    peer = Peer(make_broker({"consume_queue_file_size_bytes": 20 * 3000}))
-    fill(peer, 2000, "A")
-    assert answered(peer.pull(topic, 0, subscription="B", **HOLD)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 800)
-    assert answered(peer.pull(topic, 1600, subscription="B")) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 2000)
-
-
 async def test_tags_with_equal_hashes_both_match(peer: Peer, topic: str) -> None:
     """C.2 scenario 27, the broker's part: it compares hashes only."""
     for tag in ("Aa", "BB", "C"):

@@ -1,14 +1,20 @@
+"""Transactions that end, and messages that are sent back: where they go, and what stays of them."""
+
 from typing import Any
 
 import pytest
 
-from tests.unit.broker.recording import Peer
-from triomq.protocol.codes import RequestCode, ResponseCode
+from tests.commands import make_command
+from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.broker.server import Broker
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
+from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.names import HALF_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.record.record import decode_record
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.config import Durability
 
 COMMIT, ROLLBACK = 8, 12
 PROPERTIES = "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01id\x02WAIT\x01true\x02TAGS\x01A"
@@ -42,8 +48,8 @@ def end(peer: Peer, half: MessageExt, decision: int = COMMIT, **fields: Any) -> 
     return peer.get(RequestCode.END_TRANSACTION, header | fields)
 
 
-def count(peer: Peer, topic: str, queue_id: int = 0) -> int:
-    return peer.broker.store.reader.max_offset_in_queue(topic, queue_id)
+def count(peer: Peer, topic: str) -> int:
+    return sum(queue.max_offset for queue in peer.broker.store.queues.of_topic(topic))
 
 
 def test_half_message_keeps_its_place_in_properties(half: MessageExt) -> None:
@@ -67,7 +73,7 @@ def test_commit_stores_message_and_operation_as_apache(peer: Peer, half: Message
 
 def test_rollback_stores_an_operation_only(peer: Peer, half: MessageExt) -> None:
     assert end(peer, half, ROLLBACK).code == ResponseCode.SUCCESS
-    assert (count(peer, "T", 2), count(peer, "RMQ_SYS_TRANS_OP_HALF_TOPIC")) == (0, 1)
+    assert (count(peer, "T"), count(peer, "RMQ_SYS_TRANS_OP_HALF_TOPIC")) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +105,7 @@ def test_first_decision_counts(peer: Peer, half: MessageExt, first: int) -> None
     response = end(peer, half, COMMIT + ROLLBACK - first)
     assert response.code == ResponseCode.SYSTEM_ERROR
     assert "settled" in (response.remark or "")
-    assert count(peer, "T", 2) == (first == COMMIT)
+    assert count(peer, "T") == (first == COMMIT)
 
 
 def test_commit_for_deleted_topic_is_refused(peer: Peer, half: MessageExt) -> None:
@@ -127,9 +133,224 @@ def test_transaction_that_was_given_up_can_be_resumed(peer: Peer, half: MessageE
     assert end(peer, half).code == ResponseCode.SYSTEM_ERROR
     assert resume(peer, last(peer, "TRANS_CHECK_MAX_TIME_TOPIC")).code == ResponseCode.SUCCESS
     assert end(peer, last(peer, HALF_TOPIC)).code == ResponseCode.SUCCESS
-    assert count(peer, "T", 2) == 1
+    assert count(peer, "T") == 1
 
 
 def test_resume_of_other_messages_is_refused(peer: Peer) -> None:
     peer.put("T")
     assert resume(peer, last(peer, "T")).code == ResponseCode.SYSTEM_ERROR
+
+
+RETRY, DLQ, SCHEDULE = "%RETRY%G", "%DLQ%G", "SCHEDULE_TOPIC_XXXX"
+
+
+def offset_of(response: RemotingCommand) -> int:
+    return parse_offset_message_id(response.ext_fields["msgId"])[2]
+
+
+def send_back(peer: Peer, offset: int, *, level: int = 0, version: int = 407, **fields: Any) -> RemotingCommand:
+    header = {"offset": offset, "group": "G", "delayLevel": level, **fields}
+    return peer.get(RequestCode.CONSUMER_SEND_MSG_BACK, header, version=version)
+
+
+def only(broker: Broker, topic: str, queue_id: int = 0) -> MessageExt:
+    """Return the one message of a queue."""
+    (unit,) = broker.store.reader.queue_units(topic, queue_id, 0, 10)
+    record = broker.store.reader.look_message(unit.physical_offset)
+    assert record is not None
+    return decode_record(record)
+
+
+@pytest.fixture
+def failed(peer: Peer) -> int:
+    """Where the message lies that a consumer could not handle."""
+    properties = "UNIQ_KEY\x01ID\x02TAGS\x01A\x02own\x01w\x02WAIT\x01true"
+    return offset_of(peer.put("T", b"body", queue_id=2, i=properties, f=1, h=-5, g=17))
+
+
+def test_sent_back_message_keeps_its_identity_while_delayed(peer: Peer, failed: int) -> None:
+    """C.2 scenario 40: the broker's part."""
+    original = decode_record(peer.broker.store.reader.look_message(failed) or b"")
+    assert send_back(Peer(peer.broker, "192.0.2.77:7"), failed).code == ResponseCode.SUCCESS
+    message = only(peer.broker, SCHEDULE, 2)
+    assert message.stored_body == b"body"
+    assert (message.flag, message.sys_flag, message.born_timestamp) == (-5, 1, 17)
+    assert (message.born_host, message.store_host) == (original.born_host, original.store_host)
+    assert message.reconsume_times == 1
+    assert message.properties == {
+        "UNIQ_KEY": "ID",
+        "TAGS": "A",
+        "own": "w",
+        "CLUSTER": "DefaultCluster",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": original.offset_message_id,
+        "WAIT": "false",
+        "DELAY": "3",
+        "REAL_TOPIC": RETRY,
+        "REAL_QID": "0",
+    }
+    config = peer.broker.topics.get(RETRY)
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag) == (1, 1, 6, 0)
+
+
+@pytest.mark.parametrize(
+    ("reconsume_times", "asked", "level"), [(0, 0, 3), (1, 0, 4), (14, 0, 17), (15, 0, 18), (3, 2, 2), (0, 99, 18)]
+)
+def test_retry_delay_grows_unless_set(peer: Peer, reconsume_times: int, asked: int, level: int) -> None:
+    """C.2 scenarios 40 and 42."""
+    offset = offset_of(peer.put("T", j=reconsume_times))
+    send_back(peer, offset, level=asked)
+    message = only(peer.broker, SCHEDULE, level - 1)
+    assert message.properties["DELAY"] == str(level)
+    assert message.reconsume_times == reconsume_times + 1
+
+
+def test_negative_level_makes_dead_letter(peer: Peer, failed: int) -> None:
+    """C.2 scenario 42."""
+    assert send_back(peer, failed, level=-1).code == ResponseCode.SUCCESS
+    message = only(peer.broker, DLQ)
+    assert message.properties["DELAY"] == "0"
+    assert message.properties["RETRY_TOPIC"] == "T"
+    assert "REAL_TOPIC" not in message.properties
+    assert count(peer, SCHEDULE) == 0
+
+
+@pytest.mark.parametrize(
+    ("reconsume_times", "fields", "is_dead"),
+    [
+        (15, {}, False),
+        (16, {}, True),
+        (0, {"maxReconsumeTimes": 1}, False),
+        (1, {"maxReconsumeTimes": 1}, True),
+        (0, {"maxReconsumeTimes": 0}, True),
+        (1, {"maxReconsumeTimes": 1, "version": 120}, False),
+        (1, {"maxReconsumeTimes": 1, "level": 5}, True),
+    ],
+)
+def test_message_after_last_retry_is_dead_letter(
+    peer: Peer, reconsume_times: int, fields: dict[str, Any], is_dead: bool
+) -> None:
+    """C.2 scenario 41."""
+    offset = offset_of(peer.put("T", j=reconsume_times))
+    assert send_back(peer, offset, **fields).code == ResponseCode.SUCCESS
+    assert count(peer, DLQ) == int(is_dead)
+    assert count(peer, SCHEDULE) == int(not is_dead)
+    if is_dead:
+        assert only(peer.broker, DLQ).reconsume_times == reconsume_times + 1
+
+
+def test_dead_letter_names_original_topic_and_record(peer: Peer, failed: int) -> None:
+    """C.2 scenario 41: through the retry topic and back again."""
+    first = decode_record(peer.broker.store.reader.look_message(failed) or b"")
+    send_back(peer, failed, level=1)
+    waiting = only(peer.broker, SCHEDULE, 0)
+    peer.broker.delayed.schedule.deliver(waiting.store_timestamp + 1000)
+    retried = only(peer.broker, RETRY)
+    assert retried.properties["RETRY_TOPIC"] == "T"
+    send_back(peer, retried.physical_offset, maxReconsumeTimes=1)
+    dead = only(peer.broker, DLQ)
+    assert dead.reconsume_times == 2
+    assert dead.properties["RETRY_TOPIC"] == "T"
+    assert dead.properties["ORIGIN_MESSAGE_ID"] == first.offset_message_id
+    assert dead.unique_id == "ID"
+    assert dead.tags == "A"
+    names = [part.partition(b"\x01")[0] for part in dead.encoded_properties.split(b"\x02")]
+    assert len(names) == len(set(names)), "a message that goes round must not grow"
+
+
+def test_invented_origins_are_not_counted(peer: Peer) -> None:
+    for number in range(3):
+        put = peer.put("T", i=f"RETRY_TOPIC\x01made-up-{number}")
+        assert send_back(peer, offset_of(put)).code == ResponseCode.SUCCESS
+    assert peer.broker.statistics.sent_back_by_group == {}
+
+
+def test_group_without_retry_queues_drops_its_messages(peer: Peer, failed: int) -> None:
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=0))
+    before = peer.broker.store.commit_log.max_offset
+    assert send_back(peer, failed).code == ResponseCode.SUCCESS
+    assert peer.broker.store.commit_log.max_offset == before
+    assert peer.broker.topics.get(RETRY) is None
+
+
+def test_uncreatable_group_is_refused(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker(auto_create_group=False))
+    response = send_back(peer, offset_of(peer.put("T")))
+    assert response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize("group", ["a b", "", "g" * 121])
+def test_invalid_group_is_rejected_without_creating_topic(peer: Peer, failed: int, group: str) -> None:
+    before = peer.broker.topics.names()
+    response = send_back(peer, failed, group=group)
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert peer.broker.topics.names() == before
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 10**9, 2**63 - 1])
+def test_record_that_is_not_there_is_refused(peer: Peer, failed: int, offset: int) -> None:
+    response = send_back(peer, offset)
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark == f"look message by offset failed, {offset}"
+
+
+def test_unwritable_retry_topic_is_refused(peer: Peer, failed: int) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name=RETRY, perm=4))
+    response = send_back(peer, failed)
+    assert response.code == ResponseCode.NO_PERMISSION
+    assert response.remark == "the topic[%RETRY%G] is not writable"
+
+
+@pytest.mark.parametrize(("of_topic", "of_group", "used"), [(3, 3, {0, 1, 2}), (1, 8, {0})])
+def test_retries_spread_over_existing_queues(
+    peer: Peer, failed: int, of_topic: int, of_group: int, used: set[int]
+) -> None:
+    peer.broker.topics.put(TopicConfig(topic_name=RETRY, read_queue_nums=of_topic, write_queue_nums=of_topic))
+    peer.broker.groups.settings.put(SubscriptionGroupConfig(group_name="G", retry_queue_nums=of_group))
+    for _ in range(60):
+        send_back(peer, failed, level=1)
+    peer.broker.delayed.schedule.deliver(peer.broker.store.now_ms() + 1000)
+    assert {queue.queue_id for queue in peer.broker.store.queues.of_topic(RETRY) if queue.max_offset} == used
+
+
+def test_retry_topic_in_unit_mode_is_marked(peer: Peer, failed: int) -> None:
+    send_back(peer, failed, unitMode="true")
+    config = peer.broker.topics.get(RETRY)
+    assert config is not None
+    assert config.topic_sys_flag == 2
+
+
+def test_send_back_counts_for_first_topic(peer: Peer, failed: int) -> None:
+    send_back(peer, failed)
+    send_back(peer, failed, level=-1)
+    send_back(peer, 10**9)
+    assert peer.broker.statistics.sent_back_by_group == {("T", "G"): 2}
+    assert peer.broker.statistics.put_by_topic == {"T": 1, SCHEDULE: 1, DLQ: 1}
+    peer.broker.statistics.forget_topic("T")
+    assert peer.broker.statistics.sent_back_by_group == {}
+
+
+@pytest.mark.parametrize("level", [0, -1])
+def test_refused_store_is_error_for_consumer(peer: Peer, failed: int, level: int) -> None:
+    body = b"own\x01" + b"x" * (32_767 - 40)
+    offset = offset_of(peer.put("T", i=body.decode()))
+    response = send_back(peer, offset, level=level)
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert response.remark is not None
+    assert "properties" in response.remark
+    assert peer.broker.statistics.sent_back_by_group == {}
+
+
+async def test_sync_durability_send_back_is_answered_after_flush(make_broker: MakeBroker) -> None:
+    peer = Peer(make_broker({"durability": Durability.SYNC}))
+    peer.put("T", i="WAIT\x01false")
+    peer.broker.store.flush()
+    header = {"offset": 0, "group": "G", "delayLevel": 0}
+    assert peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header) is None
+    assert peer.broker.group_commit is not None
+    assert peer.broker.group_commit.waiting == 1
+    peer.get(RequestCode.CONSUMER_SEND_MSG_BACK, {**header, "group": "g" * 121})
+    peer.serve(make_command(RequestCode.CONSUMER_SEND_MSG_BACK, 1, CommandFlag.ONEWAY, dict.fromkeys(header, "0")))
+    assert peer.broker.group_commit.waiting == 1
+    assert peer.broker.topics.get("%RETRY%0") is not None

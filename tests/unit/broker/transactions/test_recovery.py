@@ -6,19 +6,17 @@ from pathlib import Path
 import pytest
 
 from triomq.broker.config import BrokerConfig
-from triomq.broker.delayed.delivery import real_queue
 from triomq.broker.groups.tables import ConsumerOffsetTable
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.transactions.undecided import Decision, Undecided
 from triomq.protocol.host import encode_host
-from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from triomq.protocol.names import HALF_TOPIC, OP_HALF_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.message_store import MessageStore
 
-COMMIT = 8
 ROLLBACK = 12
 HOST = encode_host("127.0.0.1", 10911)
 
@@ -47,11 +45,6 @@ class Opened:
         assert half is not None
         return half
 
-    def commit(self, half: MessageExt) -> None:
-        live = self.undecided.find(half)
-        assert live is not None
-        self.undecided.decide(Decision(half, live, COMMIT, real_queue(self.store, half.encoded_properties)))
-
     def restart(self) -> "Opened":
         for _ in range(2):
             self.undecided.save_offsets()
@@ -70,36 +63,10 @@ class Opened:
             log.write(bytes(lost_bytes))
         return Opened(crashed)
 
-    def count(self) -> int:
-        return self.store.reader.max_offset_in_queue("T", 0)
-
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Opened:
     return Opened(tmp_path / "store")
-
-
-@pytest.mark.parametrize("is_given_up", [False, True])
-def test_decision_without_its_message_does_not_count(opened: Opened, *, is_given_up: bool) -> None:
-    half = opened.put()
-    opened.store.flush()
-    begin = opened.store.commit_log.max_offset
-    if is_given_up:
-        opened.undecided.give_up(half)
-    else:
-        opened.commit(half)
-    queue = opened.store.queue(CHECK_MAX_TOPIC if is_given_up else "T", 0)
-    unit = queue.unit(0)
-    assert unit is not None
-    assert unit.physical_offset == begin
-    again = opened.cut_power(begin, unit.size)
-    for _ in range(2):
-        assert len(again.undecided) == 1
-        again = again.restart()
-    assert again.undecided.find(half) is not None
-    again.commit(half)
-    again = again.restart()
-    assert (len(again.undecided), again.count()) == (0, 1)
 
 
 def test_rollback_of_lost_half_message_settles_no_other(opened: Opened) -> None:
