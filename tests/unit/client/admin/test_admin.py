@@ -7,7 +7,6 @@ from trio.testing import MockClock
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.topic_config import TopicSettings
-from triomq.client.cluster.instance import ClientInstance
 from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.bodies.route import (
     BrokerData,
@@ -25,7 +24,6 @@ from triomq.protocol.bodies.statistics import (
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     BrokerSystemError,
-    ClientClosedError,
     ConfigError,
     ConsumerNotOnlineError,
     IllegalNameError,
@@ -124,29 +122,29 @@ async def test_new_topic_is_awaited_at_each_name_server(
 
 
 async def test_topic_may_be_created_in_one_cluster(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
-    await admin.create_topic("New", queues=3, cluster="two")
-    assert not brokers[0].of(RequestCode.UPDATE_AND_CREATE_TOPIC)
-    assert brokers[1].of(RequestCode.UPDATE_AND_CREATE_TOPIC)
+    assert await admin.create_topic("New", queues=3, cluster="two") == [brokers[1].address]
     with pytest.raises(ConfigError, match="the name server knows: one, two"):
         await admin.create_topic("New", cluster="three")
 
 
 async def test_what_no_broker_would_take_is_refused_here(admin: Admin) -> None:
-    with pytest.raises(IllegalNameError):
-        await admin.create_topic("white space")
-    with pytest.raises(ConfigError):
-        await admin.create_topic("New", queues=0)
-    with pytest.raises(IllegalNameError):
-        await admin.create_group(SubscriptionGroupConfig("white space"))
-    with pytest.raises(IllegalNameError, match="at most 120"):
-        await admin.create_group(SubscriptionGroupConfig("g" * 121))
+    for topic, queues, error in (("white space", 1, IllegalNameError), ("New", 0, ConfigError)):
+        with pytest.raises(error):
+            await admin.create_topic(topic, queues)
+    for group, reason in (("white space", "white space"), ("g" * 121, "at most 120")):
+        with pytest.raises(IllegalNameError, match=reason):
+            await admin.create_group(SubscriptionGroupConfig(group))
 
 
 async def test_name_server_unreachable_for_deletion_is_named(brokers: tuple[FakeBroker, FakeBroker]) -> None:
     async with Admin(namesrv=[brokers[0].address, "127.0.0.1:1"]) as admin:
         with pytest.raises(NameServerError, match=r"not on these name servers: 127\.0\.0\.1:1: .*refused"):
             await admin.delete_topic("Topic")
-    assert brokers[0].of(RequestCode.DELETE_TOPIC_IN_NAMESRV)
+    deletions = [
+        brokers[0].of(RequestCode.DELETE_TOPIC_IN_NAMESRV),
+        *(broker.of(RequestCode.DELETE_TOPIC_IN_BROKER) for broker in brokers),
+    ]
+    assert [[request.ext_fields for request in requests] for requests in deletions] == [[{"topic": "Topic"}]] * 3
 
 
 async def test_a_route_is_asked_for_anew_each_time(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:
@@ -264,14 +262,3 @@ async def test_offline_group_is_an_error_except_for_ids(brokers: tuple[FakeBroke
     with pytest.raises(ConsumerNotOnlineError, match="'group' has no member online"):
         await admin.group_members("group")
     assert await admin.group_member_ids("group") == []
-
-
-async def test_outside_its_block_an_admin_refuses(brokers: tuple[FakeBroker, FakeBroker]) -> None:
-    async with ClientInstance(brokers[0].address) as instance:
-        admin = Admin(instance=instance)
-        with pytest.raises(ClientClosedError):
-            await admin.topics()
-        async with admin:
-            assert await admin.topics()
-        with pytest.raises(ClientClosedError):
-            await admin.cluster()

@@ -49,47 +49,30 @@ async def registered(fake_broker: FakeBroker) -> AsyncGenerator[FakeConsumer, No
         yield consumer
 
 
-async def test_changed_members_wake_the_consumer(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
+async def test_oneway_requests_reach_the_consumer(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
+    reset = ResetOffsetRequestHeader("Topic", "group", -1, is_force=False).encode()
+    body = ResetOffsetBody({QUEUE: 5}).encode()
     for group in ("group", "another"):
-        header = ConsumerGroupRequestHeader(group)
-        await fake_broker.push(
-            RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1, flag=2, ext_fields=header.encode())
-        )
+        members = ConsumerGroupRequestHeader(group).encode()
+        await fake_broker.push(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1, flag=2, ext_fields=members))
+        code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+        await fake_broker.push(RemotingCommand(code, 2, flag=2, ext_fields=reset | {"group": group}, body=body))
     await wait_all_tasks_blocked()
-    assert registered.calls == [("members",)]
+    assert registered.calls == [("members",), ("reset", "Topic", {QUEUE: 5})]
     assert not any(request.is_response for request in fake_broker.requests)
 
 
-async def test_offsets_are_reset_by_the_brokers_wish(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
-    header = ResetOffsetRequestHeader("Topic", "group", -1, is_force=False)
-    await fake_broker.push(
-        RemotingCommand(
-            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-            ext_fields=header.encode(),
-            body=ResetOffsetBody({QUEUE: 5}).encode(),
-        )
-    )
-    await wait_all_tasks_blocked()
-    assert registered.calls == [("reset", "Topic", {QUEUE: 5})]
-
-
-async def test_offsets_in_memory_are_reported(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
-    header = GetConsumerStatusRequestHeader("Topic", "group")
+async def test_state_of_registered_groups_is_reported(fake_broker: FakeBroker, registered: FakeConsumer) -> None:
+    fields = GetConsumerStatusRequestHeader("Topic", "group").encode()
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-    answer = await asked(fake_broker, RemotingCommand(code, 9, ext_fields=header.encode()))
-    assert answer.opaque == 9
+    answer = await asked(fake_broker, RemotingCommand(code, 9, ext_fields=fields))
     table = GetConsumerStatusBody.decode(bytes(answer.body)).message_queue_table
-    assert table == {MessageQueue("Topic", "broker-a", 0): 17}
-
-
-@pytest.mark.parametrize(("group", "code", "body"), [("group", 0, b"info"), ("another", 1, b"")])
-async def test_running_info_of_registered_groups(
-    fake_broker: FakeBroker, registered: FakeConsumer, group: str, code: int, body: bytes
-) -> None:
-    header = GetConsumerRunningInfoRequestHeader(group, "client")
-    request = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields=header.encode())
-    answer = await asked(fake_broker, request)
-    assert (answer.code, answer.body) == (code, body)
+    assert (answer.opaque, table) == (9, {MessageQueue("Topic", "broker-a", 0): 17})
+    for group, expected in (("group", (0, b"info")), ("another", (1, b""))):
+        fields = GetConsumerRunningInfoRequestHeader(group, "client").encode()
+        request = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext_fields=fields)
+        answer = await asked(fake_broker, request)
+        assert (answer.code, answer.body) == expected
 
 
 def direct_request(group: str = "group", body: bytes = b"") -> RemotingCommand:

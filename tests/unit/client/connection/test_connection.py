@@ -415,20 +415,6 @@ async def test_peer_request_is_dispatched_and_may_be_answered(pair: Pair) -> Non
     pair.connection.post(asked.reply().encode())  # dropped
 
 
-async def test_run_ends_with_its_task_then_socket_closes() -> None:
-    pair = Pair()
-    results: list[Any] = []
-    async with trio.open_nursery() as callers:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.connection.run)
-            callers.start_soon(collect, results, pair.request)
-            await pair.peer.next_command()
-            nursery.cancel_scope.cancel()
-    assert isinstance(results[0], ConnectionLostError)
-    async with pair.peer.stream:
-        assert await pair.peer.stream.receive_some() == b""  # a socket pair knows no reset
-
-
 async def test_a_broken_socket_is_noticed_by_the_writer(pair: Pair, nursery: trio.Nursery) -> None:
     results: list[Any] = []
     pair.peer.stream.socket.shutdown(socket.SHUT_RD)
@@ -439,39 +425,9 @@ async def test_a_broken_socket_is_noticed_by_the_writer(pair: Pair, nursery: tri
     assert "writing failed: Broken pipe" in str(results[0])
 
 
-class HesitantSocket(socket.socket):
-    """Raises ``BlockingIOError`` at the first read and the first write."""
-
-    hesitate = True
-
-    def recv_into(self, *arguments: Any) -> int:
-        self._hesitate()
-        return super().recv_into(*arguments)
-
-    def sendmsg(self, *arguments: Any) -> int:
-        self._hesitate()
-        return super().sendmsg(*arguments)
-
-    def _hesitate(self) -> None:
-        self.hesitate = not self.hesitate
-        if not self.hesitate:
-            raise BlockingIOError
-
-
-async def test_socket_that_is_not_ready_is_retried(nursery: trio.Nursery) -> None:
-    pair = Pair()
-    assert isinstance(pair.connection._socket, socket.socket)
-    hesitant = HesitantSocket(fileno=pair.connection._socket.detach())
-    pair.connection._socket = hesitant
-    nursery.start_soon(pair.connection.run)
-    results = pair.start(nursery, count=3)
-    for _ in range(3):
-        await pair.peer.answer(await pair.peer.next_command())
-    await wait_all_tasks_blocked()
-    assert [result.code for result in results] == [0, 0, 0]
-    await pair.peer.stream.aclose()
-    await wait_all_tasks_blocked()
-    assert pair.connection.closed
+async def test_wakeup_without_data_changes_nothing(pair: Pair) -> None:
+    pair.connection._receive_some()
+    assert not pair.connection.closed
 
 
 async def test_a_request_may_be_cancelled_at_every_await(

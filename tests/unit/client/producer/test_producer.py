@@ -11,12 +11,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.fake_broker import BrokerFactory, CancelledAtEveryAwait, FakeBroker
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.config import ClientConfig
 from triomq.client.producer.config import ProducerConfig, SendStatus
 from triomq.client.producer.producer import Producer, select_by_hash, select_by_random
 from triomq.client.producer.publish import encode_message_properties, split_batch
 from triomq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
-from triomq.protocol.codes import RequestCode, ResponseCode, SerializeType
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     BrokerResponseError,
     ClientClosedError,
@@ -65,32 +64,6 @@ async def test_send_result_has_place_of_message(fake_broker: FakeBroker, produce
     numbers = [(await producer.send(message)).queue.queue_id for _ in range(7)]
     assert [header.queue_id, *numbers] == [(header.queue_id + step) % 4 for step in range(8)]
     assert len({properties_of(request)["UNIQ_KEY"] for request in fake_broker.of(SEND)}) == 8
-
-
-@pytest.mark.parametrize("header_format", list(SerializeType))
-@pytest.mark.parametrize("size", [1, 100_000])
-async def test_each_header_format_carries_the_same_message(
-    fake_broker: FakeBroker, make_broker: BrokerFactory, header_format: SerializeType, size: int
-) -> None:
-    broker = await make_broker("broker-b")
-    broker.add_topic("Topic")
-    fake_broker.routes = broker.routes
-    broker.on(RequestCode.HEART_BEAT, lambda command: command.reply(ext_fields=dict(command.ext_fields)))
-    async with (
-        ClientInstance(fake_broker.address, ClientConfig(header_format=header_format)) as instance,
-        Producer("group", instance=instance, settings=ProducerConfig(compress_over_bytes=2**30)) as producer,
-    ):
-        await producer.publish_queues("Topic")
-        await instance.groups.beat()
-        await producer.send(Message("Topic", b"x" * size, tags="T"))
-        await producer.send_batch([Message("Topic", b"x" * size, tags="T")])
-        await producer.send_oneway(Message("Topic", b"x" * size, tags="T"))
-        await broker.wait_for(SEND, 2)
-    for request in broker.of(SEND):
-        assert request.serialize_type == header_format
-        assert request.body == b"x" * size
-        assert properties_of(request)["TAGS"] == "T"
-    assert [request.serialize_type for request in broker.of(RequestCode.SEND_BATCH_MESSAGE)] == [header_format]
 
 
 @pytest.mark.parametrize(
