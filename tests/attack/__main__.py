@@ -10,7 +10,7 @@ import sys
 
 import trio
 
-from tests.attack import clients, frames, loop, memory, quotas, tables, topics
+from tests.attack import clients, loop, memory, tables
 from tests.attack.measure import HEAD, MAX_GROWN_MIB, MAX_MEMORY_MIB, MAX_PING_MS, P99_PING_MS, Attack, Target, measure
 
 
@@ -20,12 +20,9 @@ async def _no_attack(target: Target) -> None:
 
 ATTACKS: tuple[Attack, ...] = (
     Attack(name="none", run=_no_attack),
-    *frames.ATTACKS,
     *loop.ATTACKS,
     *memory.ATTACKS,
-    *quotas.ATTACKS,
     *tables.ATTACKS,
-    *topics.ATTACKS,
     *clients.ATTACKS,
 )
 

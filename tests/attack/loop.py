@@ -29,10 +29,6 @@ async def _make_topic(wire: Wire, topic: str, queues: int) -> None:
 async def _send_all(wire: Wire, frames: Iterable[bytes]) -> None:
     """Send one-way requests, and wait until they are served."""
     await wire.send(b"".join(frames))
-    await _settle(wire)
-
-
-async def _settle(wire: Wire) -> None:
     await wire.send(request(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": 0}, opaque=7))
     while (await wire.next()).opaque != 7:
         pass

@@ -1,7 +1,8 @@
-"""Attacks on tables and logs: more names than anybody has, and texts without end."""
+"""Attacks on tables and logs: more names than anybody has, texts without end, and floods of requests."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -98,6 +99,69 @@ async def _served(wire: Wire) -> None:
     await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": HONEST_TOPIC, "queueId": 0})
 
 
+# --- floods -------------------------------------------------------------------------------------------------
+
+_TOPICS: Final = 1000
+_REQUEST: Final = request(RequestCode.GET_ALL_TOPIC_CONFIG, flag=CommandFlag.ONEWAY)
+_PIPELINED_BYTES: Final = 1_700_000
+
+
+async def _make_topics(target: Target) -> None:
+    async with target.connect() as wire:
+        for number in range(_TOPICS):
+            await wire.put(f"topic-{number}")
+
+
+async def _pipeline(target: Target) -> None:
+    """Nobody waits for the answers."""
+    async with target.connect() as wire:
+        await wire.send(_REQUEST * (_PIPELINED_BYTES // len(_REQUEST)))
+        await trio.sleep(target.seconds)
+
+
+_NUMBERS: Final = 20_000
+_DIGITS: Final = 5
+_WINDOW: Final = 64
+_SENDS: Final = b"".join(
+    request(RequestCode.SEND_MESSAGE_V2, send_fields(f"topic-{number:0{_DIGITS}}"), b"x") for number in range(_NUMBERS)
+)
+_SEND_BYTES: Final = len(_SENDS) // _NUMBERS
+
+
+async def _send_to_new_topics(target: Target) -> None:
+    """Send to a new topic each time, with many sends open."""
+    step = _SEND_BYTES * _WINDOW
+    async with target.connect() as wire:
+        with trio.move_on_after(target.seconds):
+            for begin in range(0, len(_SENDS), step):
+                part = _SENDS[begin : begin + step]
+                await wire.send(part)
+                for _ in range(len(part) // _SEND_BYTES):
+                    await wire.next()
+
+
+_ADDRESS: Final = "127.0.0.2"
+_AT_ONCE: Final = 50
+_FLOOD_FIELDS: Final = send_fields("FLOOD", g="1700000000000", i="UNIQ_KEY\x01C0A8", n="broker-a")
+_FLOOD: Final = request(RequestCode.SEND_MESSAGE_V2, _FLOOD_FIELDS, bytes(16 * 1024)) * _AT_ONCE
+
+
+async def _flood(target: Target) -> None:
+    """Send as fast as the broker refuses: unlimited, these would be hundreds of megabytes."""
+    stream = await trio.open_tcp_stream("127.0.0.1", target.port, local_address=_ADDRESS)
+    async with stream, trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            while await stream.receive_some():
+                pass
+
+        nursery.start_soon(read)
+        with trio.move_on_after(target.seconds):
+            while True:
+                await stream.send_all(_FLOOD)
+        nursery.cancel_scope.cancel()
+
+
 _NUMBER: Final = _PLACE.decode()
 _COMMIT: Final = {"consumerGroup": f"G{_NUMBER}", "topic": HONEST_TOPIC, "queueId": f"1{_NUMBER}", "commitOffset": 7}
 _LOCK: Final = {
@@ -109,6 +173,9 @@ _PRODUCER: Final = {"clientID": _NUMBER, "producerDataSet": [{"groupName": "P"}]
 _PULL: Final = pull_fields(HONEST_TOPIC, queue_id=1, consumerGroup=f"G{_NUMBER}")
 
 ATTACKS: Final = (
+    Attack(name="one-way-pipeline", run=_pipeline, prepare=_make_topics),
+    Attack(name="topics-by-sending", run=_send_to_new_topics),
+    Attack(name="flood-above-quota", run=_flood, options=("--quotas", str(Path(__file__).with_name("quotas.yml")))),
     _frames("many-groups", _many_groups),
     _frames("wrong-subscriptions", _wrong_subscriptions),
     _frames("long-client-id", _long_client_id),

@@ -12,7 +12,6 @@ from triomq.broker.network.connection import Connection, Port
 from triomq.broker.server import Broker
 from triomq.broker.work import STEP_S
 from triomq.protocol.codes import CommandFlag, LanguageCode, RequestCode
-from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import encode_host
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
@@ -21,6 +20,11 @@ from triomq.storage.files.file_system import DiskSpace
 from triomq.storage.message_store import MessageStore
 
 ADVERTISED: Final = "192.0.2.1:10911"
+#: The fields of a plain send.
+PLAIN: Final = {
+    "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
+    "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01true", "j": "0", "k": "false", "m": "false", "n": "broker-a",
+}  # fmt: skip
 MakeBroker: TypeAlias = Callable[..., Broker]
 """Fixture ``make_broker``: opens brokers on one store, one after the other."""
 
@@ -122,10 +126,15 @@ class Peer:
         if not command.is_oneway:
             self.send(self.broker.context.refusals.response_to(self.peer, command, error))
 
+    def answer(self, command: RemotingCommand) -> tuple[int, str]:
+        """Serve a request; return code and remark of its answer."""
+        response = self._process(command)
+        return (0, "") if response is None else (response.code, response.remark or "")
+
     def _process(self, command: RemotingCommand) -> RemotingCommand | None:
         try:
             return self.broker.pipeline.serve(self.as_connection, command)
-        except TriomqError as exc:
+        except Exception as exc:  # noqa: BLE001  # as a connection does
             return self.broker.context.refusals.response_to(self.peer, command, exc)
 
     def get(

@@ -46,11 +46,6 @@ def loaded(path: Path) -> Accounts:
     return accounts
 
 
-def test_accounts_are_read_at_the_start(path: Path) -> None:
-    accounts = loaded(path)
-    assert keys(accounts) == ["account-1"]
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

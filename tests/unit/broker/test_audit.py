@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.commands import make_command
-from tests.unit.broker.recording import MakeBroker, Peer
+from tests.unit.broker.recording import PLAIN, MakeBroker, Peer
 from triomq.broker.audit import MAX_DENIED, MAX_WAITING, Audit
 from triomq.broker.config import NameServerConfig
 from triomq.broker.network.connection import Port
@@ -29,10 +29,6 @@ accounts:
 """
 ADMIN: Final = Credentials("operator", "secret-of-operator")
 SENDER: Final = Credentials("sender-1", "secret-of-sender")
-PLAIN: Final = {
-    "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
-    "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01true", "j": "0", "k": "false", "m": "false", "n": "broker-a",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -56,13 +52,6 @@ def written(broker: Broker) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def serve(peer: Peer, command: RemotingCommand) -> None:
-    try:
-        peer.broker.pipeline.serve(peer.as_connection, command)
-    except Exception as exc:  # noqa: BLE001  # as a connection does
-        peer.broker.context.refusals.response_to(peer.peer, command, exc)
-
-
 def request(code: int, account: Credentials, body: bytes = b"", **fields: str) -> RemotingCommand:
     return make_command(code, 7, 0, account.sign(fields, body), body)
 
@@ -77,15 +66,15 @@ def entry(event: str, account: str | None, request: str, resource: dict[str, str
 
 def test_line_names_account_and_request(peer: Peer) -> None:
     nobody = Credentials("a-mistyped-secret", "0123456789")
-    serve(peer, request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
-    serve(peer, request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
-    serve(peer, request(25, ADMIN, b"rocketmqHome=$(id)\ntransactionCheckMax=16\nnonsense"))
-    serve(peer, request(200, ADMIN, b'{"groupName":"G","consumeEnable":true}'))
-    serve(peer, request(RequestCode.DELETE_TOPIC_IN_BROKER, SENDER, topic="T"))
-    serve(peer, request(RequestCode.GET_MAX_OFFSET, nobody, topic="T", queueId="0"))
-    serve(peer, request(RequestCode.SEND_MESSAGE, Credentials("sender-1", "wrong-secret"), topic="T"))
-    serve(peer, request(103, SENDER, brokerName="b"))
-    serve(peer, request(999, SENDER))
+    peer.answer(request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
+    peer.answer(request(RequestCode.GET_ALL_TOPIC_CONFIG, ADMIN))
+    peer.answer(request(25, ADMIN, b"rocketmqHome=$(id)\ntransactionCheckMax=16\nnonsense"))
+    peer.answer(request(200, ADMIN, b'{"groupName":"G","consumeEnable":true}'))
+    peer.answer(request(RequestCode.DELETE_TOPIC_IN_BROKER, SENDER, topic="T"))
+    peer.answer(request(RequestCode.GET_MAX_OFFSET, nobody, topic="T", queueId="0"))
+    peer.answer(request(RequestCode.SEND_MESSAGE, Credentials("sender-1", "wrong-secret"), topic="T"))
+    peer.answer(request(103, SENDER, brokerName="b"))
+    peer.answer(request(999, SENDER))
     assert written(peer.broker) == [
         entry("login", "operator", "GET_ALL_TOPIC_CONFIG", {}),
         entry("administration", "operator", "GET_ALL_TOPIC_CONFIG", {}),
@@ -117,7 +106,7 @@ def test_a_plain_send_is_a_login_once(peer: Peer) -> None:
 def test_without_accounts_only_administration_is_recorded(make_broker: MakeBroker, tmp_path: Path) -> None:
     peer = Peer(make_broker(audit=tmp_path / "audit.jsonl"))
     for code in peer.broker.pipeline.served:
-        serve(peer, request(code, SENDER, brokerName="b"))
+        peer.answer(request(code, SENDER, brokerName="b"))
     found = written(peer.broker)
     audit_of(peer.broker).close()
     assert {each["account"] for each in found} == {None}
@@ -160,7 +149,7 @@ def test_no_secret_gets_in(
     fields = account.sign({**names, **secrets}, content) if signs else {**names, **secrets}
     if not signs:
         fields["AccessKey"] = account.secret_key
-    serve(peer, make_command(code, 7, 0, fields, content))
+    peer.answer(make_command(code, 7, 0, fields, content))
     text = json.dumps(written(broker))
     told = {*secrets.values(), body, account.secret_key, fields.get("Signature", account.secret_key)}
     assert not [secret for secret in told if secret in text]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.commands import make_command
-from tests.unit.broker.recording import MakeBroker, Peer
+from tests.unit.broker.recording import PLAIN, MakeBroker, Peer
 from triomq.broker.network.connection import Connection, Port
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig
@@ -29,10 +29,6 @@ accounts:
 - {accessKey: sender-1, secretKey: secret-of-sender, topicPerms: [T=PUB]}
 - {accessKey: nobody-1, secretKey: secret-of-nobody}
 """
-PLAIN = {
-    "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
-    "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01true", "j": "0", "k": "false", "m": "false", "n": "broker-a",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -56,14 +52,6 @@ def request(
     return make_command(code, 7, flag, account.sign(texts, body) if account else texts, body)
 
 
-def answer(peer: Peer, command: RemotingCommand) -> tuple[int, str]:
-    try:
-        response = peer.broker.pipeline.serve(peer.as_connection, command)
-    except Exception as exc:  # noqa: BLE001  # as a connection does
-        response = peer.broker.context.refusals.response_to(peer.peer, command, exc)
-    return (0, "") if response is None else (response.code, response.remark or "")
-
-
 def test_all_but_refused_codes_are_served(make_broker: MakeBroker) -> None:
     served = make_broker().pipeline.served
     assert set(served) == {code for code, row in CATALOGUE.items() if not row.refused}
@@ -82,7 +70,7 @@ def test_all_but_refused_codes_are_served(make_broker: MakeBroker) -> None:
 def test_ports_serve_their_codes(make_broker: MakeBroker, port: Port, unserved: set[int]) -> None:
     peer = Peer(make_broker(), "127.0.0.1:50003", port)
     never = {code for code, row in CATALOGUE.items() if row.refused}
-    found = {code for code in CATALOGUE if answer(peer, request(None, code, {}))[0] == 3}
+    found = {code for code in CATALOGUE if peer.answer(request(None, code, {}))[0] == 3}
     assert found == unserved | never
 
 
@@ -92,7 +80,7 @@ def test_every_code_of_both_ports_wants_an_account(broker: Broker) -> None:
         peer = Peer(broker, "127.0.0.1:50003", port)
         codes = [*CATALOGUE, 999]
         for code in codes:
-            answered = answer(peer, request(None, code, {}))
+            answered = peer.answer(request(None, code, {}))
             assert answered == (1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured")
         before += len(codes)
     assert broker.statistics.denied_requests == before
@@ -101,12 +89,12 @@ def test_every_code_of_both_ports_wants_an_account(broker: Broker) -> None:
 def test_unknown_code_needs_an_account(peer: Peer) -> None:
     for account in (ADMIN, NOBODY):
         command = request(account, 999, {})
-        assert answer(peer, command) == (3, " request type 999 not supported")
+        assert peer.answer(command) == (3, " request type 999 not supported")
 
 
 def test_name_server_port_needs_no_account(broker: Broker) -> None:
     command = request(None, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
-    code, _ = answer(Peer(broker, port=Port.NAMESRV), command)
+    code, _ = Peer(broker, port=Port.NAMESRV).answer(command)
     assert code == ResponseCode.SUCCESS
 
 

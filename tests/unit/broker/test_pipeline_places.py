@@ -24,7 +24,7 @@ BODY: Final = RegisterBrokerBody(TopicConfigSerializeWrapper({"T": TopicConfig("
 FROM_BROKERS: Final = {103, 104, 322}
 NAMESRV_CHANGES: Final = (100, 102, 205, 216, 318, 327)
 #: What producers, consumers and transactions need.
-OF_CLIENTS: Final = (
+CLIENTS: Final = {
     10,
     310,
     320,
@@ -49,7 +49,7 @@ OF_CLIENTS: Final = (
     42,
     46,
     105,
-)
+}
 
 
 @pytest.fixture
@@ -59,12 +59,7 @@ def broker(make_broker: MakeBroker) -> Broker:
 
 def ask(broker: Broker, address: str, port: Port, code: int) -> tuple[int, str]:
     body = BODY if code == RequestCode.REGISTER_BROKER else b""
-    peer, command = Peer(broker, address, port), make_command(code, 7, 0, dict(FIELDS), body)
-    try:
-        response = broker.pipeline.serve(peer.as_connection, command)
-    except Exception as exc:  # noqa: BLE001  # as a connection does
-        response = broker.context.refusals.response_to(peer.peer, command, exc)
-    return (0, "") if response is None else (response.code, response.remark or "")
+    return Peer(broker, address, port).answer(make_command(code, 7, 0, dict(FIELDS), body))
 
 
 def test_brokers_register_from_local_and_listed_addresses(broker: Broker) -> None:
@@ -114,7 +109,7 @@ def test_administration_is_served_at_its_listener_only(make_broker: MakeBroker) 
         for code in broker.pipeline.served
         if "takes only at its --admin-listen" in ask(broker, LOCAL, port, code)[1]
     }
-    assert refused == {*broker.pipeline.served} - {*OF_CLIENTS} - FROM_BROKERS
+    assert refused == {*broker.pipeline.served} - CLIENTS - FROM_BROKERS
     assert refused == {code for code in broker.pipeline.served if CATALOGUE[code].is_administration}
     for code in broker.pipeline.served:
         assert "--admin-listen" not in ask(broker, STRANGER, Port.ADMIN, code)[1]

@@ -56,21 +56,12 @@ def test_the_system_topics_are_rocketmqs(table: TopicTable, topic: str, queues: 
     assert topic in table.system_topics
 
 
-def test_auto_created_topic_uses_sender_queues_and_template(
-    table: TopicTable,
-) -> None:
-    """C.2 scenario 1."""
-    config = table.create_by_sending("T", "TBW102", 4)
-    assert config is not None
-    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (4, 4, 6)
-    assert table.get("T") == config
-
-
-@pytest.mark.parametrize(("asked", "given"), [(100, 8), (8, 8), (0, 0), (-5, 0)])
+@pytest.mark.parametrize(("asked", "given"), [(100, 8), (8, 8), (4, 4), (0, 0), (-5, 0)])
 def test_template_limits_number_of_queues(table: TopicTable, asked: int, given: int) -> None:
     config = table.create_by_sending("T", "TBW102", asked)
     assert config is not None
-    assert config.write_queue_nums == given
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (given, given, 6)
+    assert table.get("T") == config
 
 
 @pytest.mark.parametrize("template", ["SELF_TEST_TOPIC", "no such topic"])
@@ -142,16 +133,6 @@ def test_what_changes_nothing_leaves_the_data_version(table: TopicTable) -> None
     assert not table.delete("no such topic")
     assert table.data_version == version
     assert not table.is_dirty
-
-
-def test_topics_survive_a_restart(path: Path, table: TopicTable) -> None:
-    table.put(TopicConfig(topic_name="T", read_queue_nums=3, write_queue_nums=2, perm=4))
-    table.write(list(table.pieces()))
-    again = opened(path)
-    config = again.get("T")
-    assert config is not None
-    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 2, 4)
-    assert again.data_version == table.data_version
 
 
 def test_rocketmqs_file_is_read(path: Path) -> None:

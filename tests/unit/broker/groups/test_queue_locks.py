@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.broker.processors.test_client import heartbeat, notices
 from tests.unit.broker.recording import Clock, Peer
-from triomq.broker.groups.queue_locks import LIFE_MS, LOST_LIFE_MS
+from triomq.broker.groups.queue_locks import LOST_LIFE_MS
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import LockBatchRequestBody, LockBatchResponseBody
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
@@ -44,30 +44,6 @@ def test_queue_has_one_owner_until_unlocked(peer: Peer, another_peer: Peer) -> N
     assert lock(another_peer, "b", Q0, Q1) == [Q0]
 
 
-def test_another_group_gets_a_locked_queue_at_once(peer: Peer, another_peer: Peer) -> None:
-    """C.2 scenario 53."""
-    lock(peer, "a", Q0)
-    assert lock(another_peer, "b", Q0, group="H") == [Q0]
-
-
-def test_lock_ends_60_s_after_last_renewal(peer: Peer, another_peer: Peer, clock: Clock) -> None:
-    """C.2 scenario 53."""
-    lock(peer, "a", Q0)
-    clock.now_ms += LIFE_MS
-    assert lock(peer, "a", Q0) == [Q0]
-    clock.now_ms += LIFE_MS
-    assert lock(another_peer, "b", Q0) == []
-    clock.now_ms += 1
-    assert lock(another_peer, "b", Q0) == [Q0]
-    assert lock(peer, "a", Q0) == []
-
-
-def test_clients_cannot_unlock_queues_of_others(peer: Peer, another_peer: Peer) -> None:
-    lock(peer, "a", Q0)
-    unlock(another_peer, "b", Q0, Q1)
-    assert peer.broker.groups.locks.owner("G", Q0) == "a"
-
-
 def test_queue_named_twice_is_unlocked_with_the_others(peer: Peer, another_peer: Peer) -> None:
     lock(peer, "a", Q0, Q0, Q1)
     unlock(peer, "a", Q0, Q0, Q1)
@@ -81,22 +57,6 @@ def end(broker: Broker, peer: Peer, *, closed_by_peer: bool = True) -> None:
         peer.as_connection, broker.groups.consumers.connection_of, closed_by_peer=closed_by_peer
     )
     finish(release)
-
-
-@pytest.mark.parametrize("closed_by_peer", [True, False])
-@pytest.mark.parametrize("declared", [True, False])
-def test_only_clean_close_releases_locks_of_declared_member(
-    broker: Broker, peer: Peer, another_peer: Peer, clock: Clock, declared: bool, closed_by_peer: bool
-) -> None:
-    lock(peer, "a", Q0, ends_with_connection=declared)
-    assert broker.groups.locks.has_locked(peer.as_connection)
-    end(broker, peer, closed_by_peer=closed_by_peer)
-    assert not broker.groups.locks.has_locked(peer.as_connection)
-    assert lock(another_peer, "b", Q0) == [Q0] * (declared and closed_by_peer)
-    clock.now_ms += LOST_LIFE_MS
-    assert lock(another_peer, "b", Q0) == [Q0] * (declared and closed_by_peer)
-    clock.now_ms += 1
-    assert lock(another_peer, "b", Q0) == [Q0]
 
 
 def test_rejected_members_are_notified_when_lost_lock_expires(

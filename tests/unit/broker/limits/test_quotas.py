@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.commands import make_command
-from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from tests.unit.broker.recording import PLAIN, Clock, MakeBroker, Peer
 from triomq.broker.limits.quotas import Limits, leave, read_quotas
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig
@@ -94,10 +94,6 @@ ACCOUNTS = "accounts:\n" + "".join(
     f"- {{accessKey: account-{n}, secretKey: secret-{n}, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}}\n"
     for n in (1, 2)
 )
-PLAIN = {
-    "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0",
-    "i": "UNIQ_KEY\x01C0A8\x02WAIT\x01true", "j": "0", "k": "false", "m": "false", "n": "broker-a",
-}  # fmt: skip
 OpenWith = Callable[..., Broker]
 
 
