@@ -16,17 +16,8 @@ from triomq.cli.errors import one_line
 from triomq.cli.output import plural
 from triomq.client import MessageQueue, Producer
 from triomq.client.producer.config import DEFAULT_COMPRESS_OVER_BYTES
+from triomq.protocol import errors as e
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import (
-    BrokerResponseError,
-    BrokerSystemError,
-    ConnectError,
-    ConnectionLostError,
-    MessageIllegalError,
-    ProtocolError,
-    ServiceNotAvailableError,
-    TriomqError,
-)
 from triomq.protocol.record.message import Message
 
 
@@ -201,7 +192,7 @@ class Tally:
         self.sent_bytes = 0
         self.recall_handle: str | None = None
         self.latencies: Final = Histogram()
-        self.first_error: TriomqError | None = None
+        self.first_error: e.TriomqError | None = None
         self.first_place = ""
         self.began = trio.current_time()
         self.ended = self.began
@@ -220,7 +211,7 @@ class Tally:
         self.latencies.add(took_s)
         self.ended = trio.current_time()
 
-    def failed_with(self, error: TriomqError, messages: int = 1, place: str = "") -> None:
+    def failed_with(self, error: e.TriomqError, messages: int = 1, place: str = "") -> None:
         """Count messages that were not sent; ``place`` names their input lines."""
         self.failed += messages
         if self.first_error is None:
@@ -277,7 +268,7 @@ _MAX_REQUEST_BYTES: Final = 2 * 1024**2
 _MESSAGE_BYTES: Final = 512
 """Estimated size of a message in a request without its body."""
 #: Failures that the same queue may not have a moment later.  The producer itself waits for a busy broker.
-_RETRIED: Final = (ConnectError, ConnectionLostError, ServiceNotAvailableError, BrokerSystemError)
+_RETRIED: Final = (e.ConnectError, e.ConnectionLostError, e.ServiceNotAvailableError, e.BrokerSystemError)
 
 
 class Batch(NamedTuple):
@@ -313,7 +304,7 @@ class OrderedSender:
         self._tally = tally
         self._keep_going = keep_going
 
-    def refuse(self, error: TriomqError, messages: int = 1, place: str = "") -> None:
+    def refuse(self, error: e.TriomqError, messages: int = 1, place: str = "") -> None:
         """Count messages as failed, and stop unless ``keep_going``."""
         self._tally.failed_with(error, messages, place)
         if not self._keep_going:
@@ -327,7 +318,7 @@ class OrderedSender:
                 continue
             try:
                 await self._request(part.messages, queue)
-            except TriomqError as exc:
+            except e.TriomqError as exc:
                 if len(part.messages) == 1 or not _is_refusal(exc):
                     self.refuse(exc, len(part.messages), part.place)
                     continue
@@ -344,7 +335,7 @@ class OrderedSender:
                     handle = (await self._producer.send(messages[0], queue=queue)).recall_handle
                 else:
                     await self._producer.send_batch(messages, queue=queue)
-            except TriomqError as exc:
+            except e.TriomqError as exc:
                 late = trio.current_time() + pause > began + _RETRY_FOR_S
                 if queue is None or late or self._stopper.is_set or not isinstance(exc, _RETRIED):
                     tally.unanswered -= len(messages)
@@ -374,8 +365,8 @@ def _requests(batch: Batch) -> Iterator[Batch]:
         yield batch.part(start, len(batch.messages))
 
 
-def _is_refusal(error: TriomqError) -> bool:
+def _is_refusal(error: e.TriomqError) -> bool:
     """Whether the request was rejected as a whole because of its contents."""
-    if isinstance(error, BrokerResponseError):
+    if isinstance(error, e.BrokerResponseError):
         return error.code == ResponseCode.MESSAGE_ILLEGAL
-    return isinstance(error, MessageIllegalError | ProtocolError)
+    return isinstance(error, e.MessageIllegalError | e.ProtocolError)

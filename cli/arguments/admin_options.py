@@ -242,15 +242,15 @@ class TransactionOptions(ClientOptions):
     id: str = option("ID", "id of the transaction, as the list shows it, or offset id of its half message")
 
 
-class TransactionCommitOptions(TransactionOptions, run="message:commit"):
+class TransactionCommitOptions(TransactionOptions, run="message:decide"):
     """Deliver the message of an undecided transaction."""
 
 
-class TransactionRollbackOptions(TransactionOptions, run="message:rollback"):
+class TransactionRollbackOptions(TransactionOptions, run="message:decide"):
     """Drop the message of an undecided transaction."""
 
 
-class TransactionCheckOptions(TransactionOptions, run="message:check"):
+class TransactionCheckOptions(TransactionOptions, run="message:decide"):
     """Have a producer asked now about a transaction that is undecided, or was given up."""
 
 

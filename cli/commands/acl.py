@@ -1,6 +1,6 @@
 """``triomq acl``: the accounts of running brokers; their secrets are neither shown nor given on the command line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -11,7 +11,7 @@ from triomq.cli.output import escape_controls, write_records, write_result
 from triomq.cli.session import client_command, open_brokers
 from triomq.client import ClientInstance
 from triomq.client.config import load_credentials
-from triomq.protocol.acl.accounts import PUB, SUB, Account
+from triomq.protocol.acl.accounts import PUB, SUB
 from triomq.protocol.acl.plain_acl import read_rules, set_account
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientError, ProtocolError, RequestCodeNotSupportedError
@@ -104,19 +104,17 @@ def judge(fields: Mapping[str, Any], topic: str | None, group: str | None) -> li
     shown = {name: value for name, value in fields.items() if value is not None} | {"secretKey": "not shown"}
     (account,) = read_rules(set_account("", shown)).accounts.values()
     records = [{"what": "administer", "allowed": account.is_admin, "why": f"admin: {str(account.is_admin).lower()}"}]
+    asked = []
     if topic is not None:
-        records.append(_judged(f"send to {topic}", account, topic, PUB))
-        records.append(_judged(f"read {topic}", account, topic, SUB))
+        asked += [(f"send to {topic}", topic, PUB), (f"read {topic}", topic, SUB)]
     if group is not None:
-        records.append(_judged(f"consume as {group}", account, retry_topic(group), SUB))
+        asked.append((f"consume as {group}", retry_topic(group), SUB))
+    for what, resource, right in asked:
+        records.append({"what": what, "allowed": account.may(resource, right), "why": account.reason(resource)})
     if account.white:
         why = f"whiteRemoteAddress: {fields['whiteRemoteAddress']}"
         records.append({"what": "everything, from its addresses", "allowed": True, "why": why})
     return records
-
-
-def _judged(what: str, account: Account, resource: str, right: int) -> dict[str, Any]:
-    return {"what": what, "allowed": account.may(resource, right), "why": account.reason(resource)}
 
 
 async def _accounts(instance: ClientInstance, address: str) -> list[dict[str, Any]]:
@@ -137,9 +135,6 @@ async def _accounts(instance: ClientInstance, address: str) -> list[dict[str, An
 
 
 def _record(address: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    def joined(values: Sequence[str] | None) -> str:
-        return ",".join(values or ())
-
     return {
         "broker": address,
         "account": fields.get("accessKey"),
@@ -147,8 +142,8 @@ def _record(address: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         "addresses": fields.get("whiteRemoteAddress") or "",
         "topic_default": fields.get("defaultTopicPerm") or "DENY",
         "group_default": fields.get("defaultGroupPerm") or "DENY",
-        "topics": joined(fields.get("topicPerms")),
-        "groups": joined(fields.get("groupPerms")),
+        "topics": ",".join(fields.get("topicPerms") or ()),
+        "groups": ",".join(fields.get("groupPerms") or ()),
     }
 
 

@@ -8,18 +8,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from triomq.broker.addresses import Address
-from triomq.broker.config import (
-    DEFAULT_BROKER,
-    DEFAULT_NAMESRV,
-    BrokerConfig,
-    Listener,
-    NameServerConfig,
-    default_store_root,
-)
+from triomq.broker import Address, Broker, BrokerConfig, Listener, open_broker
+from triomq.broker.config import DEFAULT_BROKER, DEFAULT_NAMESRV, NameServerConfig, default_store_root
 from triomq.broker.name_server import NameServer, open_name_server
-from triomq.broker.opening import open_broker
-from triomq.broker.server import Broker
 from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
 from triomq.cli.configuration import collect, print_settings
 from triomq.cli.errors import ExitCode, UsageError

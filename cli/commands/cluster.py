@@ -174,17 +174,18 @@ class Cluster:
         Raises:
             IncompleteError: it ended before.
         """
+
+        async def close() -> None:
+            assert process.stdin is not None  # it is a pipe
+            await self.stopping.wait()
+            await process.stdin.aclose()
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._close, process)
+            nursery.start_soon(close)
             await process.wait()
             nursery.cancel_scope.cancel()
         if not self.stopping.is_set():
             raise await self._ended(name, process)
-
-    async def _close(self, process: trio.Process) -> None:
-        assert process.stdin is not None  # it is a pipe
-        await self.stopping.wait()
-        await process.stdin.aclose()
 
     async def _ended(self, name: str, process: trio.Process) -> IncompleteError:
         code = await process.wait()

@@ -93,6 +93,11 @@ class Output:
                 self.done.set()
             return len(wanted) == len(messages)
 
+    async def end_at(self, event: trio.Event) -> None:
+        """Set :attr:`done` with an event."""
+        await event.wait()
+        self.done.set()
+
     async def end_when_idle(self, timeout_s: float) -> None:
         """Set :attr:`done` when no message has arrived for this long; messages that wait for a slow reader count."""
         while trio.current_time() < self.last_at + timeout_s:
@@ -112,7 +117,7 @@ async def _consume(options: ConsumeOptions, interrupt: Interrupt) -> int:
     formatter = choose_formatter(as_json=options.json, as_long=options.long, is_terminal=is_terminal)
     output = Output(formatter, options.count)
     async with open_service_nursery() as nursery:
-        nursery.start_soon(_end_at_interrupt, interrupt, output)
+        nursery.start_soon(output.end_at, interrupt.came)
         if options.timeout is not None:
             nursery.start_soon(output.end_when_idle, options.timeout)
         if options.group is None:
@@ -126,11 +131,6 @@ async def _consume(options: ConsumeOptions, interrupt: Interrupt) -> int:
             f"only {output.written} of {options.count} messages arrived, none in the last {options.timeout:g} s"
         )
     return ExitCode.OK
-
-
-async def _end_at_interrupt(interrupt: Interrupt, output: Output) -> None:
-    await interrupt.came.wait()
-    output.done.set()
 
 
 async def _join(options: ConsumeOptions, group: str, output: Output) -> None:
@@ -162,47 +162,32 @@ async def _join(options: ConsumeOptions, group: str, output: Output) -> None:
 
 async def _read(options: ConsumeOptions, output: Output) -> None:
     """Pull from all queues of the topic."""
-    async with (
-        PullConsumer(TOOLS_GROUP, namesrv=options.namesrv, config=client_config(options)) as pull,
-        open_service_nursery() as nursery,
-    ):
-        failures = EventLog(
-            LOGGER, "pull failed, retrying broker=%s error=%s", logging.WARNING, recovery="pull works again broker=%s"
-        )
+    failures = EventLog(
+        LOGGER, "pull failed, retrying broker=%s error=%s", logging.WARNING, recovery="pull works again broker=%s"
+    )
+    pull = PullConsumer(TOOLS_GROUP, namesrv=options.namesrv, config=client_config(options))
+
+    async def start_offset(queue: MessageQueue) -> int:
+        if isinstance(options.start, datetime):
+            return await pull.offset_for_timestamp(queue, round(options.start.timestamp() * 1000))
+        return await (pull.min_offset(queue) if options.start == "earliest" else pull.max_offset(queue))
+
+    async def read_queue(queue: MessageQueue, queue_offset: int) -> None:
+        broker = queue.broker_name
+        while True:
+            try:
+                found = await pull.pull(queue, queue_offset, options.sql or options.tag, _BATCH, _HOLD_S, _PULL_BYTES)
+            except (ClientError, BrokerResponseError) as exc:
+                failures.occurred(broker, exc, key=broker)
+                await trio.sleep(_RETRY_S)
+                continue
+            failures.ended(broker, key=broker)
+            if found.messages:
+                await output.write(found.messages)
+            queue_offset = found.next_begin_offset
+
+    async with pull, open_service_nursery() as nursery:
         queues = await pull.queues(options.topic)
-        starts = await in_parallel(lambda queue: _start_offset(pull, queue, options), queues)
-        for queue, queue_offset in zip(queues, starts, strict=True):
-            nursery.start_soon(_read_queue, pull, queue, queue_offset, options, output, failures)
+        for queue, queue_offset in zip(queues, await in_parallel(start_offset, queues), strict=True):
+            nursery.start_soon(read_queue, queue, queue_offset)
         await output.done.wait()
-
-
-async def _start_offset(pull: PullConsumer, queue: MessageQueue, options: ConsumeOptions) -> int:
-    if isinstance(options.start, datetime):
-        return await pull.offset_for_timestamp(queue, _milliseconds(options.start))
-    return await (pull.min_offset(queue) if options.start == "earliest" else pull.max_offset(queue))
-
-
-def _milliseconds(time: datetime) -> int:
-    return round(time.timestamp() * 1000)
-
-
-async def _read_queue(
-    pull: PullConsumer,
-    queue: MessageQueue,
-    queue_offset: int,
-    options: ConsumeOptions,
-    output: Output,
-    failures: EventLog,
-) -> None:
-    broker_name = queue.broker_name
-    while True:
-        try:
-            found = await pull.pull(queue, queue_offset, options.sql or options.tag, _BATCH, _HOLD_S, _PULL_BYTES)
-        except (ClientError, BrokerResponseError) as exc:
-            failures.occurred(broker_name, exc, key=broker_name)
-            await trio.sleep(_RETRY_S)
-            continue
-        failures.ended(broker_name, key=broker_name)
-        if found.messages:
-            await output.write(found.messages)
-        queue_offset = found.next_begin_offset

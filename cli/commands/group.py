@@ -5,13 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from triomq.cli.arguments.admin_options import (
-    GroupCreateOptions,
-    GroupDeleteOptions,
-    GroupListOptions,
-    GroupResetOffsetOptions,
-    GroupShowOptions,
-)
+from triomq.cli.arguments import admin_options
 from triomq.cli.errors import UsageError
 from triomq.cli.output import escape_controls, plural, write_json, write_records, write_result, write_text
 from triomq.cli.session import client_command, open_admin
@@ -24,7 +18,7 @@ from triomq.protocol.names import is_system_group
 
 
 @client_command
-async def list_groups(options: GroupListOptions) -> None:
+async def list_groups(options: admin_options.GroupListOptions) -> None:
     """Write the consumer groups with their number of members and their lag."""
     async with open_admin(options) as admin:
 
@@ -53,7 +47,7 @@ async def check_known(admin: Admin, group: str) -> None:
 
 
 @client_command
-async def create(options: GroupCreateOptions) -> None:
+async def create(options: admin_options.GroupCreateOptions) -> None:
     """Create a group, or change the settings that are given."""
     async with open_admin(options) as admin:
         before = (await admin.group_configs()).get(options.group)
@@ -78,7 +72,7 @@ async def create(options: GroupCreateOptions) -> None:
 
 
 @client_command
-async def delete(options: GroupDeleteOptions) -> None:
+async def delete(options: admin_options.GroupDeleteOptions) -> None:
     """Delete a group.
 
     Raises:
@@ -103,7 +97,7 @@ async def delete(options: GroupDeleteOptions) -> None:
 
 
 @client_command
-async def show(options: GroupShowOptions) -> None:
+async def show(options: admin_options.GroupShowOptions) -> None:
     """Write the members of a group, its offsets in each queue, and its problems."""
     async with open_admin(options) as admin:
         state = await admin.group_state(options.group, options.topic)
@@ -206,7 +200,7 @@ def _draw(found: dict[str, Any]) -> None:
 
 
 @client_command
-async def reset_offset(options: GroupResetOffsetOptions) -> None:
+async def reset_offset(options: admin_options.GroupResetOffsetOptions) -> None:
     """Make a group consume a topic from another offset.
 
     Raises:
@@ -227,7 +221,7 @@ async def reset_offset(options: GroupResetOffsetOptions) -> None:
     write_text(f"group {options.group} {verb} there in topic {options.topic}; {how}\n")
 
 
-def describe_reset(options: GroupResetOffsetOptions, done: OffsetReset) -> dict[str, Any]:
+def describe_reset(options: admin_options.GroupResetOffsetOptions, done: OffsetReset) -> dict[str, Any]:
     """Return the output of ``--json``."""
     return {
         "group": options.group,

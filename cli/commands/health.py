@@ -103,7 +103,6 @@ def _write(found: dict[str, Any], options: ClientOptions) -> None:
             or "ok",
         )
         for broker in found["brokers"]
-        for version in (broker["version"],)
     ]
     rows += [
         (broker["broker"], broker["broker_id"], broker["address"], None, None, broker["note"])

@@ -18,7 +18,7 @@ from typing import Final
 from triomq.broker.addresses import Address
 from triomq.cli.arguments.options import InitOptions
 from triomq.cli.errors import ExitCode, UsageError
-from triomq.cli.output import write_json, write_text
+from triomq.cli.output import write_result
 from triomq.protocol.acl.plain_acl import ACCESS_KEY, SECRET_KEY, Value, set_account
 from triomq.protocol.errors import ConfigError
 
@@ -70,7 +70,12 @@ def run(options: InitOptions) -> int:
         for each in (made, made / "broker", made / "client"):
             each.mkdir()
         if options.acl:
-            _write_accounts(made)
+            text = ""
+            for key, rights in _ACCOUNTS.items():
+                secret = secrets.token_urlsafe(32)
+                text = set_account(text, {ACCESS_KEY: key, SECRET_KEY: secret, **rights})
+                (made / "client" / f"{key}.account").write_text(f"{ACCESS_KEY}: {key}\n{SECRET_KEY}: {secret}\n")
+            (made / "broker" / "plain_acl.yml").write_text(text)
         if options.tls:
             _write_certificates(made, names)
         files = sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file())
@@ -80,7 +85,10 @@ def run(options: InitOptions) -> int:
             made.rename(folder)  # replaces an empty folder, nothing else
         except OSError as exc:
             raise UsageError(f"cannot make {folder}: {exc.strerror}; choose a folder that does not exist") from exc
-    _write(options, folder, [str(folder / file) for file in files])
+    written = [str(folder / file) for file in files]
+    commands = [shlex.join(words) for words in _commands(options, folder)]
+    text = "\n  ".join(["wrote, for its owner only:", *written]) + "\n" + "\n  ".join(["next:", *commands])
+    write_result({"folder": str(folder), "files": written, "commands": commands}, text, as_json=options.json)
     return ExitCode.OK
 
 
@@ -99,15 +107,6 @@ def _certificate_names(hosts: Sequence[str]) -> str:
                 raise UsageError(f"--host {host!r}: write a host name or an IP address, without a port") from None
             names.append(f"DNS:{host}")
     return ", ".join(names)
-
-
-def _write_accounts(made: Path) -> None:
-    text = ""
-    for key, rights in _ACCOUNTS.items():
-        secret = secrets.token_urlsafe(32)
-        text = set_account(text, {ACCESS_KEY: key, SECRET_KEY: secret, **rights})
-        (made / "client" / f"{key}.account").write_text(f"{ACCESS_KEY}: {key}\n{SECRET_KEY}: {secret}\n")
-    (made / "broker" / "plain_acl.yml").write_text(text)
 
 
 def _write_certificates(made: Path, names: str) -> None:
@@ -136,17 +135,6 @@ def _openssl(config: Path, kind: str, cert: Path, key: Path, *signer: str | Path
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603
     if done.returncode:
         raise ConfigError(f"openssl (version 3 or newer is needed) failed: {done.stderr.strip()[-300:]}")
-
-
-def _write(options: InitOptions, folder: Path, files: Sequence[str]) -> None:
-    commands = [shlex.join(words) for words in _commands(options, folder)]
-    if options.json:
-        write_json({"folder": str(folder), "files": files, "commands": commands})
-        return
-    write_text("wrote, for its owner only:\n")
-    write_text("".join(f"  {file}\n" for file in files))
-    write_text("next:\n")
-    write_text("".join(f"  {command}\n" for command in commands))
 
 
 def _commands(options: InitOptions, folder: Path) -> Iterator[list[str]]:

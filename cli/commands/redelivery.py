@@ -8,20 +8,10 @@ from typing import Any, Final
 
 import trio
 
+from triomq.cli import output
 from triomq.cli.arguments.admin_options import DlqListOptions, DlqRedriveOptions, GroupReplayOptions
 from triomq.cli.commands.group import check_known
 from triomq.cli.errors import ExitCode, IncompleteError, one_line
-from triomq.cli.output import (
-    local_time,
-    message_fields,
-    plural,
-    time_text,
-    write_json,
-    write_records,
-    write_result,
-    write_table,
-    write_text,
-)
 from triomq.cli.session import Interrupt, cancel_at, client_command, open_admin, run_command
 from triomq.client import MessageExt, Redrive, ReplayPlan
 from triomq.client.nursery import open_service_nursery
@@ -86,18 +76,20 @@ async def list_letters(options: DlqListOptions) -> None:
     async with open_admin(options) as admin:
         if options.group is None:
             counts = [count._asdict() for count in await admin.dead_letter_counts()]
-            write_records(("GROUP", "MESSAGES", "REDRIVEN"), counts, as_json=options.json)
+            output.write_records(("GROUP", "MESSAGES", "REDRIVEN"), counts, as_json=options.json)
             return
         letters = await admin.dead_letters(options.group, options.limit)
         if not letters:
             await check_known(admin, options.group)
     if options.json:
         for message, original_topic, is_redriven in letters:
-            write_json({**message_fields(message), "original_topic": original_topic, "redriven": is_redriven})
+            output.write_json(
+                {**output.message_fields(message), "original_topic": original_topic, "redriven": is_redriven}
+            )
         return
     rows = [
         (
-            local_time(message.store_timestamp),
+            output.local_time(message.store_timestamp),
             message.queue_offset,
             original_topic,
             message.tags,
@@ -108,7 +100,7 @@ async def list_letters(options: DlqListOptions) -> None:
         )
         for message, original_topic, is_redriven in letters
     ]
-    write_table(("STORED", "OFFSET", "TOPIC", "TAG", "KEYS", "TRIES", "MESSAGE ID", "REDRIVEN"), rows)
+    output.write_table(("STORED", "OFFSET", "TOPIC", "TAG", "KEYS", "TRIES", "MESSAGE ID", "REDRIVEN"), rows)
 
 
 def redrive(options: DlqRedriveOptions) -> int:
@@ -137,13 +129,13 @@ async def _redrive(options: DlqRedriveOptions, interrupt: Interrupt) -> int:
         "skipped": None if done is None else done.skipped,  # an interrupted run does not know them
         "left": None if done is None else done.left,
     }
-    text = f"{plural(sent.count, 'dead letter')} of group {options.group} "
+    text = f"{output.plural(sent.count, 'dead letter')} of group {options.group} "
     text += "would be sent back" if options.dry_run else "sent back"
     if done is not None:
         if done.skipped:
             text += f", {done.skipped} skipped whose origin is unknown or that cannot be sent again"
         text += f", {done.left} left"
-    write_result(result, text, as_json=options.json)
+    output.write_result(result, text, as_json=options.json)
     return ExitCode.OK
 
 
@@ -156,12 +148,12 @@ class _Replayed(_Sent):
         if self.plan is None or self.last_ms is None:
             return ""
         total = sum(queue.messages for queue in self.plan.queues)
-        return f"{self.count} of {total} delivered, up to {time_text(self.last_ms)}\n"
+        return f"{self.count} of {total} delivered, up to {output.time_text(self.last_ms)}\n"
 
     def summary(self) -> str:
         """Return the number of messages sent, and the time at which another run continues."""
-        more = "" if self.last_ms is None else f"; to go on: --from {time_text(self.last_ms)}"
-        return f"{plural(self.count, 'message')} delivered before{more}"
+        more = "" if self.last_ms is None else f"; to go on: --from {output.time_text(self.last_ms)}"
+        return f"{output.plural(self.count, 'message')} delivered before{more}"
 
 
 def replay(options: GroupReplayOptions) -> int:
@@ -182,7 +174,7 @@ async def _replay(options: GroupReplayOptions, interrupt: Interrupt) -> int:
     is_cut = await done.run(work, interrupt)
     queues = _queues(done.plan)
     if options.json:
-        write_json(
+        output.write_json(
             {
                 "group": options.group,
                 "into": options.into,
@@ -195,15 +187,15 @@ async def _replay(options: GroupReplayOptions, interrupt: Interrupt) -> int:
         )
         return ExitCode.OK
     if options.dry_run:
-        write_records(_COLUMNS, queues, as_json=False)
+        output.write_records(_COLUMNS, queues, as_json=False)
         count = sum(queue["messages"] for queue in queues)
-        text = f"{plural(count, 'message')} of group {options.group} would be delivered to group {options.into}"
+        text = f"{output.plural(count, 'message')} of group {options.group} would be delivered to group {options.into}"
     elif is_cut:
         text = f"interrupted; {done.summary()}"
     else:
-        text = f"{plural(done.count, 'message')} of group {options.group} delivered to group {options.into}"
+        text = f"{output.plural(done.count, 'message')} of group {options.group} delivered to group {options.into}"
     is_waiting = done.plan is not None and not done.plan.is_online
-    write_text(text + ("; it has no member online: they wait for one" if is_waiting else "") + "\n")
+    output.write_text(text + ("; it has no member online: they wait for one" if is_waiting else "") + "\n")
     return ExitCode.OK
 
 

@@ -3,27 +3,18 @@
 import base64
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from triomq.broker.addresses import Address
 from triomq.broker.config import default_store_root
+from triomq.cli import output
 from triomq.cli.arguments.admin_options import StoreDumpOptions, StoreOptions
 from triomq.cli.errors import ExitCode
-from triomq.cli.output import (
-    cells,
-    escape_json,
-    label,
-    local_time,
-    progress_bar,
-    write_json,
-    write_records,
-    write_table,
-    write_text,
-)
 from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import decode_host
@@ -31,7 +22,6 @@ from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.tools.stopped_store import Damage, StoppedStore
-from triomq.storage.tools.store_check import CheckReport
 from triomq.storage.tools.store_check import check as check_store
 
 _BODY_SHOWN: Final = 60
@@ -41,7 +31,7 @@ _ROWS_OF_A_TABLE: Final = 1000  # the widths of the columns need all rows in mem
 
 def info(options: StoreOptions) -> int:
     """Write the sizes, files and queues of the store."""
-    with _stopped(options) as store, progress_bar("reading") as progress:
+    with _stopped(options) as store, output.progress_bar("reading") as progress:
         log = store.log
         first, last = store.ends(progress) or (None, None)
         found: dict[str, Any] = {
@@ -58,31 +48,36 @@ def info(options: StoreOptions) -> int:
         }
         queues = [
             {
-                **_fields(queue, "topic", "queue_id", "min_offset", "max_offset"),
+                "topic": queue.topic,
+                "queue_id": queue.queue_id,
+                "min_offset": queue.min_offset,
+                "max_offset": queue.max_offset,
                 "messages": queue.max_offset - queue.min_offset,
             }
             for queue in sorted(store.queues, key=lambda queue: (queue.topic, queue.queue_id))
             if queue.files.files
         ]
     if options.json:
-        write_json({**found, "queues": queues})
+        output.write_json({**found, "queues": queues})
     else:
-        write_table(("WHAT", "VALUE"), list(zip(map(label, found), cells(found), strict=True)))
-        write_text("\n")
-        write_records(("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES"), queues, as_json=False)
+        output.write_table(("WHAT", "VALUE"), list(zip(map(output.label, found), output.cells(found), strict=True)))
+        output.write_text("\n")
+        output.write_records(("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES"), queues, as_json=False)
     return ExitCode.OK
 
 
 def check(options: StoreOptions) -> int:
     """Verify the store and write its problems."""
-    with _stopped(options) as store, progress_bar("checking") as progress:
+    with _stopped(options) as store, output.progress_bar("checking") as progress:
         report = check_store(store, progress)
     if options.json:
-        write_json(_report(report))
+        output.write_json({"sound": not report.problems, **asdict(report)})
     else:
-        _write_problems(report)
+        if report.problems:
+            rows = [[p.kind.value, p.place, p.offset, p.count, p.text] for p in report.problems]
+            output.write_table(("PROBLEM", "WHERE", "FIRST", "COUNT", "WHAT"), rows)
         sound = "sound" if not report.problems else f"{len(report.problems)} kinds of problems"
-        write_text(
+        output.write_text(
             f"{report.records} records, {report.units} units in consume queues, {report.index_units} in index files: "
             f"{sound}\n"
         )
@@ -93,17 +88,23 @@ def dump(options: StoreDumpOptions) -> int:
     """Write messages in the order of the commit log."""
     count = min(options.count, sys.maxsize) if options.count is not None else None
     if options.json:
-        with _stopped(options) as store, progress_bar("reading", is_writing=True) as progress:
+        with _stopped(options) as store, output.progress_bar("reading", is_writing=True) as progress:
             for message in islice(_wanted(store, options, progress), count):
-                write_text(escape_json(orjson.dumps(_document(message))).decode() + "\n")
+                output.write_text(output.escape_json(orjson.dumps(_document(message))).decode() + "\n")
         return ExitCode.OK
-    with _stopped(options) as store, progress_bar("reading") as progress:
+    with _stopped(options) as store, output.progress_bar("reading") as progress:
         messages = _wanted(store, options, progress)
-        rows = [_row(message) for message in islice(messages, _ROWS_OF_A_TABLE if count is None else count)]
+        rows = []
+        for message in islice(messages, _ROWS_OF_A_TABLE if count is None else count):
+            body = _body(message)[0].decode(errors="replace")
+            shown = body if len(body) <= _BODY_SHOWN else body[:_BODY_SHOWN] + "..."
+            place = (message.topic, message.queue_id, message.queue_offset, message.physical_offset)
+            tags, keys = message.tags or "-", ",".join(message.keys) or "-"
+            rows.append((output.local_time(message.store_timestamp), *place, message.store_size, tags, keys, shown))
         is_cut = count is None and next(messages, None) is not None
-    write_table(("STORED", "TOPIC", "QUEUE", "OFFSET", "POSITION", "SIZE", "TAG", "KEYS", "BODY"), rows)
+    output.write_table(("STORED", "TOPIC", "QUEUE", "OFFSET", "POSITION", "SIZE", "TAG", "KEYS", "BODY"), rows)
     if is_cut:
-        write_text(f"only the first {len(rows)} are shown; --json writes all, --count N as many\n")
+        output.write_text(f"only the first {len(rows)} are shown; --json writes all, --count N as many\n")
     return ExitCode.OK
 
 
@@ -114,19 +115,16 @@ def _stopped(options: StoreOptions) -> StoppedStore:
     return StoppedStore(Path(options.store).expanduser() if options.store else default_store_root())
 
 
-def _messages(store: StoppedStore, progress: Progress | None) -> Iterator[MessageExt]:
-    """Yield the good messages in the order of the log."""
-    for found in store.walk(progress):
-        if not isinstance(found, Damage):
-            record = store.log.look_message(found[0])
-            assert record is not None, "the walk has found it"
-            yield decode_record(record)
-
-
 def _wanted(store: StoppedStore, options: StoreDumpOptions, progress: Progress | None) -> Iterator[MessageExt]:
-    begin_ms = _ms(options.begin) if options.begin is not None else 0
-    end_ms = _ms(options.end) if options.end is not None else 2**63
-    for message in _messages(store, progress):
+    """Yield the good messages in the order of the log that the options select."""
+    begin_ms = int(options.begin.timestamp() * 1000) if options.begin is not None else 0
+    end_ms = int(options.end.timestamp() * 1000) if options.end is not None else 2**63
+    for found in store.walk(progress):
+        if isinstance(found, Damage):
+            continue
+        record = store.log.look_message(found[0])
+        assert record is not None, "the walk has found it"
+        message = decode_record(record)
         if (
             (options.topic is None or message.topic == options.topic)
             and (options.queue_id is None or message.queue_id == options.queue_id)
@@ -136,26 +134,7 @@ def _wanted(store: StoppedStore, options: StoreDumpOptions, progress: Progress |
             yield message
 
 
-def _ms(time: datetime) -> int:
-    return int(time.timestamp() * 1000)
-
-
 # --- writing ------------------------------------------------------------------------------------------------
-
-
-def _row(message: MessageExt) -> list[str | int]:
-    body = _body(message)[0].decode(errors="replace")
-    return [
-        local_time(message.store_timestamp),
-        message.topic,
-        message.queue_id,
-        message.queue_offset,
-        message.physical_offset,
-        message.store_size,
-        message.tags or "-",
-        ",".join(message.keys) or "-",
-        body if len(body) <= _BODY_SHOWN else body[:_BODY_SHOWN] + "...",
-    ]
 
 
 def _document(message: MessageExt) -> dict[str, Any]:
@@ -170,9 +149,9 @@ def _document(message: MessageExt) -> dict[str, Any]:
         "message_id": message.message_id,
         "offset_message_id": message.offset_message_id,
         "stored_ms": message.store_timestamp,
-        "store_host": _host(message.encoded_store_host),
+        "store_host": str(Address(*decode_host(message.encoded_store_host))),
         "born_ms": message.born_timestamp,
-        "born_host": _host(message.encoded_born_host),
+        "born_host": str(Address(*decode_host(message.encoded_born_host))),
         "flag": message.flag,
         "sys_flag": sys_flag,
         "tries": message.reconsume_times,
@@ -194,29 +173,3 @@ def _body(message: MessageExt) -> tuple[bytes, int]:
         except TriomqError:  # damaged, or a package is missing
             pass
     return message.stored_body, message.sys_flag
-
-
-def _host(encoded: bytes) -> str:
-    ip, port = decode_host(encoded)
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-
-
-def _fields(record: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in names}
-
-
-def _report(report: CheckReport) -> dict[str, Any]:
-    return {
-        "sound": not report.problems,
-        **_fields(report, "records", "record_bytes", "units", "index_units", "log_end"),
-        "problems": [
-            {"kind": problem.kind.value, **_fields(problem, "place", "offset", "text", "count")}
-            for problem in report.problems
-        ],
-    }
-
-
-def _write_problems(report: CheckReport) -> None:
-    if report.problems:
-        rows = [[p.kind.value, p.place, p.offset, p.count, p.text] for p in report.problems]
-        write_table(("PROBLEM", "WHERE", "FIRST", "COUNT", "WHAT"), rows)

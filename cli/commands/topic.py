@@ -3,13 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from triomq.cli.arguments.admin_options import (
-    TopicCreateOptions,
-    TopicDeleteOptions,
-    TopicListOptions,
-    TopicShowOptions,
-    TopicUpdateOptions,
-)
+from triomq.cli.arguments import admin_options
 from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.output import escape_controls, plural, write_json, write_records, write_result, write_table, write_text
 from triomq.cli.session import client_command, open_admin
@@ -29,7 +23,7 @@ _PERMISSIONS: Final[Mapping[str, Permission]] = {
 
 
 @client_command
-async def list_topics(options: TopicListOptions) -> None:
+async def list_topics(options: admin_options.TopicListOptions) -> None:
     """Write the names of topics."""
     async with open_admin(options) as admin:
         topics = await admin.topics()
@@ -47,7 +41,7 @@ async def list_topics(options: TopicListOptions) -> None:
 
 
 @client_command
-async def create(options: TopicCreateOptions) -> None:
+async def create(options: admin_options.TopicCreateOptions) -> None:
     """Create a topic where it does not exist.
 
     Raises:
@@ -74,7 +68,7 @@ async def create(options: TopicCreateOptions) -> None:
 
 
 @client_command
-async def update(options: TopicUpdateOptions) -> None:
+async def update(options: admin_options.TopicUpdateOptions) -> None:
     """Change the given settings of a topic.
 
     Raises:
@@ -135,7 +129,7 @@ def _change_text(found: Mapping[str, Any]) -> str:
 
 
 @client_command
-async def delete(options: TopicDeleteOptions) -> None:
+async def delete(options: admin_options.TopicDeleteOptions) -> None:
     """Delete a topic."""
     async with open_admin(options) as admin:
         try:
@@ -150,7 +144,7 @@ async def delete(options: TopicDeleteOptions) -> None:
 
 
 @client_command
-async def show(options: TopicShowOptions) -> None:
+async def show(options: admin_options.TopicShowOptions) -> None:
     """Write the brokers and queues of a topic."""
     async with open_admin(options) as admin:
         route = await admin.topic_route(options.topic)

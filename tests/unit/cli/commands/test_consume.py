@@ -1,7 +1,5 @@
 import errno
 import threading
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -114,6 +112,12 @@ class FakePull:
         self.output = output
         self.failures = 3
 
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         return [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(2)]
 
@@ -136,11 +140,7 @@ async def test_lost_broker_is_logged_once(
 ) -> None:
     output = Output(lambda message: message.body, None)
 
-    @asynccontextmanager
-    async def connect(*_: object, **__: object) -> AsyncGenerator[FakePull, None]:
-        yield FakePull(output)
-
-    monkeypatch.setattr(consume, "PullConsumer", connect)
+    monkeypatch.setattr(consume, "PullConsumer", lambda *_, **__: FakePull(output))
     options = parse(["consume", "T", "--namesrv", "a:1", "--from", "earliest"])
     assert isinstance(options, ConsumeOptions)
     async with trio.open_nursery() as nursery:
