@@ -91,16 +91,14 @@ def _from_file(path: Path, given: Mapping[str, Given]) -> dict[str, Given]:
         table = tomllib.loads(text) if path.suffix == ".toml" else None
     except (OSError, ValueError) as exc:
         raise UsageError(f"--config {path}: {exc}") from exc
-    found = _from_properties(path, read_properties(text), given) if table is None else _from_toml(path, table)
+    if table is None:
+        found = _from_properties(path, read_properties(text), given)
+    else:
+        found = {}
+        for name, value in table.items():
+            row = _BY_KEY.get(name) or _BY_KEY.get(name.replace("_", "-")) or _refuse(str(path), name, _BY_KEY)
+            found[row.field] = _checked(f"{path}: {name}", _read, row, value)
     return {field: Given(value, str(path)) for field, value in found.items()}
-
-
-def _from_toml(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name, value in table.items():
-        row = _BY_KEY.get(name) or _BY_KEY.get(name.replace("_", "-")) or _refuse(str(path), name, _BY_KEY)
-        found[row.field] = _checked(f"{path}: {name}", _read, row, value)
-    return found
 
 
 def _from_properties(path: Path, texts: Mapping[str, str], given: Mapping[str, Given]) -> dict[str, Any]:
@@ -109,10 +107,14 @@ def _from_properties(path: Path, texts: Mapping[str, str], given: Mapping[str, G
     known = Path(__file__).with_name("rocketmq_settings.txt").read_text(encoding="utf-8").split()
     for name, text in texts.items():
         row = _BY_NAME.get(name)
-        if (reason := explain_missing(name)) and not _is_harmless(name, text, given):
+        reason = explain_missing(name)
+        has_accounts = name == "aclEnable" and "acl" in given  # the file of accounts is an option
+        if reason and text not in _HARMLESS and not has_accounts and name != "haListenPort":
             raise UsageError(f"{path}: {name}={text}: {reason}")
         if row is not None and row.option:
-            found[row.field] = _checked(f"{path}: {name}", _read_property, row, text)
+            found[row.field] = _checked(
+                f"{path}: {name}", lambda row, text: _choice(row, row.kind.read(text)), row, text
+            )
         elif name not in known:
             _refuse(str(path), name, known)
         elif not reason and name not in _HOSTS and FIXED.get(name) != text:
@@ -123,12 +125,6 @@ def _from_properties(path: Path, texts: Mapping[str, str], given: Mapping[str, G
     if unused:
         LOGGER.warning("settings without effect file=%s names=%s", path, ",".join(unused))
     return found
-
-
-def _is_harmless(name: str, text: str, given: Mapping[str, Given]) -> bool:
-    """Whether a setting of something that triomq lacks does not ask for it."""
-    has_accounts = name == "aclEnable" and "acl" in given  # the file of accounts is an option
-    return text in _HARMLESS or has_accounts or name == "haListenPort"
 
 
 def _refuse(place: str, name: str, names: Iterable[str]) -> NoReturn:

@@ -63,9 +63,7 @@ _HINTS: Final[Mapping[type[BaseException], str]] = {
 }
 
 
-_REMARK_HINTS: Final = {
-    "message is forbidden": "see the permissions with triomq topic show TOPIC",
-}
+_REMARK_HINTS: Final = {"message is forbidden": "see the permissions with triomq topic show TOPIC"}
 """Parts of brokers' texts, and hints."""
 
 

@@ -19,6 +19,7 @@ from triomq.broker.addresses import Address, parse_networks
 from triomq.broker.config import DEFAULT_METRICS, TlsConfig
 from triomq.cli.arguments.parser import Options
 from triomq.cli.errors import UsageError
+from triomq.cli.output import write_text
 from triomq.cli.run import end_at_next_signal, stop_signals
 from triomq.common.logs import reopen_log_file
 from triomq.protocol.errors import ConfigError
@@ -54,26 +55,18 @@ def serve_until_signal(
         options: of the command.
         ends_with_stdin: take the end of stdin as a signal.
     """
-
-    def announce(running: Server) -> None:
-        members, text = describe(running)
-        if options.json:
-            _write_ready_line(json.dumps({"event": "ready", **members, "pid": os.getpid()}, separators=(",", ":")))
-        else:
-            _write_ready_line(f"triomq {__version__} is ready: {text}")
-
     raise_open_files_limit()
-    trio.run(_serve, server, announce, options.log_file is not None, ends_with_stdin)
+    trio.run(_serve, server, describe, options, ends_with_stdin)
 
 
 async def _serve(
     server: AbstractAsyncContextManager[Server],
-    announce: Callable[[Server], None],
-    reopens_log: bool,  # trio.run passes no keywords
-    ends_with_stdin: bool,
+    describe: Callable[[Server], tuple[Mapping[str, Any], str]],
+    options: Options,
+    ends_with_stdin: bool,  # trio.run passes no keywords
 ) -> None:
     with stop_signals() as signals, trio.CancelScope() as starting:
-        life = _Life(starting, reopens_log=reopens_log)
+        life = _Life(starting, reopens_log=options.log_file is not None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(life.watch, signals)
             if ends_with_stdin:
@@ -81,7 +74,14 @@ async def _serve(
             async with server as running:
                 life.is_ready = True
                 settle_garbage_collector()
-                announce(running)
+                members, text = describe(running)
+                line = f"triomq {__version__} is ready: {text}"
+                if options.json:
+                    line = json.dumps({"event": "ready", **members, "pid": os.getpid()}, separators=(",", ":"))
+                try:
+                    write_text(line + "\n")
+                except BrokenPipeError:
+                    LOGGER.warning("ready line not written: stdout is closed")
                 await life.stop.wait()
             nursery.cancel_scope.cancel()
 
@@ -173,15 +173,6 @@ class _Life:
             self.stop.set()
         else:
             self._starting.cancel()
-
-
-def _write_ready_line(line: str) -> None:
-    """Write the line that scripts wait for."""
-    try:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        LOGGER.warning("ready line not written: stdout is closed")
 
 
 def raise_open_files_limit() -> None:

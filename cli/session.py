@@ -47,7 +47,16 @@ Command = Callable[[Interrupt], Awaitable[int]]
 
 def run_command(command: Command) -> int:
     """Run a command that handles an interrupt itself; return its exit code, or the signal's."""
-    return trio.run(_run_watched, command)
+
+    async def run() -> int:
+        interrupt = Interrupt()
+        with stop_signals() as signals:
+            async with open_service_nursery() as nursery:
+                nursery.start_soon(interrupt.watch, signals)
+                code = await command(interrupt)
+        return interrupt.exit_code or code
+
+    return trio.run(run)
 
 
 def run_until_signal(work: Callable[[], Awaitable[int | None]]) -> int:
@@ -79,15 +88,6 @@ async def cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _run_watched(command: Command) -> int:
-    interrupt = Interrupt()
-    with stop_signals() as signals:
-        async with open_service_nursery() as nursery:
-            nursery.start_soon(interrupt.watch, signals)
-            code = await command(interrupt)
-    return interrupt.exit_code or code
-
-
 def open_admin(options: ClientOptions) -> Admin:
     """Return the administration client of a command."""
     return Admin(namesrv=options.namesrv, config=client_config(options))
@@ -106,18 +106,15 @@ async def open_brokers(options: ClientOptions, address: str | None) -> AsyncGene
 
 def client_config(options: ClientOptions) -> ClientConfig:
     """Return the settings of a command's connections."""
+    tls: bool | TlsConfig = options.tls
+    files = options.tls_ca, options.tls_cert, options.tls_key
+    if options.tls_verify is not None or files != (None, None, None):
+        verify = cast("Literal['host', 'ca', 'none']", options.tls_verify or "host")  # argparse has checked it
+        tls = TlsConfig(ca=options.tls_ca, cert=options.tls_cert, key=options.tls_key, verify=verify)
     return ClientConfig(
         connect=False,  # a command sends requests at once
         advertise="as-dialled" if options.as_dialled else "as-advertised",
         credentials=None if options.credentials is None else load_credentials(options.credentials),
         namespace=options.namespace,
-        tls=_tls(options),
+        tls=tls,
     )
-
-
-def _tls(options: ClientOptions) -> bool | TlsConfig:
-    files = options.tls_ca, options.tls_cert, options.tls_key
-    if options.tls_verify is None and files == (None, None, None):
-        return options.tls
-    verify = cast("Literal['host', 'ca', 'none']", options.tls_verify or "host")  # argparse has checked it
-    return TlsConfig(ca=options.tls_ca, cert=options.tls_cert, key=options.tls_key, verify=verify)

@@ -38,8 +38,7 @@ class TopicUpdateOptions(ClientOptions, run="topic:update"):
     topic: str = option("TOPIC")
     queues: int | None = option("--queues N", "read and write queues per broker")
     read_queues: int | None = option(
-        "--read-queues N",
-        "queues that consumers read; lower it after --write-queues, once the others are consumed",
+        "--read-queues N", "queues that consumers read; lower it after --write-queues, once the others are consumed"
     )
     write_queues: int | None = option("--write-queues N", "queues that producers send to; lower it first")
     permission: str | None = option(_PERMISSION, "allowed operations: read, write or both (perm)")
@@ -156,8 +155,7 @@ class AclSetOptions(AclAccountOptions, run="acl:set_one"):
     admin: str | None = option("--admin yes|no", "whether it may administer (no for a new account)")
     address: str | None = option("--address PATTERN", "addresses from which its name is enough for everything")
     topic_default: str | None = option(
-        "--topic-default RIGHT",
-        "its right for topics that it has no entry for: DENY, PUB, SUB or PUB|SUB",
+        "--topic-default RIGHT", "its right for topics that it has no entry for: DENY, PUB, SUB or PUB|SUB"
     )
     group_default: str | None = option("--group-default RIGHT", "its right for groups that it has no entry for")
     topic: tuple[str, ...] = option(

@@ -1,10 +1,11 @@
 """Parse the values of options: sizes, rates, durations, times, properties."""
 
+import math
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from triomq.protocol.errors import IllegalNameError, SubscriptionParseError
 from triomq.protocol.filters.filter_types import Sql, TagFilter
@@ -18,8 +19,6 @@ _SIZE: Final = re.compile(r"(\d+) ?(?:([KMG])(?:iB)?|B)?", re.IGNORECASE)
 _SIZE_FACTORS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)?")
 _DURATION_FACTORS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-_HOURS_OF_DAY: Final = 24
-_HUNDRED: Final = 100
 RELATIVE_TIME: Final = re.compile(r"-\d+(?:\.\d+)?[smhd]?")
 
 
@@ -54,10 +53,7 @@ def parse_rate(text: str) -> float:
         ArgumentTypeError: it is not a number above 0.
     """
     error = f"invalid rate {text!r}: write messages per second, such as 500 or 500/s"
-    rate = _number(text.strip().removesuffix("/s"), error)
-    if not rate:
-        raise ArgumentTypeError(error)
-    return rate
+    return _number(text.strip().removesuffix("/s"), error, above=0)
 
 
 def parse_speed(text: str) -> float:
@@ -109,8 +105,8 @@ def parse_count(text: str) -> int:
     return _whole(text, f"{text!r} is not a whole number")
 
 
-def _whole(text: str, error: str, least: int = 0) -> int:
-    if not text.isdecimal() or int(text) < least:
+def _whole(text: str, error: str, least: int = 0, most: float = math.inf) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
         raise ArgumentTypeError(error)
     return int(text)
 
@@ -124,12 +120,12 @@ def parse_hours(text: str) -> float:
     return _number(text, f"invalid number of hours {text!r}: write 72, or 0.5 for half an hour")
 
 
-def _number(text: str, error: str) -> float:
+def _number(text: str, error: str, above: float = -1) -> float:
     try:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number < float("inf"):
+    if not max(0, above) <= number < math.inf or number == above:
         raise ArgumentTypeError(error)
     return number
 
@@ -141,7 +137,7 @@ def parse_hours_of_day(text: str) -> tuple[int, ...]:
         ArgumentTypeError: one is not 0 to 23.
     """
     hours = text.split(";")
-    if not all(hour.strip().isdecimal() and int(hour) < _HOURS_OF_DAY for hour in hours):
+    if not all(hour.strip().isdecimal() and int(hour) < 24 for hour in hours):
         raise ArgumentTypeError(f"invalid hours {text!r}: write 0 to 23, separated by ;, such as 4;16")
     return tuple(map(int, hours))
 
@@ -153,10 +149,7 @@ def parse_percent(text: str) -> int:
         ArgumentTypeError: it is not one.
     """
     error = f"invalid percentage {text!r}: write a whole number, 1 to 100"
-    percent = _whole(text.strip().removesuffix("%").strip(), error, least=1)
-    if percent > _HUNDRED:
-        raise ArgumentTypeError(error)
-    return percent
+    return _whole(text.strip().removesuffix("%").strip(), error, least=1, most=100)
 
 
 def parse_property(text: str) -> tuple[str, str]:
@@ -215,37 +208,25 @@ def parse_start(text: str) -> StartAt:
     Raises:
         ArgumentTypeError: it is none of these.
     """
-    if text == "earliest":
-        return "earliest"
-    if text == "latest":
-        return "latest"
-    found = _time(text)
-    if found is None:
-        raise ArgumentTypeError(
-            f"invalid start {text!r}: write earliest, latest, a time such as 2026-01-31T12:00, or -10m"
-        )
-    return found
+    if text in ("earliest", "latest"):
+        return cast("Literal['earliest', 'latest']", text)
+    return parse_time(text, "start {!r}: write earliest, latest, a time such as 2026-01-31T12:00, or -10m")
 
 
-def parse_time(text: str) -> datetime:
+def parse_time(
+    text: str, advice: str = "time {!r}: write it as 2026-01-31T12:00, or -10m for ten minutes ago"
+) -> datetime:
     """Return an ISO 8601 time, or that of ``-10m``, ten minutes ago; a time without zone is local time.
 
     Raises:
         ArgumentTypeError: it is none of these.
     """
-    found = _time(text)
-    if found is None:
-        raise ArgumentTypeError(f"invalid time {text!r}: write it as 2026-01-31T12:00, or -10m for ten minutes ago")
-    return found
-
-
-def _time(text: str) -> datetime | None:
     try:
         if RELATIVE_TIME.fullmatch(text):
             return datetime.now(UTC) - timedelta(seconds=parse_duration(text[1:]))
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
-        return None
+        raise ArgumentTypeError(f"invalid {advice.format(text)}") from None
 
 
 #: How a value is read, by the name that the help gives it; other values are text.

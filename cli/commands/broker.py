@@ -3,7 +3,7 @@
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -53,34 +53,29 @@ def make_config(given: Mapping[str, Any]) -> BrokerConfig:
     settings = network_settings(given)
     advertise = _advertised("--advertise", settings.pop("advertise", None))
     listen = parse_address("--listen", settings.pop("listen", str(DEFAULT_BROKER)))
-    first = Listener(broker=listen, namesrv=_namesrv_listen(settings), advertise=advertise)
+    namesrv = None if "register" in settings else DEFAULT_NAMESRV  # one that registers elsewhere needs none
+    if (text := settings.pop("namesrv_listen", None)) is not None:
+        namesrv = parse_address("--namesrv-listen", text)
+    first = Listener(broker=listen, namesrv=namesrv, advertise=advertise)
     listeners = (first, *map(parse_listener, settings.pop("listener", ())))
-    _check_listeners(listeners)
+    for address in (address for listener in listeners for address in (listener.broker, listener.namesrv)):
+        if address is not None:
+            check_host(address)
+    names = [listener.name for listener in listeners]
+    if len(set(names)) != len(names):
+        raise UsageError(f"--listener: names must be unique, not {', '.join(names[1:])} ({names[0]} is taken)")
     if "register" in settings:
         texts = settings["register"].split(";")
         settings["register"] = tuple(parse_address("--register", each) for each in texts)
     for field in ("acl", "quotas"):
         settings[field] = Path(given[field]).expanduser() if given.get(field) else None
-    settings["root"] = _store_root(given.get("root"))
+    root = settings["root"] = Path(given["root"]).expanduser() if given.get("root") else default_store_root()
+    if root.exists() and not root.is_dir():
+        raise StoreError(f"{root} is not a directory: choose another folder with --store")
     settings["durability"] = Durability(given.get("durability", "async"))
     settings["delay_levels"] = DelayLevels(given.get("delay_levels", DEFAULT_DELAY_LEVELS))
     store = {field.name: settings.pop(field.name) for field in fields(StoreConfig) if field.name in settings}
     return BrokerConfig(store=StoreConfig(**store), listeners=listeners, **settings)
-
-
-def _namesrv_listen(settings: dict[str, Any]) -> Address | None:
-    """Return where the broker's own name server listens; a broker that registers elsewhere has none by default."""
-    text = settings.pop("namesrv_listen", None)
-    if text is not None:
-        return parse_address("--namesrv-listen", text)
-    return None if "register" in settings else DEFAULT_NAMESRV
-
-
-def _store_root(store: str | None) -> Path:
-    root = Path(store).expanduser() if store else default_store_root()
-    if root.exists() and not root.is_dir():
-        raise StoreError(f"{root} is not a directory: choose another folder with --store")
-    return root
 
 
 def parse_listener(text: str) -> Listener:
@@ -101,15 +96,6 @@ def parse_listener(text: str) -> Listener:
         namesrv=parse_address(f"--listener {name}, namesrv", found["namesrv"]),
         advertise=_advertised(f"--listener {name}, advertise", found.get("advertise")),
     )
-
-
-def _check_listeners(listeners: Sequence[Listener]) -> None:
-    for address in (address for listener in listeners for address in (listener.broker, listener.namesrv)):
-        if address is not None:
-            check_host(address)
-    names = [listener.name for listener in listeners]
-    if len(set(names)) != len(names):
-        raise UsageError(f"--listener: names must be unique, not {', '.join(names[1:])} ({names[0]} is taken)")
 
 
 def check_host(address: Address) -> None:
@@ -181,12 +167,11 @@ def run_namesrv(options: NamesrvOptions) -> int:
     root = Path(options.store).expanduser() if options.store else default_store_root().with_name("namesrv")
     settings = network_settings(options.settings)
     config = NameServerConfig(root=root, listen=listen, order_messages=options.order_messages, **settings)
-    serve_until_signal(open_name_server(config), _describe_name_server, options)
+
+    def describe(server: NameServer) -> tuple[dict[str, Any], str]:
+        text = f"name server {server.address}, store {root}, pid {os.getpid()}"
+        return _with_others(server, {"namesrv": str(server.address), "store": str(root)}, text)
+
+    serve_until_signal(open_name_server(config), describe, options)
     LOGGER.info("stopped store=%s", root)
     return ExitCode.OK
-
-
-def _describe_name_server(server: NameServer) -> tuple[dict[str, Any], str]:
-    address, store = str(server.address), str(server.config.root)
-    text = f"name server {address}, store {store}, pid {os.getpid()}"
-    return _with_others(server, {"namesrv": address, "store": store}, text)

@@ -75,6 +75,7 @@ class Cluster:
 
     Attributes:
         brokers, metrics: addresses of each broker that is ready, by name.
+        name_server: settings of the name server.
         root: folder of all stores.
         namesrv: where the name server listens.
     """
@@ -85,40 +86,28 @@ class Cluster:
         """Check the addresses; nothing is opened.
 
         Raises:
-            UsageError: an address is malformed, or its host is unknown.
+            ConfigError: an address is malformed, its host is unknown, or others would reach the name server.
         """
         self.root: Final = root
         self.brokers: Final[dict[str, Address]] = {}
         self.metrics: Final[dict[str, str]] = {}
         self.stopping: Final = trio.Event()
         self._options = options
-        self._broker_options = broker_options
         self._first = parse_address("--listen", options.listen)
-        self._namesrv = parse_address("--namesrv-listen", options.namesrv_listen)
+        namesrv = parse_address("--namesrv-listen", options.namesrv_listen)
         check_host(self._first)
-        check_host(self._namesrv)
-
-    def name_server_config(self) -> NameServerConfig:
-        """Return the settings of the name server.
-
-        Raises:
-            ConfigError: others would reach it.
-        """
-        given = collect(self._broker_options)
-        insecure, tls = self._options.insecure, tls_config({field: value for field, (value, _) in given.items()})
-        return NameServerConfig(root=self.root / "namesrv", listen=self._namesrv, insecure=insecure, tls=tls)
+        check_host(namesrv)
+        tls = tls_config({field: value for field, (value, _) in collect(broker_options).items()})
+        self.name_server: Final = NameServerConfig(
+            root=root / "namesrv", listen=namesrv, insecure=options.insecure, tls=tls
+        )
 
     def commands(self) -> dict[str, list[str]]:
         """Return the command line of each broker by its name."""
         options, host, first = self._options, self._first.host, self._first.port
         register = Address("127.0.0.1", self.namesrv.port) if self.namesrv.is_wildcard else self.namesrv
-        common = [
-            "--json",
-            "--end-with-stdin",
-            "--register",
-            str(register),
-            *(["--insecure"] if options.insecure else []),
-        ]
+        common = ["--json", "--end-with-stdin", "--register", str(register)]
+        common += ["--insecure"] if options.insecure else []
         common += ["--log-level", options.log_level, "--log-format", options.log_format]
         common += ["--log-max-size", str(options.log_max_size), "--log-backups", str(options.log_backups)]
         commands = {}
@@ -134,17 +123,12 @@ class Cluster:
         """Return the log file of a broker."""
         return self.root / f"{name}.log"
 
-    async def start(self, nursery: trio.Nursery) -> None:
-        """Start the brokers and wait until they are ready.
+    async def start_broker(self, nursery: trio.Nursery, name: str, command: list[str]) -> None:
+        """Start a broker and wait until it is ready.
 
         Raises:
-            IncompleteError: one of them ended.
+            IncompleteError: it ended.
         """
-        async with trio.open_nursery() as starting:
-            for name, command in self.commands().items():
-                starting.start_soon(self._start_broker, nursery, name, command)
-
-    async def _start_broker(self, nursery: trio.Nursery, name: str, command: list[str]) -> None:
         process: trio.Process = await nursery.start(
             partial(
                 trio.run_process,
@@ -202,10 +186,12 @@ async def open_cluster(cluster: Cluster) -> AsyncGenerator[Cluster]:
         StoreError: the name server's folder cannot be used.
         IncompleteError: a broker ended; the others have been stopped.
     """
-    async with open_name_server(cluster.name_server_config()) as name_server:
+    async with open_name_server(cluster.name_server) as name_server:
         cluster.namesrv = name_server.address
         async with trio.open_nursery() as nursery:
-            await cluster.start(nursery)
+            async with trio.open_nursery() as starting:
+                for name, command in cluster.commands().items():
+                    starting.start_soon(cluster.start_broker, nursery, name, command)
             yield cluster
             cluster.stopping.set()
             nursery.cancel_scope.deadline = trio.current_time() + _STOP_S

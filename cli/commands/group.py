@@ -9,7 +9,7 @@ from triomq.cli.arguments import admin_options
 from triomq.cli.errors import UsageError
 from triomq.cli.output import escape_controls, plural, write_json, write_records, write_result, write_text
 from triomq.cli.session import client_command, open_admin
-from triomq.client import Admin, GroupState, OffsetReset, QueueState
+from triomq.client import Admin, GroupState, QueueState
 from triomq.client.cluster.route import similar_names
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
@@ -106,8 +106,13 @@ async def show(options: admin_options.GroupShowOptions) -> None:
         described = describe(state, await admin.topics())
     if options.json:
         write_json(described)
-    else:
-        _draw(described)
+        return
+    write_text(f"group {options.group}: {plural(len(described['members']), 'member')}, lag {described['lag']}\n")
+    for problem in described["problems"]:
+        write_text(f"problem: {escape_controls(problem['text'])}\n")
+    for name, columns in _TABLES.items():
+        if described[name]:
+            write_records(columns, described[name], as_json=False)
 
 
 _TABLES: Final = {
@@ -186,16 +191,6 @@ def problems(state: GroupState, topics: Collection[str]) -> list[dict[str, Any]]
     return found
 
 
-def _draw(found: dict[str, Any]) -> None:
-    members = len(found["members"])
-    write_text(f"group {found['group']}: {plural(members, 'member')}, lag {found['lag']}\n")
-    for problem in found["problems"]:
-        write_text(f"problem: {escape_controls(problem['text'])}\n")
-    for name, columns in _TABLES.items():
-        if found[name]:
-            write_records(columns, found[name], as_json=False)
-
-
 # --- reset-offset -------------------------------------------------------------------------------------------
 
 
@@ -211,30 +206,15 @@ async def reset_offset(options: admin_options.GroupResetOffsetOptions) -> None:
     async with open_admin(options) as admin:
         await check_known(admin, options.group)
         done = await admin.reset_offsets(options.group, options.topic, options.to, dry_run=options.dry_run)
-    result = describe_reset(options, done)
+    queues = [
+        {"broker": one.queue.broker_name, "queue_id": one.queue.queue_id, "before": one.before, "after": one.after}
+        for one in done.changes
+    ]
     if options.json:
-        write_json(result)
+        result = {"group": options.group, "topic": options.topic, "dry_run": options.dry_run, "online": done.is_online}
+        write_json(result | {"queues": queues})
         return
-    write_records(("BROKER", "QUEUE", "BEFORE", "AFTER"), result["queues"], as_json=False)
+    write_records(("BROKER", "QUEUE", "BEFORE", "AFTER"), queues, as_json=False)
     verb = "would resume" if options.dry_run else "resumes"
     how = "its members are notified, and follow within about 10 s" if done.is_online else "it has no member online"
     write_text(f"group {options.group} {verb} there in topic {options.topic}; {how}\n")
-
-
-def describe_reset(options: admin_options.GroupResetOffsetOptions, done: OffsetReset) -> dict[str, Any]:
-    """Return the output of ``--json``."""
-    return {
-        "group": options.group,
-        "topic": options.topic,
-        "dry_run": options.dry_run,
-        "online": done.is_online,
-        "queues": [
-            {
-                "broker": each.queue.broker_name,
-                "queue_id": each.queue.queue_id,
-                "before": each.before,
-                "after": each.after,
-            }
-            for each in done.changes
-        ],
-    }

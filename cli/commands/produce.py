@@ -149,14 +149,20 @@ async def read_stdin() -> bytes:
     return await trio.to_thread.run_sync(os.read, 0, _READ_BYTES, abandon_on_cancel=True)
 
 
-def make_message(options: ProduceOptions, body: bytes) -> Message:
-    """Return a message with the fields that the command line sets for all messages."""
+def make_message(
+    options: ProduceOptions,
+    body: bytes,
+    tags: str | None = None,
+    keys: Sequence[str] | str = (),
+    properties: Mapping[str, str] | None = None,
+) -> Message:
+    """Return a message with the given fields, and with those of the command line where they are missing."""
     return Message(
         options.topic,
         body,
-        tags=options.tag,
-        keys=options.key,
-        properties=dict(options.properties),
+        tags=tags or options.tag,
+        keys=keys or options.key,
+        properties={**dict(options.properties), **(properties or {})},
         delay_s=options.delay,
         deliver_at=options.deliver_at,
     )
@@ -192,15 +198,7 @@ def _message(options: ProduceOptions, found: Any) -> Message:
         raise TypeError("properties must be an object with text values")
     if not isinstance(keys, str | list | tuple) or not all(isinstance(key, str) for key in keys):
         raise TypeError("keys must be text or a list of texts")
-    return Message(
-        options.topic,
-        _body(found),
-        tags=tags or options.tag,
-        keys=keys or options.key,
-        properties=dict(options.properties) | properties,
-        delay_s=options.delay,
-        deliver_at=options.deliver_at,
-    )
+    return make_message(options, _body(found), tags, keys, properties)
 
 
 def _body(found: Mapping[str, Any]) -> bytes:

@@ -1,7 +1,5 @@
-from triomq.cli.arguments.admin_options import GroupResetOffsetOptions
-from triomq.cli.arguments.arguments import parse
-from triomq.cli.commands.group import describe, describe_reset
-from triomq.client import GroupLag, GroupState, MessageQueue, OffsetChange, OffsetReset, QueueState
+from triomq.cli.commands.group import describe
+from triomq.client import GroupLag, GroupState, MessageQueue, QueueState
 from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.bodies.group_health import Stall, StallCause, SubscriptionDifference
 from triomq.protocol.bodies.statistics import Connection, ConsumerConnection
@@ -90,19 +88,3 @@ def test_problems_have_a_kind_and_a_text() -> None:
 def test_a_group_without_members_has_empty_lists() -> None:
     described = describe(GroupState("g", None, (), (), ()), ())
     assert described == {"group": "g", "lag": 0, "problems": [], "members": [], "subscriptions": [], "queues": []}
-
-
-def test_a_reset_is_described_queue_by_queue() -> None:
-    options = parse(["group", "reset-offset", "g", "--topic", "T", "--to", "2026-01-31T00:00Z", "--dry-run"])
-    assert isinstance(options, GroupResetOffsetOptions)
-    done = OffsetReset((OffsetChange(FIRST, None, 3), OffsetChange(SECOND, 9, 0)), is_online=True)
-    assert describe_reset(options, done) == {
-        "group": "g",
-        "topic": "T",
-        "dry_run": True,
-        "online": True,
-        "queues": [
-            {"broker": "broker-a", "queue_id": 0, "before": None, "after": 3},
-            {"broker": "broker-a", "queue_id": 1, "before": 9, "after": 0},
-        ],
-    }
