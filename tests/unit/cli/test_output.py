@@ -11,10 +11,8 @@ from triomq.cli.arguments.options import ProduceOptions
 from triomq.cli.commands.produce import read_json_line
 from triomq.cli.errors import UsageError
 from triomq.cli.output import (
-    aligned,
     body_line,
     cells,
-    choose_formatter,
     json_bytes,
     json_line,
     local_time,
@@ -29,12 +27,6 @@ from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record
 
 
-def test_json_is_one_line_however_the_text_looks() -> None:
-    line = json_bytes({"a": "x\ny", "b": 1, "c": None, "d": ["é"]})
-    assert line.count(b"\n") == 1
-    assert json.loads(line) == {"a": "x\ny", "b": 1, "c": None, "d": ["é"]}
-
-
 def test_json_does_not_steer_a_terminal() -> None:
     value = {"a": "\x9b31m \x7f\x80\x9f \xa0 \xc2 \xdf é", "b\x85": ["\x1b"]}
     line = json_bytes(value)
@@ -42,17 +34,10 @@ def test_json_does_not_steer_a_terminal() -> None:
     assert json.loads(line) == value
 
 
-def test_columns_line_up_and_are_never_cut() -> None:
-    text = aligned(("NAME", "N"), [("x" * 200, "1"), ("y", "234")], (False, True))
-    lines = text.splitlines()
-    assert lines[0] == "NAME" + " " * 196 + "    N"
-    assert lines[1] == "x" * 200 + "    1"
-    assert lines[2] == "y" + " " * 199 + "  234"
-
-
 def test_a_piped_table_has_a_heading_only(capsys: pytest.CaptureFixture[str]) -> None:
-    write_table(("NAME", "N", "MS"), [("a\x1b", 1, 2.345), ("b", 22, None)])
-    assert capsys.readouterr().out == "NAME    N   MS\na\\x1b   1  2.3\nb      22    -\n"
+    write_table(("NAME", "N", "MS"), [("a\x1b", 1, 2.345), ("b" * 200, 22, None)])
+    blanks = " " * 196
+    assert capsys.readouterr().out == f"NAME{blanks}   N   MS\na\\x1b{blanks[1:]}   1  2.3\n{'b' * 200}  22    -\n"
     write_table(("NAME", "N"), [])
     assert capsys.readouterr().out == "NAME  N\n"
 
@@ -172,13 +157,6 @@ def test_produce_reads_the_json_of_consume(body: bytes) -> None:
     message = read_json_line(options, json_line(stored(body)), 1)
     assert (message.topic, message.body, message.tags, message.keys) == ("U", body, "t", ["k", "l"])
     assert message.properties == {"color": "red"}
-
-
-def test_format_follows_options_then_the_output() -> None:
-    assert choose_formatter(as_json=True, as_long=True, is_terminal=True) is json_line
-    assert choose_formatter(as_json=False, as_long=True, is_terminal=False) is long_line
-    assert choose_formatter(as_json=False, as_long=False, is_terminal=True) is terminal_line
-    assert choose_formatter(as_json=False, as_long=False, is_terminal=False) is body_line
 
 
 @pytest.mark.parametrize(("sys_flag", "reason"), [(1, "zlib"), (0x401, "0x400")])

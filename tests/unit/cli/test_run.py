@@ -1,8 +1,7 @@
 import io
-import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -10,17 +9,15 @@ from typing import NoReturn
 import pytest
 
 from triomq.cli import main
+from triomq.cli.errors import UsageError
 from triomq.cli.output import write_text
 from triomq.protocol import errors as e
 
 
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    logger = logging.getLogger("triomq")
-    before = (logger.level, logger.handlers[:], logger.propagate)
-    yield
-    logger.handlers[:], logger.propagate = before[1:]
-    logger.setLevel(before[0])
+def replace_ping(run: Callable[[object], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("triomq.cli.commands.health")
+    vars(module)["ping"] = run
+    monkeypatch.setitem(sys.modules, "triomq.cli.commands.health", module)
 
 
 def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,17 +26,26 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(_options: object) -> NoReturn:
         raise error
 
-    module = ModuleType("triomq.cli.commands.health")
-    vars(module)["ping"] = run
-    monkeypatch.setitem(__import__("sys").modules, "triomq.cli.commands.health", module)
+    replace_ping(run, monkeypatch)
 
 
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (e.NameServerError("nobody\nanswers"), 3, "triomq ping: nobody answers\n"),
-        (ExceptionGroup("g", [e.StoreFullError("no room")]), 1, "triomq ping: no room\n"),
-        (OSError("broken"), 1, "triomq ping: broken\n"),
+        (e.NameServerError("nobody\nanswers"), 3, "nobody answers"),
+        (e.ConnectError("x"), 3, "x"),
+        (e.ConnectionLostError("x"), 3, "x"),
+        (e.RequestTimeoutError("x"), 3, "x"),
+        (e.ConfigError("x"), 2, "x"),
+        (UsageError("x"), 2, "x"),
+        (e.IllegalNameError("x"), 2, "x"),
+        (e.SubscriptionParseError("x"), 2, "x"),
+        (e.NoRouteError("x"), 1, "x"),
+        (e.ClientError(""), 1, "ClientError"),
+        (e.BrokerSystemError(1, "bad \x1b[2J\x9b1m"), 1, "SYSTEM_ERROR(1): bad \\x1b[2J\\x9b1m"),
+        (e.TopicNotExistError(17, "no T"), 1, "TOPIC_NOT_EXIST(17): no T; create it: triomq topic create TOPIC"),
+        (ExceptionGroup("g", [ExceptionGroup("h", [e.StoreFullError("no room")]), e.ConfigError("x")]), 1, "no room"),
+        (OSError("broken"), 1, "broken"),
         (KeyboardInterrupt(), 130, ""),
         (BaseExceptionGroup("g", [KeyboardInterrupt(), ValueError()]), 130, ""),
     ],
@@ -49,7 +55,7 @@ def test_error_becomes_one_line_and_exit_code(
 ) -> None:
     fail_with(error, monkeypatch)
     assert main(["ping"]) == code
-    assert capsys.readouterr() == ("", line)
+    assert capsys.readouterr() == ("", f"triomq ping: {line}\n" if line else "")
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ExceptionGroup("g", [e.ClientError("x"), KeyError("x")])])
@@ -96,9 +102,7 @@ def test_text_unsupported_by_locale_does_not_fail(
         write_text("ä 中\n")
         return 0
 
-    module = ModuleType("triomq.cli.commands.health")
-    vars(module)["ping"] = run
-    monkeypatch.setitem(sys.modules, "triomq.cli.commands.health", module)
+    replace_ping(run, monkeypatch)
     output = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "ascii"))
     assert main(["ping", *words]) == 0

@@ -11,12 +11,12 @@ from triomq.cli.arguments.options import ConsumeOptions
 from triomq.cli.commands import consume
 from triomq.cli.commands.consume import Output
 from triomq.cli.errors import UsageError
-from triomq.client import MessageQueue
-from triomq.client.consumer.pull import PullResult, PullStatus
-from triomq.protocol.errors import ConnectError, UnsupportedCompressionError
-from triomq.protocol.message_queue import QueueOffset
+from triomq.client import Message, Producer
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import UnsupportedCompressionError
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record
+from triomq.testing import RunningBroker
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +39,6 @@ async def test_no_more_than_the_count_is_written(written: list[bytes]) -> None:
     assert output.done.is_set()
     assert not await output.write(stored(1))
     assert (written, output.written) == ([b"01", b"0"], 3)
-
-
-async def test_without_a_count_everything_is_written(written: list[bytes]) -> None:
-    output = Output(lambda message: message.body, None)
-    assert await output.write(stored(5))
-    assert (written, output.done.is_set()) == ([b"01234"], False)
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "no space")])
@@ -105,48 +99,18 @@ def test_options_for_members_need_a_group(words: list[str]) -> None:
         consume.run(options)
 
 
-class FakePull:
-    """A pull consumer of two queues whose broker cannot be reached three times."""
-
-    def __init__(self, output: Output) -> None:
-        self.output = output
-        self.failures = 3
-
-    async def __aenter__(self) -> None:
-        pass
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
-
-    async def queues(self, topic: str) -> list[MessageQueue]:
-        return [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(2)]
-
-    async def min_offset(self, _queue: MessageQueue) -> int:
-        return 0
-
-    async def pull(self, _queue: MessageQueue, _offset: int, *_: object) -> PullResult:
-        await trio.lowlevel.checkpoint()
-        self.failures -= 1
-        if self.failures >= 0:
-            raise ConnectError("no connection")
-        if self.failures < -2:
-            self.output.done.set()
-            await trio.sleep_forever()
-        return PullResult(PullStatus.NO_NEW_MESSAGE, [], QueueOffset(0), QueueOffset(0), QueueOffset(0), 0)
-
-
 async def test_lost_broker_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, rocketmq: RunningBroker, written: list[bytes]
 ) -> None:
-    output = Output(lambda message: message.body, None)
-
-    monkeypatch.setattr(consume, "PullConsumer", lambda *_, **__: FakePull(output))
-    options = parse(["consume", "T", "--namesrv", "a:1", "--from", "earliest"])
+    monkeypatch.setattr(consume, "_RETRY_S", 0.01)
+    topic = rocketmq.new_topic(queues=1)
+    async with Producer("P", namesrv=rocketmq.namesrv) as producer:
+        await producer.send(Message(topic, b"x"))
+    rocketmq.faults.refuse(code=ResponseCode.SYSTEM_ERROR, next=3, requests=[RequestCode.PULL_MESSAGE])
+    options = parse(["consume", topic, "--namesrv", rocketmq.namesrv])
     assert isinstance(options, ConsumeOptions)
-    async with trio.open_nursery() as nursery:
-        await consume._read(options, output)
-        nursery.cancel_scope.cancel()
-    assert caplog.messages == [
-        "pull failed, retrying broker=broker-a error=no connection",
-        "pull works again broker=broker-a",
-    ]
+    await consume._read(options, Output(lambda message: message.body, 1))
+    assert (written, [message.partition(" error=")[0] for message in caplog.messages]) == (
+        [b"x"],
+        ["pull failed, retrying broker=broker-a", "pull works again broker=broker-a"],
+    )
