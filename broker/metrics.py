@@ -194,12 +194,16 @@ class BrokerMetrics:
     def _write_members(self, text: Exposition) -> Work[None]:
         consumers: Counter[str] = Counter()
         producers: Counter[str] = Counter()
-        groups = self._broker.groups
-        for group in list(groups.consumers):
+        missing: Counter[str] = Counter()
+        groups, live = self._broker.groups, list(self._broker.groups.consumers)
+        for group in live:
             labels = label("consumer_group", group.name) + _IS_SYSTEM[is_system_group(group.name)]
             labels += label("consume_mode", _MODES.get(group.consume_type, "pop"))
             for connection in list(group.members):
                 consumers[labels + _client(connection)] += 1
+                yield PAUSE
+            for topic in list(group.subscriptions):
+                missing[group.name] += not (topic.startswith(RETRY_PREFIX) or self._broker.topics.get(topic))
                 yield PAUSE
         for members in list(groups.producers.groups.values()):
             for connection in list(members):
@@ -207,12 +211,6 @@ class BrokerMetrics:
                 yield PAUSE
         yield from text.add("rocketmq_consumer_connections", consumers.items())
         yield from text.add("rocketmq_producer_connections", producers.items())
-        live = list(groups.consumers)
-        missing: Counter[str] = Counter()
-        for group in live:
-            for topic in list(group.subscriptions):
-                missing[group.name] += not (topic.startswith(RETRY_PREFIX) or self._broker.topics.get(topic))
-                yield PAUSE
         for name, counts in (
             ("triomq_stalled_queues", self._broker.housekeeping.stalls.by_group()),
             ("triomq_duplicate_client_ids", ((group.name, len(group.duplicate_ids)) for group in live)),

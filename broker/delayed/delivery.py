@@ -132,12 +132,9 @@ class Delivery:
         Returns:
             How many are done with, from the first on; fewer than all: the store refuses more, try again later.
         """
-        good = [copy for copy in copies if copy is not None and copy.queue.refusal is None]
-        done = self._append_all(good)
-        if len(good) == len(copies):
-            return done
-        places = [place for place, copy in enumerate(copies) if copy is not None and copy.queue.refusal is None]
-        passed = places[done] if done < len(good) else len(copies)
+        good = [(place, copy) for place, copy in enumerate(copies) if copy is not None and copy.queue.refusal is None]
+        done = self._append_all([copy for _, copy in good])
+        passed = good[done][0] if done < len(good) else len(copies)
         for copy in copies[:passed]:
             if copy is not None and copy.queue.refusal is not None:
                 LOGGER.error("delayed message dropped topic=%s: the topic is being deleted", copy.queue.topic)

@@ -64,16 +64,13 @@ class DelayOffsetTable(SavedTable):
         offsets = self._rows(saved, lambda offset: min(max(int(offset), 0), _MAX_QUEUE_OFFSET))
         self._offsets = {int(level): offset for level, offset in offsets.items()}
 
-    def restrict(self, max_offset_of: Callable[[str, int], int]) -> int:
+    def restrict(self, max_offset_of: Callable[[str, int], int]) -> None:
         """Lower offsets beyond the end of their level's queue, as ``ConsumerOffsetTable.restrict`` does."""
-        count = 0
         for level, offset in self._offsets.items():
             if offset > (most := max_offset_of(SCHEDULE_TOPIC, level - 1)):
                 LOGGER.warning("delay offset lowered level=%d stored=%d end=%d", level, offset, most)
                 self._offsets[level] = most
-                count += 1
-        self.is_dirty = self.is_dirty or count > 0
-        return count
+                self.is_dirty = True
 
     def to_json(self) -> dict[str, object]:
         """Return the table as ``delayOffset.json`` and response 45 hold it."""
@@ -130,7 +127,7 @@ class Schedule:
         """
         store = self._store
         self.offsets.load()
-        self.offsets.restrict(store.reader.max_offset_in_queue)  # logs each
+        self.offsets.restrict(store.reader.max_offset_in_queue)
         self._levels = [
             _Level(
                 number, delay_ms, store.queue(SCHEDULE_TOPIC, number - 1), store.config.delay_levels.due_time(number)

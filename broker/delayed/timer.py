@@ -137,7 +137,7 @@ class Timer:
 
     def _first_offset(self) -> int:
         waiting = [queue_offset for _, queue_offset in self._batch]
-        waiting += self._recalls.offsets()
+        waiting += [queue_offset for _, queue_offset in self._recalls.values()]
         first = self._index.first_offset()
         if first is not None:
             waiting.append(first)
@@ -273,7 +273,7 @@ class Timer:
                     continue
             properties = copy.properties
             if self._recalls.add(properties, queue_offset) or (
-                self._recalls and self._recalls.take(copy.queue.topic, properties)
+                self._recalls and self._recalls.has(copy.queue.topic, properties)
             ):
                 changed.append(None)
                 continue

@@ -9,7 +9,7 @@ however many messages wait.
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeAlias
 
@@ -220,8 +220,8 @@ class TimerProgress(SavedTable):
             self.is_dirty = True
 
 
-class Recalls:
-    """Messages that were taken back and must not be delivered.
+class Recalls(dict[bytes, tuple[int, int]]):
+    """Messages that were taken back and must not be delivered: key to its time, and to the request's queue offset.
 
     A request to take a message back is a delayed message too, and waits with the others until shortly before the one
     that it names.  Then it is kept here until that one has been passed over.
@@ -229,25 +229,15 @@ class Recalls:
     Source: RocketMQ 5.5.0 TimerMessageStore.java, buildDeleteKey, dequeue.
     """
 
-    def __init__(self) -> None:
-        self._due: dict[bytes, tuple[int, int]] = {}  # by key: the time of the message, and the request's queue offset
-
-    def __bool__(self) -> bool:
-        return bool(self._due)
-
-    def offsets(self) -> Iterator[int]:
-        """Yield the queue offsets of the requests."""
-        return (queue_offset for _, queue_offset in self._due.values())
-
     def add(self, properties: bytes, queue_offset: int) -> bool:
         """Remember a waiting message if it takes another one back; return whether it does."""
         key = get_property(properties, _DELETES) if _DELETES in properties else None
         if key is None:
             return False
-        self._due[key] = stored_time(properties) + RECALL_LEAD_MS, queue_offset
+        self[key] = stored_time(properties) + RECALL_LEAD_MS, queue_offset
         return True
 
-    def take(self, topic: str, properties: bytes) -> bool:
+    def has(self, topic: str, properties: bytes) -> bool:
         """Whether a message that is due was taken back: one of this id and, within a second, this time.
 
         RocketMQ before 5.3 names it by its id alone.
@@ -257,9 +247,9 @@ class Recalls:
             return False
         keys = delete_key(topic, message_id.decode("utf-8", "replace")).encode(), message_id
         due_ms = stored_time(properties)
-        return any(abs(self._due[key][0] - due_ms) < RECALL_LEAD_MS for key in keys if key in self._due)
+        return any(abs(self[key][0] - due_ms) < RECALL_LEAD_MS for key in keys if key in self)
 
     def forget_before(self, done_ms: int) -> None:
         """Forget the requests whose messages were delivered or passed over by now."""
-        for key in [key for key, (due_ms, _) in self._due.items() if due_ms + RECALL_LEAD_MS < done_ms]:
-            del self._due[key]
+        for key in [key for key, (due_ms, _) in self.items() if due_ms + RECALL_LEAD_MS < done_ms]:
+            del self[key]

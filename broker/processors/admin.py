@@ -22,7 +22,7 @@ from triomq.broker.work import encode
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType, TopicList
 from triomq.protocol.codes import Permission, ResponseCode
-from triomq.protocol.errors import ConfigError, RefusedError, StoreError
+from triomq.protocol.errors import RefusedError, StoreError
 from triomq.protocol.java import properties_text, read_properties
 from triomq.protocol.names import validate_group
 from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader, GroupRequestHeader
@@ -197,11 +197,8 @@ class SettingsProcessor:
 
     def update_broker_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Change settings that may change while the broker runs; anything else is refused by name."""
-        try:
-            wanted = read_properties(bytes(command.body).decode())
-            self.settings.change(wanted, connection.advertised, self.clock_ms(), connection.peer)
-        except (ConfigError, UnicodeDecodeError) as exc:
-            raise RefusedError(str(exc)) from None
+        wanted = read_properties(bytes(command.body).decode(errors="replace"))
+        self.settings.change(wanted, connection.advertised, self.clock_ms(), connection.peer)
         self.topics.set_template()
         return command.reply()
 

@@ -161,37 +161,33 @@ class StatisticsProcessors:
     def query_consume_time_span(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the store times of messages in a topic's write queues, and of those that a group consumed."""
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
-        config = self.topics.get(header.topic)
+        topic, reader, now_ms = header.topic, self.store.reader, self.clock_watch.clock_ms()
+        config = self.topics.get(topic)
         if config is None:
-            raise RefusedError(f"topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
+            raise RefusedError(f"topic[{topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         text = bytearray(b'{"consumeTimeSpanSet":[')
         for queue_id in range(config.write_queue_nums):
-            span = yield from self._time_span(header.group, header.topic, queue_id)
+            first, end = reader.min_offset_in_queue(topic, queue_id), reader.max_offset_in_queue(topic, queue_id)
+            # RocketMQ uses -1 for a missing offset, and reports a delay since 1970.
+            offset = max(self.groups.offsets.query(header.group, topic, queue_id) or 0, first)
+            earliest = yield from reader.earliest_store_time(topic, queue_id)
+            newest = yield from reader.store_time(topic, queue_id, end - 1)
+            consumed = (yield from reader.store_time(topic, queue_id, offset - 1)) if offset > first else earliest
+            following = (yield from reader.store_time(topic, queue_id, offset)) if offset < end else now_ms
+            span = QueueTimeSpan(
+                MessageQueue(topic, self.config.broker_name, queue_id),
+                min_time_stamp=earliest,
+                max_time_stamp=newest,
+                consume_time_stamp=consumed,
+                delay_time=max(now_ms - following, 0),
+                min_time_stamp_str=_time_text(earliest),
+                max_time_stamp_str=_time_text(newest),
+                consume_time_stamp_str=_time_text(consumed),
+            )
             text += b"%b%b" % (b"," if queue_id else b"", span.encode())
             yield PAUSE
         text += b"]}"
         return command.reply(body=memoryview(text))
-
-    def _time_span(self, group: str, topic: str, queue_id: int) -> Work[QueueTimeSpan]:
-        reader = self.store.reader
-        first, end = reader.min_offset_in_queue(topic, queue_id), reader.max_offset_in_queue(topic, queue_id)
-        now_ms = self.clock_watch.clock_ms()
-        # RocketMQ uses -1 for a missing offset, and reports a delay since 1970.
-        offset = max(self.groups.offsets.query(group, topic, queue_id) or 0, first)
-        earliest = yield from reader.earliest_store_time(topic, queue_id)
-        newest = yield from reader.store_time(topic, queue_id, end - 1)
-        consumed = (yield from reader.store_time(topic, queue_id, offset - 1)) if offset > first else earliest
-        following = (yield from reader.store_time(topic, queue_id, offset)) if offset < end else now_ms
-        return QueueTimeSpan(
-            MessageQueue(topic, self.config.broker_name, queue_id),
-            min_time_stamp=earliest,
-            max_time_stamp=newest,
-            consume_time_stamp=consumed,
-            delay_time=max(now_ms - following, 0),
-            min_time_stamp_str=_time_text(earliest),
-            max_time_stamp_str=_time_text(newest),
-            consume_time_stamp_str=_time_text(consumed),
-        )
 
     def view_broker_stats_data(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with a statistic of the last minute, hour and day."""

@@ -14,7 +14,7 @@ from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.route import DataVersion, KVTable, TopicList, read_registration, registration_crc
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import ConfigError, RefusedError
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.java import properties_text, read_properties
 from triomq.protocol.names import ORDER_NAMESPACE
 from triomq.protocol.requests.topics import (
@@ -186,10 +186,7 @@ class NameServerProcessors:
 
     def update_namesrv_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Change settings at once."""
-        try:
-            self.settings.change(read_properties(bytes(command.body).decode()), connection.peer)
-        except (ConfigError, UnicodeDecodeError) as exc:
-            raise RefusedError(str(exc)) from None
+        self.settings.change(read_properties(bytes(command.body).decode(errors="replace")), connection.peer)
         return command.reply()
 
 

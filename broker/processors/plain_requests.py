@@ -11,7 +11,6 @@ object, and one append stores the plain requests of one read.
 
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import partial
 from time import perf_counter
 from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
@@ -107,7 +106,6 @@ class PlainRequests:
             ProtocolError: a frame cannot be read; those before it are stored and answered.
         """
         began = perf_counter()
-        entry_of = self._entry if checks is None else partial(self._checked_entry, checks)
         together = _Run([], [], {})
         run, requests, decisions = together
         try:
@@ -122,9 +120,9 @@ class PlainRequests:
                 except (ValueError, AttributeError):
                     return RemotingCommand.decode(frame)  # it reports the error
                 body = frame[body_at:]
-                if code == _SEND:
-                    send = entry_of(connection, fields, body)
-                    if send is not None:
+                if code == _SEND and (checks is None or checks.admits(connection, fields, body)):
+                    send = self._entry(connection, fields, body)
+                    if send is not None and (checks is None or checks.counts(connection, send)):
                         run.append(send)
                         requests.append(fields)
                         continue
@@ -149,9 +147,9 @@ class PlainRequests:
         if self._version is not self._topics.data_version:  # a new object for each change
             self._version = self._topics.data_version
             self._queues.clear()
-        return self._queues.get((topic, queue_id)) or self._remember(topic, queue_id)
-
-    def _remember(self, topic: str, queue_id: str) -> ConsumeQueue | None:
+        known = self._queues.get((topic, queue_id))
+        if known is not None:
+            return known
         config = self._topics.get(topic)
         if (
             config is None
@@ -167,13 +165,6 @@ class PlainRequests:
         queue = self._store.queue(topic, int(queue_id))
         self._queues[topic, queue_id] = queue
         return queue
-
-    def _checked_entry(
-        self, checks: _Checks, connection: Connection, fields: dict[str, Any], body: bytes
-    ) -> Entry | None:
-        """Return the entry of a plain send that passes, ``None`` for any other request."""
-        send = self._entry(connection, fields, body) if checks.admits(connection, fields, body) else None
-        return send if send is not None and checks.counts(connection, send) else None
 
     def _entry(self, connection: Connection, fields: dict[str, Any], body: bytes) -> Entry | None:
         """Return the entry of a plain send, ``None`` for any other request."""

@@ -6,7 +6,6 @@ Source: behaviour.md A.13, A.15, A.16; store.md 4.6; ConsumerManageProcessor.jav
 QueryMessageProcessor.java.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,34 +74,31 @@ class QueryProcessors:
         limit = min(_UNIQUE_KEY_MATCHES if header.unique_key_query else header.max_num, MAX_MATCHES)
         times = header.begin_timestamp, header.end_timestamp
         records: list[memoryview] = []
+        begin = self.store.deleted.end_of(header.topic)
         before, indexed_to = NO_OFFSET, (0, PhysicalOffset(0))
         for _ in range(_MAX_SEARCHES):
             matches = yield from self.store.index.search(header.topic, header.key, limit, *times, before)
             if before == NO_OFFSET:
                 indexed_to = matches.last_update_timestamp, PhysicalOffset(matches.last_update_offset)
-            records = [*(yield from self._with_key(matches.offsets, header)), *records]
+            existing = [offset for offset in matches.offsets if offset >= begin]
+            found = yield from self.store.reader.look_up(existing)
+            records = [*(record for record in found if record is not None and _has_key(record, header)), *records]
             if len(matches.offsets) < limit or len(records) >= limit:
                 break
             before = matches.offsets[0]
-        found: list[memoryview] = []
+        newest: list[memoryview] = []
         room = self.sends.config.max_frame_bytes - _HEAD_BYTES
         for record in reversed(records[-limit:]):
             room -= len(record)
             if room < 0:  # a frame cannot hold the older ones
                 break
-            found.append(record)
-        body = b"".join(reversed(found))
+            newest.append(record)
+        body = b"".join(reversed(newest))
         fields = QueryMessageResponseHeader(*indexed_to)
         if not body:
             remark = "can not find message, maybe time range not correct"
             return command.reply(ResponseCode.QUERY_NOT_FOUND, fields.encode(), remark=remark)
         return command.reply(ext_fields=fields.encode(), body=body)
-
-    def _with_key(self, offsets: Sequence[int], header: QueryMessageRequestHeader) -> Work[list[memoryview]]:
-        """Return the records of messages with the wanted key, of those that still exist."""
-        begin = self.store.deleted.end_of(header.topic)
-        records = yield from self.store.reader.look_up([offset for offset in offsets if offset >= begin])
-        return [record for record in records if record is not None and _has_key(record, header)]
 
     def view_message_by_id(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Answer with the record at a commit log offset, which the client took from an offset message id."""

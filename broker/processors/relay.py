@@ -18,7 +18,7 @@ from triomq.broker.groups.groups import Groups
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.client_requests import ClientRequests, NoAnswer
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.send import SendHeader, SendProcessor, response_fields
+from triomq.broker.processors.send import SendHeader, SendProcessor, read_header, response_fields
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError, StoreError
@@ -30,8 +30,6 @@ from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader
 from triomq.protocol.requests.messages import (
     ConsumeMessageDirectlyRequestHeader,
     PushReplyMessageRequestHeader,
-    SendMessageRequestHeader,
-    SendMessageRequestHeaderV2,
 )
 from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -61,22 +59,6 @@ class RelayProcessors:
         The broker's own offsets change when the members commit.  Without force nothing moves forward.
         """
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
-        body = ResetOffsetBody((yield from self._reset_targets(header)))
-        group = self.groups.consumers.get(header.group)
-        if group is None:
-            raise RefusedError(
-                f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic} "
-                f"Timestamp: {header.timestamp}",
-                ResponseCode.CONSUMER_NOT_ONLINE,
-            )
-        LOGGER.info("offset reset group=%s topic=%s timestamp=%d", header.group, header.topic, header.timestamp)
-        content = body.encode_for_cpp() if command.language == LanguageCode.CPP else body.encode()
-        fields = ResetOffsetRequestHeader(header.topic, header.group, header.timestamp, is_force=False).encode()
-        for member in group.members:
-            self.client_requests.send_oneway(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
-        return command.reply(body=body.encode())
-
-    def _reset_targets(self, header: ResetOffsetRequestHeader) -> Work[dict[MessageQueue, int]]:
         config = self.sends.topics.get(header.topic)
         if config is None:
             raise RefusedError(f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}")
@@ -92,7 +74,20 @@ class RelayProcessors:
             target = max(target, 0)
             queue = MessageQueue(header.topic, self.sends.config.broker_name, queue_id)
             targets[queue] = target if header.is_force else min(target, current)
-        return targets
+        body = ResetOffsetBody(targets)
+        group = self.groups.consumers.get(header.group)
+        if group is None:
+            raise RefusedError(
+                f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic} "
+                f"Timestamp: {header.timestamp}",
+                ResponseCode.CONSUMER_NOT_ONLINE,
+            )
+        LOGGER.info("offset reset group=%s topic=%s timestamp=%d", header.group, header.topic, header.timestamp)
+        content = body.encode_for_cpp() if command.language == LanguageCode.CPP else body.encode()
+        fields = ResetOffsetRequestHeader(header.topic, header.group, header.timestamp, is_force=False).encode()
+        for member in group.members:
+            self.client_requests.send_oneway(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
+        return command.reply(body=body.encode())
 
     def invoke_broker_to_get_consumer_status(
         self, connection: Connection, command: RemotingCommand
@@ -178,14 +173,8 @@ class RelayProcessors:
     # --- replies ----------------------------------------------------------------------------------------
 
     def send_reply_message(self, connection: Connection, command: RemotingCommand) -> None:
-        """Push a reply and store it; code 324 with the long names."""
-        self._push(connection, command, SendMessageRequestHeader.decode(command.ext_fields))
-
-    def send_reply_message_v2(self, connection: Connection, command: RemotingCommand) -> None:
-        """Push a reply and store it; code 325 with the one-letter names."""
-        self._push(connection, command, SendMessageRequestHeaderV2.decode(command.ext_fields))
-
-    def _push(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> None:
+        """Push a reply and store it: code 324 with the long names, 325 with the one-letter names."""
+        header = read_header(command)
         if header.batch:
             raise MessageIllegalError("a reply cannot be a batch")
         try:
@@ -216,6 +205,8 @@ class RelayProcessors:
         code, pushed = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, _pushed(connection, header, self.clock_ms())
         self.client_requests.ask(requester, code, pushed.encode(), command.body, _TIMEOUT_S, done)
         command.strip()
+
+    send_reply_message_v2 = send_reply_message
 
 
 def _offsets(answer: RemotingCommand) -> dict[MessageQueue, int] | None:

@@ -18,7 +18,14 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicFilterType
-from triomq.protocol.codes import HIDDEN_BIT, TRANSACTION_MASK, VERSION_MAX_RECONSUME, MessageSysFlag, ResponseCode
+from triomq.protocol.codes import (
+    HIDDEN_BIT,
+    TRANSACTION_MASK,
+    VERSION_MAX_RECONSUME,
+    MessageSysFlag,
+    RequestCode,
+    ResponseCode,
+)
 from triomq.protocol.errors import MessageIllegalError, RefusedError
 from triomq.protocol.names import FORBIDDEN_TOPICS, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, dead_letter_topic
 from triomq.protocol.record.batch import decode_batch
@@ -43,6 +50,7 @@ SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
 #: The answer names each message of a batch, with 57 bytes at most, in a header of 1 MiB.
 _MAX_BATCH: Final = 16_384
+_LONG_NAMES: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 _CLUSTER: Final = b"CLUSTER"
 _WAIT: Final = b"WAIT"
 _DELAY: Final = b"DELAY"
@@ -91,21 +99,15 @@ class SendProcessor:
         self._cluster_name = self.config.cluster_name.encode()
 
     def send_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
-        """Store one message or a batch; code 10 with the long names."""
-        return self._send(connection, command, SendMessageRequestHeader.decode(command.ext_fields))
-
-    def send_message_v2(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
-        """Store one message or a batch; codes 310 and 320 with the one-letter names."""
-        return self._send(connection, command, SendMessageRequestHeaderV2.decode(command.ext_fields))
-
-    send_batch_message = send_message_v2
-
-    def _send(self, connection: Connection, command: RemotingCommand, header: SendHeader) -> RemotingCommand | None:
+        """Store one message or a batch: code 10 with the long names, 310 and 320 with the one-letter names."""
         began = perf_counter()
+        header = read_header(command)
         fields, wants_flush = self.store_message(connection, command, header)
         if self.group_commit is None:
             self.statistics.sends.observe(perf_counter() - began)
         return self.answer(connection, command, command.reply(ext_fields=fields), wants_flush=wants_flush)
+
+    send_message_v2 = send_batch_message = send_message
 
     def answer(
         self, connection: Connection, command: RemotingCommand, response: RemotingCommand, *, wants_flush: bool = True
@@ -283,6 +285,13 @@ class SendProcessor:
             IllegalNameError: the group's name is too long to be part of a topic's.
         """
         return self.store.queue(self.topics.ensure(dead_letter_topic(group), 1).topic_name, 0)
+
+
+def read_header(command: RemotingCommand) -> SendHeader:
+    """Return the header of a send or a reply, with the long or the one-letter names."""
+    if command.code in _LONG_NAMES:
+        return SendMessageRequestHeader.decode(command.ext_fields)
+    return SendMessageRequestHeaderV2.decode(command.ext_fields)
 
 
 def _entry(

@@ -15,7 +15,6 @@ from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.send import Delay, SendProcessor, retry_limit
 from triomq.broker.transactions.undecided import Decision
-from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import MessageSysFlag, Permission, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError, StoreError
 from triomq.protocol.java import tags_code
@@ -164,23 +163,18 @@ class WaitingProcessors:
         message = yield from self._message(header.offset)
         if message is None:
             raise RefusedError(f"look message by offset failed, {header.offset}")
-        queue = self._retry_queue(header, group)
+        name, sys_flag = retry_topic(header.group), _UNIT_SUB if header.unit_mode else 0
+        topic = sends.topics.ensure(name, group.retry_queue_nums, sys_flag)
+        if not topic.perm & Permission.WRITE:
+            raise RefusedError(f"the topic[{name}] is not writable", ResponseCode.NO_PERMISSION)
+        # RocketMQ uses the group's number only, but consumers read only queues that the topic has.
+        queues = min(group.retry_queue_nums, max(topic.write_queue_nums, 1))
+        queue = sends.store.queue(name, sends.topics.random.randrange(queues))
         level = header.delay_level or _FIRST_LEVEL + message.reconsume_times
         if level < 0 or message.reconsume_times >= retry_limit(group, header.max_reconsume_times, command.version):
             queue, level = sends.dead_letter_queue(header.group), 0
         self._store_copy(header.group, message, queue, level)
         return sends.answer(connection, command, command.reply())
-
-    def _retry_queue(self, header: ConsumerSendMsgBackRequestHeader, group: SubscriptionGroupConfig) -> ConsumeQueue:
-        """Return a queue of the group's retry topic, which is created if necessary."""
-        sys_flag = _UNIT_SUB if header.unit_mode else 0
-        topics = self.sends.topics
-        topic = topics.ensure(retry_topic(header.group), group.retry_queue_nums, sys_flag)
-        if not topic.perm & Permission.WRITE:
-            raise RefusedError(f"the topic[{topic.topic_name}] is not writable", ResponseCode.NO_PERMISSION)
-        # RocketMQ uses the group's number only, but consumers read only queues that the topic has.
-        queues = min(group.retry_queue_nums, max(topic.write_queue_nums, 1))
-        return self.sends.store.queue(topic.topic_name, topics.random.randrange(queues))
 
     def _store_copy(self, group: str, message: MessageExt, queue: ConsumeQueue, level: int) -> None:
         """Store the message in its new place, after the delay of ``level``; level 0: at once.
