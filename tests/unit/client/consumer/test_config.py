@@ -1,14 +1,18 @@
+import os
 from datetime import UTC, datetime
 
 import pytest
 
-from triomq.client.consumer.config import ConsumerConfig, StartPolicy, StartPosition
+from triomq.client.consumer.config import ConsumerConfig, StartOffset, StartPolicy, StartPosition
 from triomq.protocol.bodies.client import ConsumeFromWhere
 from triomq.protocol.errors import ConfigError
+from triomq.protocol.message_queue import QueueOffset, Timestamp
 
 
 def test_defaults_are_rocketmqs() -> None:
     config = ConsumerConfig()
+    assert ConsumerConfig(executor="process").workers == os.cpu_count()
+    assert ConsumerConfig(executor="process", max_concurrency=3).workers == 3
     assert (config.workers, config.pull_batch_size, config.max_reconsume_times) == (20, None, 16)
     assert (config.max_cached_messages, config.max_cached_bytes, config.max_span) == (1_000, 104_857_600, 2_000)
     assert (config.suspend_s, config.pull_timeout_s, config.consume_timeout_s) == (15, 30, 900)
@@ -28,6 +32,7 @@ def test_defaults_are_rocketmqs() -> None:
         ("grace_s", -1.0),
         ("pull_error_delay_s", 0.0),
         ("out_of_range", "zero"),
+        ("executor", "fork"),
         ("suspend_s", 30.0),
     ],
 )
@@ -39,30 +44,15 @@ def test_impossible_values_fail_at_start_and_are_named(setting: str, value: obje
 @pytest.mark.parametrize(
     ("start", "policy", "where"),
     [
-        ("earliest", StartPolicy(StartPosition.EARLIEST), ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET),
-        ("latest", StartPolicy(StartPosition.LATEST), ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET),
-        (StartPosition.LATEST, StartPolicy(StartPosition.LATEST), ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET),
+        ("earliest", StartPolicy(StartPosition.EARLIEST), "FIRST_OFFSET"),
+        (StartPosition.LATEST, StartPolicy(StartPosition.LATEST), "LAST_OFFSET"),
+        (datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC), StartPolicy(None, Timestamp(1_767_323_045_678)), "TIMESTAMP"),
+        (7, StartPolicy(None, queue_offset=QueueOffset(7)), "FIRST_OFFSET"),
     ],
 )
-def test_positions_are_read_and_have_rocketmqs_word(
-    start: StartPosition, policy: StartPolicy, where: ConsumeFromWhere
-) -> None:
-    parsed = StartPolicy.parse(start)
-    assert parsed == policy
-    assert parsed.consume_from_where is where
-
-
-def test_a_time_is_kept_to_the_millisecond() -> None:
-    parsed = StartPolicy.parse(datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC))
-    assert parsed.position is None
-    assert parsed.timestamp == 1_767_323_045_678
-    assert parsed.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
-
-
-def test_an_offset_is_kept() -> None:
-    parsed = StartPolicy.parse(7)
-    assert (parsed.position, parsed.queue_offset) == (None, 7)
-    assert parsed.consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+def test_starts_are_read_and_have_rocketmqs_word(start: StartOffset, policy: StartPolicy, where: str) -> None:
+    assert StartPolicy.parse(start) == policy
+    assert policy.consume_from_where is ConsumeFromWhere[f"CONSUME_FROM_{where}"]
 
 
 def test_a_time_without_a_zone_is_refused() -> None:

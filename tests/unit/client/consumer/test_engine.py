@@ -1,20 +1,16 @@
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.benches import QUEUE
-from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, as_instance, make_message, offsets_of
-from triomq.client.cluster.queue_requests import QueueRequests
+from tests.unit.client.consumer.benches import QUEUE, G, assigned
+from tests.unit.client.consumer.fake_cluster import FakeCluster, make_message, offsets_of
 from triomq.client.config import ClientConfig
 from triomq.client.consumer.assignment.strategies import allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
-from triomq.client.consumer.engine import Engine, Plan, open_group
-from triomq.client.consumer.offsets.offset_store import RemoteOffsetStore
-from triomq.client.consumer.pulling.pull_context import PollBuffer
+from triomq.client.consumer.engine import Plan, open_group
+from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
 from triomq.protocol.bodies.client import (
@@ -26,86 +22,46 @@ from triomq.protocol.bodies.client import (
 )
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import BrokerSystemError
-from triomq.protocol.message_queue import MessageQueue, QueueOffset
+from triomq.protocol.message_queue import MessageQueue
 
 
-class LiteEngine(Engine):
-    """An engine as a lite pull consumer composes it."""
-
-    def __init__(self, fake: FakeInstance) -> None:
-        instance = as_instance(fake)
-        subscriptions = Subscriptions("G", {}, lambda: 1, with_retry_topic=False, may_be_empty=True)
-        start = StartPolicy.parse("earliest")
-        plan = Plan("G", subscriptions, start, MessageModel.CLUSTERING, allocate_averagely, LitePullConfig())
-        self.offsets = RemoteOffsetStore(QueueRequests(instance, "G"))
-        self.buffer = PollBuffer()
-        super().__init__(instance, plan, self.offsets, self.buffer)
-
-    @property
-    def queues(self) -> tuple[MessageQueue, ...]:
-        return tuple(sorted(self.rebalancer.loops))
-
-
-@asynccontextmanager
-async def running(fake: FakeInstance, topic: MessageQueue) -> AsyncGenerator[LiteEngine, None]:
-    engine = LiteEngine(fake)
-    engine.join()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(engine.maintain)
-        nursery.start_soon(engine.rebalancer.run)
-        await engine.subscribe(topic.topic, "*")
-        await engine.rebalancer.assigned.wait()
-        yield engine
-        await engine.leave()
-        nursery.cancel_scope.cancel()
-
-
-@pytest.fixture
-def fake(cluster: FakeCluster) -> FakeInstance:
-    return FakeInstance(cluster)
-
-
-async def test_running_info_of_an_active_consumer(fake: FakeInstance, cluster: FakeCluster) -> None:
+async def test_running_info_of_an_active_consumer(cluster: FakeCluster) -> None:
     cluster.send(QUEUE, b"x", b"y")
-    async with running(fake, QUEUE) as engine:
+    async with LitePullConsumer(G, instance=cluster.instance, start="earliest") as consumer:
+        await consumer.subscribe("T")
         await wait_all_tasks_blocked()
+        engine = cluster.instances[0].consumers[G]
         info = ConsumerRunningInfo.decode(engine.running_info())
+        answer = ConsumeMessageDirectlyResult.decode(await engine.consume_directly(make_message(0), "b"))
     assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
     assert "PROP_THREADPOOL_CORE_SIZE" not in info.properties
     assert info.mq_table[QUEUE].cached_msg_count == 2
     assert [subscription.topic for subscription in info.subscription_set] == ["T"]
-
-
-async def test_offset_reset_moves_position_and_is_stored(
-    autojump_clock: MockClock, fake: FakeInstance, cluster: FakeCluster
-) -> None:
-    cluster.send(QUEUE, *(b"%d" % number for number in range(9)))
-    async with running(fake, QUEUE) as engine:
-        await wait_all_tasks_blocked()
-        assert len(engine.buffer.take()) == 9
-        engine.reset_offsets("T", {QUEUE: 4, MessageQueue("T", "broker-a", 9): 1})
-        assert engine.consumer_status("T") == {QUEUE: 4}
-        await trio.sleep(1)
-        assert offsets_of(engine.buffer.take()) == [4, 5, 6, 7, 8]
-        assert cluster.committed["G", QUEUE] == 4
-
-
-async def test_direct_consumption_without_handler_is_answered_so(fake: FakeInstance, cluster: FakeCluster) -> None:
-    async with running(fake, QUEUE) as engine:
-        answer = ConsumeMessageDirectlyResult.decode(await engine.consume_directly(make_message(0), "b"))
     assert answer.consume_result is ConsumeResult.CR_THROW_EXCEPTION
     assert "no handler" in (answer.remark or "")
 
 
-async def test_commit_stores_healthy_queues_and_raises_for_others(fake: FakeInstance, cluster: FakeCluster) -> None:
-    one, two = cluster.add_topic("T", 2)
+async def test_offset_reset_moves_position_and_is_stored(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    cluster.send(QUEUE, *(b"%d" % number for number in range(9)))
+    async with LitePullConsumer(G, instance=cluster.instance, start="earliest") as consumer:
+        await consumer.subscribe("T")
+        assert len(await consumer.poll()) == 9
+        engine = cluster.instances[0].consumers[G]
+        engine.reset_offsets("T", {QUEUE: 4, MessageQueue("T", "broker-a", 9): 1})
+        assert engine.consumer_status("T") == {QUEUE: 4}
+        await trio.sleep(1)
+        assert offsets_of(await consumer.poll(0)) == [4, 5, 6, 7, 8]
+        assert cluster.committed["G", QUEUE] == 4
 
-    async with running(fake, one) as engine:
+
+async def test_commit_stores_healthy_queues_and_raises_for_others(cluster: FakeCluster) -> None:
+    one, two = cluster.add_topic("T", 2)
+    async with assigned(cluster.instance, one, two) as consumer:
         cluster.handlers[RequestCode.UPDATE_CONSUMER_OFFSET] = lambda command: (
             command.reply(1) if command.ext_fields["queueId"] == "0" else None
         )
         with pytest.raises(BrokerSystemError):
-            await engine.offsets.commit({one: QueueOffset(3), two: QueueOffset(4)})
+            await consumer.commit({one: 3, two: 4})
     assert cluster.committed["G", two] == 4
 
 

@@ -57,26 +57,21 @@ async def test_disconnect_while_handlers_finish_does_no_harm(cluster: FakeCluste
     assert not cluster.locks
 
 
-async def test_lock_lost_while_handlers_end(cluster: FakeCluster, autojump_clock: MockClock) -> None:
-    cluster.send(QUEUE, b"0", b"1")
-    inbox = Inbox(busy_s=25)
-    async with consumer(inbox, cluster.instance, orderly=True, grace_s=60):
-        await until(lambda: inbox.begun == [0])
-        cluster.locks["G", QUEUE] = "another"  # which the renewal after 20 s shows
-    assert inbox.begun == inbox.ended == [0]
-    assert cluster.locks == {("G", QUEUE): "another"}
-
-
-async def test_leaving_stores_no_offset_without_lock(cluster: FakeCluster, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("noticed_s", [0, 22], ids=["while handlers end", "before leaving"])
+async def test_leaving_stores_no_offset_without_lock(
+    autojump_clock: MockClock, cluster: FakeCluster, noticed_s: float
+) -> None:
+    """The renewal after 20 s shows that another member has the lock."""
     cluster.send(QUEUE, b"0", b"1")
     inbox = Inbox(busy_s=25)
     async with consumer(inbox, cluster.instance, orderly=True, grace_s=60):
         await until(lambda: inbox.begun == [0])
         cluster.locks["G", QUEUE] = "another"
-        await trio.sleep(22)  # the renewal after 20 s fails
+        await trio.sleep(noticed_s)
         cluster.committed["G", QUEUE] = 7
     assert inbox.begun == inbox.ended == [0]
-    assert cluster.committed["G", QUEUE] == 7
+    assert cluster.committed["G", QUEUE] == (7 if noticed_s else 0)
+    assert cluster.locks == {("G", QUEUE): "another"}
 
 
 async def test_lock_requested_during_leave_is_released(cluster: FakeCluster, autojump_clock: MockClock) -> None:

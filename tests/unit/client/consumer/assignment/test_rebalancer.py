@@ -1,24 +1,16 @@
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.benches import QUEUE, Inbox, Service, consumer
+from tests.unit.client.consumer.benches import QUEUE, Inbox, consumer
 from tests.unit.client.consumer.fake_cluster import ADDRESS, FakeCluster, FakeInstance, as_instance, make_message
-from triomq.client.cluster.instance import ClientInstance
-from triomq.client.cluster.queue_requests import QueueRequests
-from triomq.client.connection.broker_requests import ConsumerCallbacks
 from triomq.client.consumer.assignment.rebalancer import Rebalancer
-from triomq.client.consumer.assignment.strategies import AllocateStrategy, allocate_averagely
-from triomq.client.consumer.config import ConsumerConfig, LitePullConfig, StartPolicy
+from triomq.client.consumer.config import ConsumerConfig, LitePullConfig
 from triomq.client.consumer.lite_pull import LitePullConsumer
-from triomq.client.consumer.offsets.first_offsets import FirstOffsets
-from triomq.client.consumer.offsets.offset_store import RETURN_S, RemoteOffsetStore
-from triomq.client.consumer.pulling.pull_context import PullContext
-from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.offsets.offset_store import RETURN_S
 from triomq.protocol.bodies.client import ConsumerIdList
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.message_queue import MessageQueue
@@ -27,53 +19,18 @@ from triomq.protocol.wire.command import RemotingCommand
 GROUP = "G"
 
 
-class Member:
-    """A rebalancer without the rest of a consumer."""
+@asynccontextmanager
+async def member(cluster: FakeCluster, client_id: str = "a", **more: object) -> AsyncGenerator[Rebalancer, None]:
+    """A push consumer whose handlers never end; its rebalancer."""
+    push = consumer(Inbox(busy_s=1e6), as_instance(FakeInstance(cluster, client_id)), grace_s=0, **more)
+    async with push:
+        await wait_all_tasks_blocked()
+        assert push._engine is not None
+        yield push._engine.rebalancer
 
-    def __init__(
-        self,
-        cluster: FakeCluster,
-        client_id: str,
-        strategy: AllocateStrategy = allocate_averagely,
-        start: str = "earliest",
-        **settings: float,
-    ) -> None:
-        self.fake = FakeInstance(cluster, client_id)
-        self.instance: ClientInstance = as_instance(self.fake)
-        self.announced = 0
-        self.subscriptions = Subscriptions(GROUP, {"T": "*"}, lambda: 1)
-        config = ConsumerConfig(**settings)  # type: ignore[arg-type]  # names are checked by the class
-        requests = QueueRequests(self.instance, GROUP)
-        self.offsets = RemoteOffsetStore(requests)
-        self.context = PullContext(requests, self.offsets, Service(), config, self._announce)
-        first_offsets = FirstOffsets(requests, self.offsets, StartPolicy.parse(start), self.subscriptions.retry_topic)
-        self.rebalancer = Rebalancer(self.instance, self.context, self.subscriptions, first_offsets, strategy)
 
-    def _announce(self) -> None:
-        self.announced += 1
-
-    def heartbeat_data(self) -> object:
-        return None
-
-    def route_changed(self, _topic: str) -> None:
-        self.rebalancer.wake()
-
-    def members_changed(self) -> None:
-        self.rebalancer.wake()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None, None]:
-        self.fake.consumers[GROUP] = cast("ConsumerCallbacks", self)
-        self.fake._notify(GROUP)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.rebalancer.run)
-            yield
-            nursery.cancel_scope.cancel()
-        del self.fake.consumers[GROUP]
-        self.fake._notify(GROUP)
-
-    def queue_ids(self, topic: str = "T") -> list[int]:
-        return sorted(queue.queue_id for queue in self.rebalancer.loops if queue.topic == topic)
+def queue_ids(rebalancer: Rebalancer) -> list[int]:
+    return sorted(queue.queue_id for queue in rebalancer.loops if queue.topic == "T")
 
 
 def forgetful(cluster: FakeCluster, *known: str) -> list[str]:
@@ -89,62 +46,53 @@ async def test_first_member_after_broker_restart_takes_no_queues(
     autojump_clock: MockClock, cluster: FakeCluster
 ) -> None:
     cluster.add_topic("T", 8)
-    first, second = Member(cluster, "a"), Member(cluster, "b")
-    async with first.running(), second.running():
-        await wait_all_tasks_blocked()
-        loops = dict(first.rebalancer.loops)
-        assert first.queue_ids() == [0, 1, 2, 3]
+    async with member(cluster, "a") as first, member(cluster, "b"):
+        loops = dict(first.loops)
+        assert queue_ids(first) == [0, 1, 2, 3]
         members = forgetful(cluster, "a")
-        first.rebalancer.broker_lost("broker-a")
-        first.members_changed()
+        first.broker_lost("broker-a")
+        first.wake()
         await trio.sleep(1.5)
-        assert first.rebalancer.loops == loops
+        assert first.loops == loops
         members.append("b")
-        first.members_changed()
+        first.wake()
         await trio.sleep(60)
-        assert first.rebalancer.loops == loops
+        assert first.loops == loops
 
 
 async def test_queues_of_vanished_member_are_taken_over_soon(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     cluster.add_topic("T", 8)
-    first, second = Member(cluster, "a"), Member(cluster, "b")
-    async with first.running(), second.running():
-        await wait_all_tasks_blocked()
+    async with member(cluster, "a") as first, member(cluster, "b"):
         forgetful(cluster, "a")
-        first.rebalancer.broker_lost("broker-a")
-        first.members_changed()
-        await trio.sleep(RETURN_S + first.context.config.retry_interval_s)
-        assert first.queue_ids() == list(range(8))
+        first.broker_lost("broker-a")
+        first.wake()
+        await trio.sleep(RETURN_S + ConsumerConfig().retry_interval_s)
+        assert queue_ids(first) == list(range(8))
 
 
 async def test_progress_is_stored_before_giving_up_a_queue(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     queues = cluster.add_topic("T", 2)
     cluster.send(queues[1], b"x", b"y")
-    first, second = Member(cluster, "a"), Member(cluster, "b")
-    async with first.running():
-        await wait_all_tasks_blocked()
-        loop = first.rebalancer.loops[queues[1]]
+    async with member(cluster, "a") as first:
+        loop = first.loops[queues[1]]
         loop.process_queue.remove(make_message(0))
-        async with second.running():
-            await wait_all_tasks_blocked()
+        async with member(cluster, "b"):
             assert cluster.committed[GROUP, queues[1]] == 1
             assert loop.process_queue.dropped
             await trio.sleep(0.2)
-            assert first.offsets.get(queues[1]) is None
+            assert first._context.offsets.get(queues[1]) is None
 
 
 async def test_later_topic_is_found_within_seconds(
     autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.routes.clear()
-    member = Member(cluster, "a", start="latest")
-    async with member.running():
-        await member.rebalancer.assigned.wait()
+    async with member(cluster, start="latest") as rebalancer:
         await trio.sleep(30)
-        (queue,) = cluster.add_topic("T")
-        cluster.send(queue, b"first")
+        cluster.add_topic("T")
+        cluster.send(QUEUE, b"first")
         await trio.sleep(5.1)
-        assert member.rebalancer.loops[queue].process_queue.first_offset == 0
+        assert rebalancer.loops[QUEUE].process_queue.first_offset == 0
     assert sum("does not exist" in record.getMessage() for record in caplog.records) == 1
 
 
@@ -155,40 +103,32 @@ async def test_a_strategy_that_raises_changes_nothing(
     cluster.add_topic("T", 2)
     broken = False
 
-    def strategy(queues: object, members: object, client_id: str) -> list[MessageQueue]:
+    def strategy(queues: Sequence[MessageQueue], _members: object, _client_id: str) -> Sequence[MessageQueue]:
         if broken:
             raise ValueError("broken")
-        return list(queues)  # type: ignore[call-overload, no-any-return]
+        return queues
 
-    member = Member(cluster, "a", strategy)
-    async with member.running():
-        await wait_all_tasks_blocked()
+    async with member(cluster, allocate=strategy) as rebalancer:
         broken = True
-        member.rebalancer.wake()
+        rebalancer.wake()
         await trio.sleep(30)
-        assert member.queue_ids() == [0, 1]
+        assert queue_ids(rebalancer) == [0, 1]
     assert "strategy failed" in caplog.text
 
 
 async def test_broker_that_forgot_this_member_gets_a_heartbeat(autojump_clock: MockClock, cluster: FakeCluster) -> None:
-    cluster.add_topic("T", 2)
-    cluster.add_topic("%RETRY%G")
-    member = Member(cluster, "a")
-    forgotten = [True]
+    async with member(cluster) as rebalancer:
+        (fake,) = cluster.instances
+        forgotten = fake.consumers.pop(GROUP)
 
-    def answer(command: object) -> None:
-        if forgotten and not cluster.heartbeats:
-            member.fake.consumers.pop(GROUP, None)
+        async def beat() -> None:
+            fake.consumers[GROUP] = forgotten
 
-    async def heartbeat_now() -> None:
-        member.fake.consumers[GROUP] = cast("ConsumerCallbacks", member)
-        forgotten.clear()
-
-    cluster.handlers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = answer
-    member.fake.beat = heartbeat_now  # type: ignore[method-assign]
-    async with member.running():
-        await member.rebalancer.assigned.wait()
-        assert member.queue_ids() == [0, 1]
+        fake.beat = beat  # type: ignore[method-assign]
+        cluster.add_topic("T", 2)
+        await fake.find("T")
+        await rebalancer.wait_next_round()
+        assert queue_ids(rebalancer) == [0, 1]
         assert trio.current_time() == 0
 
 
@@ -199,52 +139,37 @@ async def test_queue_with_unknown_first_offset_is_retried_soon(autojump_clock: M
         if command.ext_fields["queueId"] == "1" and trio.current_time() < 3
         else None
     )
-    member = Member(cluster, "a")
-    async with member.running():
-        await wait_all_tasks_blocked()
-        assert member.queue_ids() == [0]
-        await member.rebalancer.assigned.wait()
-        assert member.queue_ids() == [0, 1]
+    async with member(cluster) as rebalancer:
+        assert queue_ids(rebalancer) == [0]
+        await rebalancer.assigned.wait()
+        assert queue_ids(rebalancer) == [0, 1]
         assert trio.current_time() <= 4
 
 
 async def test_topic_limits_follow_the_number_of_queues(autojump_clock: MockClock, cluster: FakeCluster) -> None:
-    cluster.add_topic("T", 4)
-    member = Member(cluster, "a", max_cached_messages_of_topic=100)
-    async with member.running():
-        await wait_all_tasks_blocked()
-        assert member.context.limits.messages == 25
+    cluster.add_topic("T", 3)
+    async with member(cluster, settings=ConsumerConfig(max_cached_messages_of_topic=100)) as rebalancer:
+        assert rebalancer._context.limits.messages == 25  # with the queue of the retry topic
 
 
 async def test_a_stalled_loop_is_replaced(autojump_clock: MockClock, cluster: FakeCluster) -> None:
-    (queue,) = cluster.add_topic("T")
-
     async def never(_command: RemotingCommand) -> RemotingCommand:
         await trio.sleep_forever()
 
     cluster.handlers[RequestCode.PULL_MESSAGE] = never
-    member = Member(cluster, "a")
-    async with member.running():
-        await wait_all_tasks_blocked()
-        loop = member.rebalancer.loops[queue]
+    async with member(cluster) as rebalancer:
+        loop = rebalancer.loops[QUEUE]
         await trio.sleep(119)
-        assert member.rebalancer.loops[queue] is loop
+        assert rebalancer.loops[QUEUE] is loop
         await trio.sleep(22)
-        assert member.rebalancer.loops[queue] is not loop
+        assert rebalancer.loops[QUEUE] is not loop
         assert loop.process_queue.dropped
 
 
-PULL, UPDATE = RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET
-
-
-def progress_stored(cluster: FakeCluster, topic: MessageQueue) -> list[int]:
-    """Return all offsets that were stored, in their order."""
-    commands = [command for command in cluster.requests if command.ext_fields.get("topic") == topic.topic]
-    return [
-        int(command.ext_fields["commitOffset"])
-        for command in commands
-        if command.code == UPDATE or (command.code == PULL and int(command.ext_fields["sysFlag"]) & 1)
-    ]
+def progress_stored(cluster: FakeCluster) -> list[int]:
+    """Return all offsets of the topic "T" that were stored, in their order."""
+    fields = [command.ext_fields for command in cluster.requests if command.ext_fields.get("topic") == "T"]
+    return [int(one["commitOffset"]) for one in fields if "commitOffset" in one and int(one.get("sysFlag", 1)) & 1]
 
 
 async def test_concurrent_member_resumes_from_progress_of_another(
@@ -268,7 +193,7 @@ async def test_concurrent_member_resumes_from_progress_of_another(
         await trio.sleep(5)
     assert max(offset for offset in first.ended if offset < 100) <= 23
     assert first.ended[-1] == 200
-    stored = progress_stored(cluster, QUEUE)
+    stored = progress_stored(cluster)
     assert stored == sorted(stored)
     assert cluster.committed[GROUP, QUEUE] == 201
 
@@ -290,7 +215,7 @@ async def test_progress_that_the_other_member_stores_late_counts(
         await trio.sleep(30)
     assert inbox.ended[-1] == 99
     assert [offset for offset in inbox.ended if offset > 60] == list(range(90, 100))
-    assert min(progress_stored(cluster, QUEUE)[-5:]) >= 90
+    assert min(progress_stored(cluster)[-5:]) >= 90
 
 
 async def test_cut_off_member_sets_no_progress_back(cluster: FakeCluster, autojump_clock: MockClock) -> None:

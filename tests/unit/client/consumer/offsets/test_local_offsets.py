@@ -1,5 +1,6 @@
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,16 @@ async def store(instance: ClientInstance, tmp_path: Path) -> AsyncIterator[Offse
 @pytest.fixture
 def instance(cluster: FakeCluster) -> ClientInstance:
     return as_instance(FakeInstance(cluster, "c", ClientConfig(instance_name="c")))
+
+
+@pytest.fixture
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Returns a function after which no file can be written."""
+
+    def fail(_number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    return partial(monkeypatch.setattr, "os.fsync", fail)
 
 
 def saved(folder: Path, name: str = "offsets.json") -> dict[MessageQueue, int]:
@@ -96,14 +107,10 @@ def test_unreadable_offsets_are_no_new_beginning(tmp_path: Path, folder: Path, b
     assert (folder / "offsets.json").read_bytes() == b"{"
 
 
-def test_failed_save_leaves_the_file_unchanged(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_leaves_the_file_unchanged(tmp_path: Path, fill_disk: Callable[[], None]) -> None:
     file = OffsetsFile.open(tmp_path, "c", "G")
     file.save({ONE: QueueOffset(1)})
-
-    def fail(_number: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", fail)
+    fill_disk()
     with pytest.raises(OSError, match="No space"):
         file.save({ONE: QueueOffset(2)})
     assert file.load() == {ONE: 1}
@@ -131,15 +138,14 @@ def test_a_file_system_without_locks_will_do(
     assert "not protected from a second consumer" in caplog.text
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("client_id", "error"),
+    [("file", r"local_offset_dir: .*file/G"), ("../c", "instance_name"), ("a\0b", "instance_name")],
+)
+def test_unusable_folder_is_refused(tmp_path: Path, client_id: str, error: str) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"local_offset_dir: .*file/c/G"):
-        OffsetsFile.open(tmp_path / "file", "c", "G")
-
-
-def test_client_id_stays_inside_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="instance_name"):
-        OffsetsFile.open(tmp_path / "base", "../c", "G")
+    with pytest.raises(ConfigError, match=error):
+        OffsetsFile.open(tmp_path, client_id, "G")
 
 
 async def test_the_default_folder_is_in_the_users_home(
@@ -179,17 +185,17 @@ async def test_queues_given_up_stay_in_the_file(store: OffsetStore, folder: Path
 
 
 async def test_unwritable_offset_file_is_logged_once(
-    store: OffsetStore, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: OffsetStore,
+    folder: Path,
+    fill_disk: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with monkeypatch.context() as patched:
-
-        def fail(_number: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        patched.setattr("os.fsync", fail)
-        assert list(await store.store_first({ONE: QueueOffset(1)})) == [ONE]
-        store.update(ONE, QueueOffset(2), increase_only=True)
-        await store.persist_now([ONE])
+    fill_disk()
+    assert list(await store.store_first({ONE: QueueOffset(1)})) == [ONE]
+    store.update(ONE, QueueOffset(2), increase_only=True)
+    await store.persist_now([ONE])
+    monkeypatch.undo()
     assert caplog.text.count("offsets not stored") == 1
     await store.persist_now([ONE])
     assert saved(folder) == {ONE: 2}

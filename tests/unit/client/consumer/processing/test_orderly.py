@@ -135,27 +135,6 @@ async def test_handler_is_not_called_without_a_renewed_lock(autojump_clock: Mock
         await bench.consumed(2)
 
 
-@pytest.mark.parametrize("is_dropped", [True, False], ids=["dropped", "closing"])
-async def test_nothing_begins_in_a_closing_queue(is_dropped: bool, autojump_clock: MockClock) -> None:
-    """A dropped queue ignores the running handler's result, a closing one counts it; scenarios 49 and 54 of C.2."""
-    seen: list[int] = []
-
-    async def on_message(message: MessageExt) -> None:
-        seen.append(message.queue_offset)
-        await trio.sleep(5)
-
-    bench = OrderlyBench(on_message=on_message)
-    async with bench.running():
-        bench.pull(0, 1)
-        await trio.sleep(1)
-        assert bench.service.in_flight(bench.queue) == 1
-        bench.queue.dropped, bench.queue.closing = is_dropped, not is_dropped
-        await bench.until(lambda: not bench.service.in_flight())
-        assert bench.queue.consumed_offset() == (0 if is_dropped else 1)
-        await trio.sleep(100)
-    assert seen == [0]
-
-
 async def test_reassigned_queue_waits_for_its_previous_handler(autojump_clock: MockClock) -> None:
     running = 0
 
@@ -174,23 +153,6 @@ async def test_reassigned_queue_waits_for_its_previous_handler(autojump_clock: M
         bench.queue = ProcessQueue(QUEUE)
         bench.pull(0)
         await bench.consumed(1)
-
-
-async def test_stop_finishes_the_handler_and_begins_nothing(autojump_clock: MockClock) -> None:
-    seen: list[int] = []
-
-    async def on_message(message: MessageExt) -> None:
-        seen.append(message.queue_offset)
-        await trio.sleep(5)
-
-    bench = OrderlyBench(on_message=on_message)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.service.run)
-        bench.pull(0, 1)
-        await trio.sleep(1)
-        bench.service.stop()
-    assert seen == [0]
-    assert bench.queue.consumed_offset() == 1
 
 
 async def consume_all(bench: OrderlyBench, *offsets: int) -> None:

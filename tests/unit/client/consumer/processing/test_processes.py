@@ -17,7 +17,7 @@ import trio
 from tests import process_handlers
 from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.consumer.service_bench import Bench, OrderlyBench
-from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, ConsumeStatus, OrderlyContext
+from triomq.client.consumer.config import ConsumeContext, ConsumeStatus, OrderlyContext
 from triomq.client.consumer.handlers import Handler
 from triomq.client.consumer.processing.processes import ProcessPool
 from triomq.protocol.bodies.client import ConsumeResult
@@ -170,14 +170,6 @@ def outer() -> Any:
 def test_handler_without_import_path_is_refused_at_once(handler: Any) -> None:
     with pytest.raises(ConfigError, match="top level of a module"):
         pool_of(handler)
-
-
-def test_processes_default_to_the_number_of_cpus() -> None:
-    assert ConsumerConfig().workers == 20
-    assert ConsumerConfig(executor="process").workers == os.cpu_count()
-    assert ConsumerConfig(executor="process", max_concurrency=3).workers == 3
-    with pytest.raises(ConfigError, match="must be 'thread' or 'process'"):
-        ConsumerConfig(executor="fork")  # type: ignore[arg-type]
 
 
 PROGRAM = """

@@ -3,9 +3,11 @@ from typing import cast
 
 import pytest
 
+from tests.unit.client.consumer.benches import QUEUE
+from tests.unit.client.consumer.fake_cluster import make_message, offsets_of
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import ProcessQueue
-from triomq.client.consumer.pulling.pull_context import FlowLimits, PullDecision, decide_pull, pull_size
+from triomq.client.consumer.pulling.pull_context import FlowLimits, PollBuffer, PullDecision, decide_pull, pull_size
 
 LIMITS = FlowLimits.of(ConsumerConfig(), 4)
 
@@ -40,9 +42,6 @@ def test_suspended_consumer_gives_up_but_never_pulls() -> None:
 def test_topic_limit_is_divided_among_queues() -> None:
     config = ConsumerConfig(max_cached_messages_of_topic=100, max_cached_bytes_of_topic=1_000)
     assert FlowLimits.of(config, 3) == FlowLimits(33, 333, 2_000)
-
-
-def test_a_share_of_a_limit_is_never_nothing() -> None:
     config = ConsumerConfig(max_cached_messages_of_topic=2, max_cached_bytes_of_topic=2)
     assert FlowLimits.of(config, 5) == FlowLimits(1, 1, 2_000)
     assert FlowLimits.of(config, 0) == FlowLimits(2, 2, 2_000)
@@ -66,3 +65,30 @@ def test_pull_from_a_backlog_fills_the_room(queue: ProcessQueue, backlog: int, s
 def test_configured_batch_size_holds_for_a_backlog() -> None:
     assert pull_size(ConsumerConfig(pull_batch_size=4), queue_with(), LIMITS, 5_000) == (4, None)
     assert pull_size(ConsumerConfig(pull_batch_size=1_024), queue_with(), LIMITS, 5_000) == (1_024, 256 * 1024)
+
+
+def put(buffer: PollBuffer, process_queue: ProcessQueue, *offsets: int) -> None:
+    messages = [make_message(offset) for offset in offsets]
+    process_queue.put(messages)
+    buffer.submit(process_queue, messages)
+
+
+async def test_units_of_lost_queues_are_dropped() -> None:
+    buffer, one, two = PollBuffer(), ProcessQueue(QUEUE), ProcessQueue(QUEUE)
+    put(buffer, one, 0)
+    put(buffer, two, 7)
+    one.dropped = True
+    assert offsets_of(buffer.take()) == [7]
+    assert one.cached_messages == 1
+
+
+async def test_unpolled_units_are_dropped_with_their_queues() -> None:
+    buffer, kept = PollBuffer(), ProcessQueue(QUEUE)
+    put(buffer, kept, 7)
+    for _ in range(2_000):
+        given_up = ProcessQueue(QUEUE)
+        put(buffer, given_up, 0)
+        given_up.dropped = True
+    assert len(buffer._units) < 600
+    assert offsets_of(buffer.take()) == [7]
+    assert buffer.take() == []
