@@ -24,13 +24,13 @@ _INTEROP: Final[Mapping[str, str]] = {
     "test_tls.py::test_our_client_uses_tls_to_apache[4.9": "our client's TLS",
 }
 
-_SPARK: Final[Mapping[str, str]] = {  # fewer than FEW_TESTS of tests/spark/conftest.py
+_SPARK: Final[Mapping[str, str]] = {
     "test_smoke.py::": "a write, a batch and a stream",
     "test_batch_read.py::test_all_columns_equal_the_sent_messages": "batch reads",
     "test_stream_read.py::test_available_now_ends_at_offsets_of_its_start": "streams",
-    "test_stream_read.py::test_restart_ignores_start_option": "a restart from a checkpoint",
+    "test_stream_read.py::test_only_first_version_offsets_are_accepted": "a restart from a checkpoint",
     "test_write.py::test_all_columns_of_all_rows_become_messages": "writes",
-    "test_loss_of_data.py::test_recreated_topic_longer_than_checkpoint_is_detected": "lost data",
+    "test_loss_of_data.py::test_retention_beyond_checkpoint_is_reported_or_skipped": "lost data",
     "test_jobs.py::test_flights_flow_through_all_four_jobs": "the jobs",
 }
 

@@ -9,19 +9,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.processes import Broker, start_triomq
-from tests.spark import jvm_start
 from tests.spark.harness import Topics, stop_session
+from triomq.spark import register
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-FEW_TESTS = 15
+#: Quick compilation: full optimization does not pay in a JVM that runs for minutes.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,16 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quick_jvms(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set the options of every driver JVM in this process tree.
-
-    A few tests alone do without the archive of classes: creating it takes longer than they do.
-    """
-    assert request.config.cache is not None
-    tests = sum(Path(__file__).parent in item.path.parents for item in request.session.items)
-    options = jvm_start.QUICK if tests < FEW_TESTS else jvm_start.options(request.config.cache.mkdir("spark-classes"))
+def _quick_jvms() -> Iterator[None]:
+    """Set the options of every driver JVM in this process tree."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_SUBMIT_OPTS", options)
+        patch.setenv("SPARK_SUBMIT_OPTS", JVM_OPTIONS)
         yield
 
 
@@ -58,12 +49,8 @@ def ended_sessions() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def spark(ended_sessions: None) -> Iterator["SparkSession"]:
+def spark(ended_sessions: None) -> Iterator[SparkSession]:
     """The session shared by the modules, because its first jobs are slow; streams end with their module."""
-    from pyspark.sql import SparkSession
-
-    from triomq.spark import register
-
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     session = (
         SparkSession.builder.master("local[2,2]")

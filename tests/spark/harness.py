@@ -1,20 +1,26 @@
 """What the tests do with topics, and how they read them with Spark."""
 
 import itertools
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.processes import start_triomq
+from tests.spark.tap import Tap
 from triomq.client import TopicSettings
 from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import Message
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
+ROOT = Path(__file__).parents[2]
 _BATCH = 200
 _numbers = itertools.count()
 
@@ -81,8 +87,6 @@ def make_topic(admin: Admin, name: str, queues: int) -> None:
 
 def stop_session() -> None:
     """Stop the session of this process, if there is one; who wants one then starts a new one."""
-    from pyspark.sql import SparkSession
-
     session = SparkSession.getActiveSession()
     if session is not None:
         session.stop()
@@ -93,13 +97,13 @@ def numbered(count: int, begin: int = 0) -> list[bytes]:
     return [b"%08d" % number for number in range(begin, begin + count)]
 
 
-def read(spark: "SparkSession", topics: Topics, **options: object) -> "DataFrame":
+def read(spark: SparkSession, topics: Topics, **options: object) -> DataFrame:
     """Read a batch."""
     frame: DataFrame = _with(spark.read, topics, options).load()
     return frame
 
 
-def read_stream(spark: "SparkSession", topics: Topics, **options: object) -> "DataFrame":
+def read_stream(spark: SparkSession, topics: Topics, **options: object) -> DataFrame:
     """Read a stream."""
     frame: DataFrame = _with(spark.readStream, topics, options).load()
     return frame
@@ -115,20 +119,20 @@ def _with(reader: Any, topics: Topics, options: dict[str, object]) -> Any:
     return reader
 
 
-def start(frame: "DataFrame", checkpoint: str, sink: str, **trigger: bool) -> "StreamingQuery":
+def start(frame: DataFrame, checkpoint: str, sink: str, **trigger: bool) -> StreamingQuery:
     """Start a query into Parquet files."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint).option("path", sink)
     return (writer.trigger(**trigger) if trigger else writer).start()
 
 
-def drain(frame: "DataFrame", checkpoint: str, sink: str) -> "StreamingQuery":
+def drain(frame: DataFrame, checkpoint: str, sink: str) -> StreamingQuery:
     """Run a query over what there is now, into Parquet files; raises its error."""
     query = start(frame, checkpoint, sink, availableNow=True)
     assert query.awaitTermination(240), "the query did not end"
     return query
 
 
-def bodies(spark: "SparkSession", sink: str) -> list[bytes]:
+def bodies(spark: SparkSession, sink: str) -> list[bytes]:
     """Bodies that a query wrote into Parquet files, sorted."""
     return sorted(bytes(row.body) for row in spark.read.parquet(sink).select("body").collect())
 
@@ -141,7 +145,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 180) -> None:
         time.sleep(0.05)
 
 
-def batches(query: "StreamingQuery") -> list[int]:
+def batches(query: StreamingQuery) -> list[int]:
     """Rows of each micro-batch that had any."""
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
@@ -153,3 +157,25 @@ def bounded(action: Callable[[], object]) -> None:
         action()
     finally:
         assert time.monotonic() - began < 30
+
+
+def run_program(*words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a module of the tests as a program of its own."""
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", *words], env={**os.environ, **environment}, capture_output=True, text=True,
+        timeout=timeout_s, check=False,
+    )  # fmt: skip
+
+
+@contextmanager
+def tapped_broker(folder: Path, *options: str) -> Iterator[tuple[Topics, Tap]]:
+    """Start a broker behind a relay."""
+    with Tap() as tap, start_triomq(folder, *options, "--advertise", tap.address) as broker:
+        tap.target = broker.broker
+        with Topics(broker.namesrv) as topics:
+            yield topics, tap

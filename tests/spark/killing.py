@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
@@ -27,6 +28,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from tests.spark.harness import Topics, numbered, wait_until
@@ -35,10 +37,6 @@ from triomq.spark.options.options import Options, Use, parse_options
 from triomq.spark.reading.driver import MicroBatchReader
 from triomq.spark.schema import wanted_columns
 from triomq.spark.writing.writer import StreamWriter
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 IDLE_CALLS = 20
 REACHED_S = 60
@@ -193,7 +191,7 @@ def group_of(topic: str) -> str:
     return f"group-of-{topic}"
 
 
-def write_batch(sink: str) -> "Callable[[DataFrame, int], None]":
+def write_batch(sink: str) -> Callable[[DataFrame, int], None]:
     """Make a sink for ``foreachBatch`` that has each micro-batch once, however often it is written."""
     return lambda frame, batch_id: frame.write.mode("overwrite").parquet(f"{sink}/batch={batch_id}")
 
@@ -220,7 +218,7 @@ def _is_child_jvm(process: Path) -> bool:
     return name.endswith("(java") and int(rest.split()[1]) == os.getpid()
 
 
-def start(session: "SparkSession", namesrv: str, files: Files) -> "StreamingQuery":
+def start(session: SparkSession, namesrv: str, files: Files) -> StreamingQuery:
     """Start the query of a phase."""
     reader = session.readStream.format("killing").option("nameServer", namesrv).option("subscribe", files.topic)
     reader = reader.option("startingOffsets", "latest" if files.phase == "latest" else "earliest")
@@ -230,7 +228,7 @@ def start(session: "SparkSession", namesrv: str, files: Files) -> "StreamingQuer
     if files.phase == "output":
         write = write_batch(files.sink)
 
-        def write_and_hold(batch: "DataFrame", batch_id: int) -> None:
+        def write_and_hold(batch: DataFrame, batch_id: int) -> None:
             write(batch, batch_id)
             files.reached.touch()
             threading.Event().wait()
@@ -243,8 +241,6 @@ def start(session: "SparkSession", namesrv: str, files: Files) -> "StreamingQuer
 
 
 def main(namesrv: str, folder: str, *phases: str) -> None:
-    from pyspark.sql import SparkSession
-
     from tests.spark.killing import Files as TheFiles  # by its module's name, not that of a program
     from tests.spark.killing import KillingSource as Source
 

@@ -7,15 +7,13 @@ The last line has the number of errors.
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from tests.spark.checkpoints import change_newest
 from triomq.spark import register
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Attempt = Callable[[dict[str, str]], None]
 #: Into a file: Spark keeps INFO from a console.
@@ -32,9 +30,7 @@ appender.out.layout.pattern = %p %c: %m%n%ex
 PARSED = ("nameServer", "subscribePattern", "assign", "startingOffsets")
 
 
-def start_session(folder: Path) -> "SparkSession":
-    from pyspark.sql import SparkSession
-
+def start_session(folder: Path) -> SparkSession:
     (folder / "events").mkdir()
     settings = folder / "log4j2.properties"
     settings.write_text(LOGGING.format(folder=folder))
@@ -52,7 +48,7 @@ def start_session(folder: Path) -> "SparkSession":
 class Attempts:
     """The ways to use the data source, each with more options."""
 
-    def __init__(self, spark: "SparkSession", namesrv: str, topic: str, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, namesrv: str, topic: str, folder: Path) -> None:
         self._spark = spark
         self._common = {"nameServer": namesrv, "connectTimeoutMs": "200", "planTimeoutMs": "300"}
         self._topic = topic

@@ -2,19 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.backlog import write_backlog
-from tests.processes import start_triomq
-from tests.spark.harness import Topics, batches, read, read_stream, wait_until
+from tests.spark.harness import Topics, batches, read, read_stream, tapped_broker, wait_until
 from tests.spark.tap import Tap
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.source import BatchReader
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MILLION = 1_000_000
 LONG, SHORT = "million", "thousand"
@@ -32,17 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def topics(folder: Path) -> Iterator[Topics]:
-    with start_triomq(folder, "--no-index") as broker, Topics(broker.namesrv) as topics:
-        yield topics
-
-
-@pytest.fixture
 def tapped(folder: Path) -> Iterator[tuple[Topics, Tap]]:
-    with Tap() as tap, start_triomq(folder, "--no-index", "--advertise", tap.address) as broker:
-        tap.target = broker.broker
-        with Topics(broker.namesrv) as topics:
-            yield topics, tap
+    with tapped_broker(folder, "--no-index") as running:
+        yield running
 
 
 def test_planning_requests_ignore_length_of_backlog(tapped: tuple[Topics, Tap]) -> None:
@@ -60,7 +48,7 @@ def test_planning_requests_ignore_length_of_backlog(tapped: tuple[Topics, Tap]) 
     assert 0 < asked[0].total() <= 2 * QUEUES
 
 
-def test_a_limit_stops_the_pulls(spark: "SparkSession", tapped: tuple[Topics, Tap]) -> None:
+def test_a_limit_stops_the_pulls(spark: SparkSession, tapped: tuple[Topics, Tap]) -> None:
     """Scenario 12: a small part of the backlog is pulled, until Spark stops the worker after some moments."""
     topics, tap = tapped
     before = tap.pulls()
@@ -70,7 +58,7 @@ def test_a_limit_stops_the_pulls(spark: "SparkSession", tapped: tuple[Topics, Ta
 
 
 def test_micro_batch_pulls_at_most_its_limit(
-    spark: "SparkSession", tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
+    spark: SparkSession, tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
 ) -> None:
     """The first one as well, and however long the query is behind."""
     topics, tap = tapped

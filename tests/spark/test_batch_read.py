@@ -1,17 +1,14 @@
 """Batch reads of a real Spark session from our broker as a process."""
 
 import time
-from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import count, count_distinct, spark_partition_id
 
 from tests.spark.harness import Topics, numbered, read
 from triomq.protocol.record.message import Message
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def offsets(topic: str, **queues: int) -> str:
@@ -20,7 +17,7 @@ def offsets(topic: str, **queues: int) -> str:
     return f'{{"{topic}": {{"broker-a": {{{inner}}}}}}}'
 
 
-def test_all_columns_equal_the_sent_messages(spark: "SparkSession", topics: Topics) -> None:
+def test_all_columns_equal_the_sent_messages(spark: SparkSession, topics: Topics) -> None:
     """Scenario 1: 10,000 messages in 4 queues."""
     topic = topics.make(4)
     began_ms = time.time_ns() // 1_000_000
@@ -39,12 +36,12 @@ def test_all_columns_equal_the_sent_messages(spark: "SparkSession", topics: Topi
         assert row.storeHost == f"127.0.0.1:{row.storeHost.rpartition(':')[2]}"
 
 
-def test_an_empty_topic_has_no_rows(spark: "SparkSession", topics: Topics) -> None:
+def test_an_empty_topic_has_no_rows(spark: SparkSession, topics: Topics) -> None:
     """Scenario 2."""
     assert read(spark, topics, subscribe=topics.make()).count() == 0
 
 
-def test_json_positions_give_exactly_their_ranges(spark: "SparkSession", topics: Topics) -> None:
+def test_json_positions_give_exactly_their_ranges(spark: SparkSession, topics: Topics) -> None:
     """Scenario 3."""
     topic = topics.make(3)
     topics.send(topic, numbered(300))
@@ -56,7 +53,7 @@ def test_json_positions_give_exactly_their_ranges(spark: "SparkSession", topics:
     assert found == {(0, o) for o in range(5)} | {(1, o) for o in range(10, 100)} | {(2, 99)}
 
 
-def test_out_of_range_offset_error_names_the_bounds(spark: "SparkSession", topics: Topics) -> None:
+def test_out_of_range_offset_error_names_the_bounds(spark: SparkSession, topics: Topics) -> None:
     """Scenario 3."""
     topic = topics.make(1)
     topics.send(topic, numbered(10))
@@ -71,7 +68,7 @@ def test_out_of_range_offset_error_names_the_bounds(spark: "SparkSession", topic
         read(spark, topics, subscribe=topic, endingOffsets=offsets(topic, q0=12)).collect()
 
 
-def test_times_bound_the_rows(spark: "SparkSession", topics: Topics) -> None:
+def test_times_bound_the_rows(spark: SparkSession, topics: Topics) -> None:
     """Scenario 4: also between two messages, and after the last."""
     topic = topics.make(1)
     (queue,) = topics.queues(topic)
@@ -86,7 +83,7 @@ def test_times_bound_the_rows(spark: "SparkSession", topics: Topics) -> None:
     assert read(spark, topics, subscribe=topic, startingTimestamp=times[-1] + 1).count() == 0
 
 
-def test_queues_are_split_into_the_partitions_asked_for(spark: "SparkSession", topics: Topics) -> None:
+def test_queues_are_split_into_the_partitions_asked_for(spark: SparkSession, topics: Topics) -> None:
     """Scenario 5."""
     topic = topics.make(2)
     topics.send(topic, numbered(16_000))
@@ -99,7 +96,7 @@ def test_queues_are_split_into_the_partitions_asked_for(spark: "SparkSession", t
     assert frame.select(spark_partition_id()).distinct().count() == 6
 
 
-def test_an_sql_filter_chooses_rows_at_the_broker(spark: "SparkSession", topics: Topics) -> None:
+def test_an_sql_filter_chooses_rows_at_the_broker(spark: SparkSession, topics: Topics) -> None:
     topic = topics.make(2)
     for amount in (5, 50, 500):
         topics.send(topic, numbered(100), properties={"amount": str(amount)})
@@ -109,24 +106,7 @@ def test_an_sql_filter_chooses_rows_at_the_broker(spark: "SparkSession", topics:
         read(spark, topics, subscribe=topic, sql="amount >").count()
 
 
-def test_tags_with_equal_hashes_are_distinguished(spark: "SparkSession", topics: Topics) -> None:
-    """Scenario 6, without the broker's bytes."""
-    topic = topics.make(2)
-    for tag, sent in (("Aa", 300), ("BB", 700), ("C", 200)):
-        topics.send(topic, numbered(sent), tags=tag)
-    frame = read(spark, topics, subscribe=topic, tags="Aa || C")
-    assert {(row["tags"], row["count"]) for row in frame.groupBy("tags").count().collect()} == {("Aa", 300), ("C", 200)}
-
-
-def test_a_schema_prunes_columns(spark: "SparkSession", topics: Topics) -> None:
-    """Scenario 7."""
-    topic = topics.make(1)
-    topics.send(topic, numbered(3), tags="A")
-    frame = read(spark, topics, subscribe=topic, schema="queueOffset bigint, tags string")
-    assert [tuple(row) for row in frame.orderBy("queueOffset").collect()] == [(0, "A"), (1, "A"), (2, "A")]
-
-
-def test_bodies_of_all_sizes_arrive(spark: "SparkSession", topics: Topics) -> None:
+def test_bodies_of_all_sizes_arrive(spark: SparkSession, topics: Topics) -> None:
     """Scenario 8, without the memory."""
     topic = topics.make(1)
     (queue,) = topics.queues(topic)
@@ -137,7 +117,7 @@ def test_bodies_of_all_sizes_arrive(spark: "SparkSession", topics: Topics) -> No
     assert [bytes(row.body) for row in rows] == bodies
 
 
-def test_fixed_queues_are_the_only_ones_read(spark: "SparkSession", topics: Topics) -> None:
+def test_fixed_queues_are_the_only_ones_read(spark: SparkSession, topics: Topics) -> None:
     topic = topics.make(4)
     topics.send(topic, numbered(40))
     frame = read(spark, topics, assign=f'{{"{topic}": {{"broker-a": [1, 3]}}}}')
@@ -146,7 +126,7 @@ def test_fixed_queues_are_the_only_ones_read(spark: "SparkSession", topics: Topi
         read(spark, topics, assign=f'{{"{topic}": {{"broker-a": [9]}}}}').collect()
 
 
-def test_frame_keeps_its_count_while_messages_arrive(spark: "SparkSession", topics: Topics) -> None:
+def test_frame_keeps_its_count_while_messages_arrive(spark: SparkSession, topics: Topics) -> None:
     """Scenario 11."""
     topic = topics.make(2)
     topics.send(topic, numbered(100))
@@ -155,18 +135,3 @@ def test_frame_keeps_its_count_while_messages_arrive(spark: "SparkSession", topi
     topics.send(topic, numbered(50))
     assert frame.count() == 100
     assert read(spark, topics, subscribe=topic).count() == 150
-
-
-def test_topic_shortened_after_planning_is_data_loss(spark: "SparkSession", topics: Topics) -> None:
-    """Scenario 43, in a batch: made again between plan and task."""
-    topic = topics.make(1)
-    topics.send(topic, numbered(100))
-    strict = read(spark, topics, subscribe=topic)
-    lenient = read(spark, topics, subscribe=topic, failOnDataLoss="false")
-    assert strict.count() == lenient.count() == 100
-    topics.admin.delete_topic(topic)
-    topics.make(1, topic)
-    topics.send(topic, numbered(30, 500))
-    with pytest.raises(PythonException, match=rf"70 messages of {topic}@broker-a:0 are lost.*failOnDataLoss"):
-        strict.count()
-    assert lenient.count() == 30

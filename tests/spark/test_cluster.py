@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from tests.processes import Broker, start_triomq
 from tests.spark.cluster import Cluster, make_packed_environment, open_cluster
-from tests.spark.harness import Topics, numbered
+from tests.spark.harness import Topics, numbered, tapped_broker
 from tests.spark.tap import PULLS, Tap, ancestors, owner_of
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.spark.archive import write_archive
@@ -78,23 +77,14 @@ def executors_with_tasks(log: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def tap() -> Iterator[Tap]:
-    with Tap() as relay:
-        yield relay
-
-
-@pytest.fixture(scope="module")
-def broker(tap: Tap, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker behind a relay."""
-    with start_triomq(tmp_path_factory.mktemp("broker"), "--advertise", tap.address) as running:
-        tap.target = running.broker
+def tapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topics, Tap]]:
+    with tapped_broker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def topics(broker: Broker) -> Iterator[Topics]:
-    with Topics(broker.namesrv) as opened:
-        yield opened
+def topics(tapped: tuple[Topics, Tap]) -> Topics:
+    return tapped[0]
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +137,10 @@ def kill_reader(cluster: Cluster, killed: list[int]) -> Callable[[RemotingComman
 
 
 def test_executor_killed_during_task_loses_nothing(
-    cluster: Cluster, package: str, topics: Topics, topic: str, tap: Tap, tmp_path: Path
+    cluster: Cluster, package: str, tapped: tuple[Topics, Tap], topic: str, tmp_path: Path
 ) -> None:
     """Scenarios 37 and 47, consume: the sink has the rows of the previous test, each once."""
+    topics, tap = tapped
     killed: list[int] = []
     tap.before = kill_reader(cluster, killed)
     sink = tmp_path / "sink"

@@ -1,29 +1,35 @@
 """Scenarios 22, 30, 36, 38 to 40 and 44: processes are killed, and every message is in the sink once."""
 
-import os
 import re
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.processes import start_triomq
 from tests.spark.checkpoints import durable, logged
-from tests.spark.harness import Topics, batches, bodies, bounded, drain, numbered, read, read_stream, start, wait_until
+from tests.spark.harness import (
+    ROOT,
+    Topics,
+    batches,
+    bodies,
+    bounded,
+    drain,
+    numbered,
+    read,
+    read_stream,
+    run_program,
+    start,
+    wait_until,
+)  # fmt: skip
 from tests.spark.killing import LATER, LATER_BEGIN, Files, KillingSource, group_of, is_running, write_batch
 from triomq.spark import deduplicated
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-ROOT = Path(__file__).parents[2]
 Folder = Callable[[str], str]
 KILLED_S = 240
 PHASES = (
@@ -35,7 +41,7 @@ ORPHAN_S = 3 + 5  # planTimeoutMs of the driver, and what the scenario allows
 
 
 def test_a_worker_killed_while_it_reads_costs_nothing(
-    spark: "SparkSession", topics: Topics, checkpoint: Folder, tmp_path: Path
+    spark: SparkSession, topics: Topics, checkpoint: Folder, tmp_path: Path
 ) -> None:
     """Scenario 36, where Spark tries again: each task of each micro-batch is killed at its first try."""
     spark.sparkContext.environment["PYTHONPATH"] = str(ROOT)
@@ -55,15 +61,7 @@ def run_until_killed(topics: Topics, folder: Path, *phases: str) -> str:
     """Run a query for each phase in one process until its end; return its stderr."""
     for phase in phases:
         topics.send(topics.make(2, Files(folder, phase).topic), numbered(100))
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.killing", topics.namesrv, str(folder), *phases],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=KILLED_S,
-        check=False,
-    )
+    done = run_program("tests.spark.killing", topics.namesrv, str(folder), *phases, timeout_s=KILLED_S)
     assert done.returncode, "nothing was killed"
     for phase in phases:
         assert Files(folder, phase).pids.exists(), done.stderr[-3000:]
@@ -96,7 +94,7 @@ def killed(topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(KILLED_S + 180)
 @pytest.mark.parametrize("phase", [phase for phase in PHASES if phase != "written"])
-def test_a_driver_killed_in_any_phase_resumes(spark: "SparkSession", topics: Topics, killed: Path, phase: str) -> None:
+def test_a_driver_killed_in_any_phase_resumes(spark: SparkSession, topics: Topics, killed: Path, phase: str) -> None:
     """Scenarios 22, 38 and 39; the restart says ``latest``, and more messages came before it: none is lost.
 
     Without an offset log a query cannot resume, so the restart begins at ``earliest``.
@@ -123,7 +121,7 @@ def test_a_driver_killed_in_any_phase_resumes(spark: "SparkSession", topics: Top
 
 @pytest.mark.slow
 @pytest.mark.timeout(KILLED_S + 180)
-def test_rows_resent_after_driver_kill_keep_their_ids(spark: "SparkSession", topics: Topics, killed: Path) -> None:
+def test_rows_resent_after_driver_kill_keep_their_ids(spark: SparkSession, topics: Topics, killed: Path) -> None:
     """Scenario 30: killed after all rows of batch 0 were sent, before the commit."""
     files = Files(killed, "written")
     target = f"{files.topic}-sink"
@@ -170,7 +168,7 @@ def restartable(tmp_path: Path) -> Iterator[Restartable]:
 
 @pytest.mark.slow
 def test_start_without_broker_names_topic_and_name_server(
-    spark: "SparkSession", restartable: Restartable, checkpoint: Folder
+    spark: SparkSession, restartable: Restartable, checkpoint: Folder
 ) -> None:
     """Scenario 44; Apache's name server is still there, but has forgotten the topic with its broker."""
     with Topics(restartable.namesrv) as topics:
@@ -196,12 +194,10 @@ def test_start_without_broker_names_topic_and_name_server(
     assert planned.count() == 10
 
 
-def test_query_waits_limited_time_for_broker(
-    spark: "SparkSession", restartable: Restartable, checkpoint: Folder
-) -> None:
+def test_query_waits_limited_time_for_broker(spark: SparkSession, restartable: Restartable, checkpoint: Folder) -> None:
     """Scenario 40: the query continues for ``planTimeoutMs``; then it ends with the address; a restart resumes it."""
 
-    def begin(**options: object) -> "StreamingQuery":
+    def begin(**options: object) -> StreamingQuery:
         frame = read_stream(spark, topics, subscribe=topic, startingOffsets="earliest", **options)
         return start(frame, checkpoint("log"), checkpoint("sink"))
 

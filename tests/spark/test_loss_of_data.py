@@ -5,20 +5,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
-from tests.processes import start_triomq
-from tests.spark.checkpoints import change_newest
-from tests.spark.harness import Topics, drain, numbered, read_stream
+from tests.spark.harness import Topics, drain, numbered, read_stream, tapped_broker
 from tests.spark.tap import PULLS, Tap, ask
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.wire.command import RemotingCommand
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Folder = Callable[[str], str]
 PADDING = b"x" * 3000
@@ -31,10 +26,8 @@ WAIT_S = 30
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[tuple[Topics, Tap]]:
     """A broker that keeps little, behind a relay; a new one, since after a minute it deletes files by itself."""
-    with Tap() as tap, start_triomq(tmp_path, *SMALL_LOG, "--advertise", tap.address) as broker:
-        tap.target = broker.broker
-        with Topics(broker.namesrv) as topics:
-            yield topics, tap
+    with tapped_broker(tmp_path, *SMALL_LOG) as running:
+        yield running
 
 
 def fill(topics: Topics, topic: str, count: int = MESSAGES, begin: int = 0) -> None:
@@ -55,12 +48,12 @@ def expire(topics: Topics, tap: Tap, topic: str, beyond: int) -> int:
     return low
 
 
-def offsets(spark: "SparkSession", sink: str) -> list[int]:
+def offsets(spark: SparkSession, sink: str) -> list[int]:
     return sorted(row.queueOffset for row in spark.read.parquet(sink).select("queueOffset").collect())
 
 
 def test_retention_beyond_checkpoint_is_reported_or_skipped(
-    spark: "SparkSession", small: tuple[Topics, Tap], checkpoint: Folder
+    spark: SparkSession, small: tuple[Topics, Tap], checkpoint: Folder
 ) -> None:
     """Scenario 41."""
     topics, tap = small
@@ -81,7 +74,7 @@ def test_retention_beyond_checkpoint_is_reported_or_skipped(
 
 @pytest.mark.parametrize("lenient", [False, True], ids=["fails", "continues"])
 def test_retention_during_task_is_reported_exactly_or_skipped(
-    spark: "SparkSession", small: tuple[Topics, Tap], checkpoint: Folder, lenient: bool
+    spark: SparkSession, small: tuple[Topics, Tap], checkpoint: Folder, lenient: bool
 ) -> None:
     """Scenario 42: files go after the task's first pulls; the relay holds the next one until they are gone."""
     topics, tap = small
@@ -117,23 +110,3 @@ def test_retention_during_task_is_reported_exactly_or_skipped(
     finally:
         tap.before = lambda *_: None
     assert is_passed.is_set()
-
-
-def test_recreated_topic_longer_than_checkpoint_is_detected(
-    spark: "SparkSession", topics: Topics, checkpoint: Folder
-) -> None:
-    """Scenario 43: its first message is two minutes younger than the checkpoint."""
-    topic = topics.make(1)
-    topics.send(topic, numbered(30))
-    options = {"subscribe": topic, "startingOffsets": "earliest"}
-    drain(read_stream(spark, topics, **options), checkpoint("log"), checkpoint("sink"))
-    change_newest(checkpoint("log"), lambda offset: offset | {"at": offset["at"] - 120_000})
-    topics.admin.delete_topic(topic)
-    topics.make(1, topic)
-    topics.send(topic, numbered(50, 500))
-    words = rf"an unknown number of messages of {topic}@broker-a:0 are lost.*recreated; the broker has 0 to 50"
-    with pytest.raises(StreamingQueryException, match=words):
-        drain(read_stream(spark, topics, **options), checkpoint("log"), checkpoint("sink"))
-    drain(read_stream(spark, topics, **options, failOnDataLoss="false"), checkpoint("log"), checkpoint("sink"))
-    rows = spark.read.parquet(checkpoint("sink")).select("body").collect()
-    assert sorted(bytes(row.body) for row in rows) == numbered(30) + numbered(50, 500)

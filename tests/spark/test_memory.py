@@ -1,30 +1,19 @@
 """Scenarios 8, 35 and 50, the memory: one task in a separate process, without a JVM."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.backlog import write_backlog
 from tests.processes import start_triomq
-from tests.spark.harness import Topics
+from tests.spark.harness import Topics, run_program
 
-ROOT = Path(__file__).parents[2]
 TASK_S = 150
 LARGE_BODIES = 64
 
 
 def high_water_mb(action: str, namesrv: str, topic: str, count: int) -> float:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.one_task", action, namesrv, topic, str(count)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
-        capture_output=True,
-        text=True,
-        timeout=TASK_S,
-        check=False,
-    )
+    done = run_program("tests.spark.one_task", action, namesrv, topic, str(count), timeout_s=TASK_S)
     assert done.returncode == 0, done.stderr[-3000:]
     return float(done.stdout.splitlines()[-1])
 

@@ -1,17 +1,15 @@
 """What Spark wrote is what Apache's Java client reads; ``test_against_apache.py`` has the same with Apache's broker."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import array, col, concat, create_map, lit, when
 
 from tests.interop.kit_driver import java_classpath, run
 from tests.spark.harness import Topics
 from tests.spark.test_write import source, write
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(900)]  # a first run builds the kit
 
@@ -43,7 +41,7 @@ def read_by_java(namesrv: str, topic: str, count: int, folder: Path) -> list[Rea
     return [Read(int(q), int(o), int(f), int(d), *rest[:5]) for q, o, f, d, *rest in lines]
 
 
-def test_java_reads_all_columns_of_all_rows(spark: "SparkSession", topics: Topics, tmp_path: Path) -> None:
+def test_java_reads_all_columns_of_all_rows(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     """Scenario 28: keys, tags, properties, delay; equal sharding keys are in one queue, in order."""
     topic = topics.make(4)
     number, has_key, is_late = col("id").cast("string"), col("id") % 2 == 0, col("id") % 100 == 99

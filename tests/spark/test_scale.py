@@ -3,20 +3,16 @@
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
 
-from tests.processes import start_triomq
-from tests.spark.harness import Topics, batches, drain, numbered, read, read_stream, start, wait_until
+from tests.spark.harness import Topics, batches, drain, numbered, read, read_stream, start, tapped_broker, wait_until
 from tests.spark.tap import PULLS, SENDS, Tap
 from tests.spark.test_write import source, write
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.wire.command import RemotingCommand
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 IDLE_S = 5
 ONE_BY_ONE = 12
@@ -25,13 +21,11 @@ WORKERS = 4  # two cores; a query that reads and writes may have two Python work
 
 @pytest.fixture(scope="module")
 def tapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topics, Tap]]:
-    with Tap() as tap, start_triomq(tmp_path_factory.mktemp("tapped"), "--advertise", tap.address) as broker:
-        tap.target = broker.broker
-        with Topics(broker.namesrv) as topics:
-            yield topics, tap
+    with tapped_broker(tmp_path_factory.mktemp("tapped")) as running:
+        yield running
 
 
-def test_tags_are_filtered_by_the_broker(spark: "SparkSession", tapped: tuple[Topics, Tap]) -> None:
+def test_tags_are_filtered_by_the_broker(spark: SparkSession, tapped: tuple[Topics, Tap]) -> None:
     """Scenario 6: 30 % match, and less than 60 % of the bytes come."""
     topics, tap = tapped
     topic = topics.make(1)
@@ -46,7 +40,7 @@ def test_tags_are_filtered_by_the_broker(spark: "SparkSession", tapped: tuple[To
 
 
 def test_idle_stream_makes_few_requests(
-    spark: "SparkSession", tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
+    spark: SparkSession, tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
 ) -> None:
     """Scenario 19: without trigger and data the stream's reader makes 6 requests a second."""
     topics, tap = tapped
@@ -87,7 +81,7 @@ def busy(tapped: tuple[Topics, Tap]) -> Iterator[Callable[[float], None]]:
 
 
 def test_rows_wait_for_a_busy_broker(
-    spark: "SparkSession", tapped: tuple[Topics, Tap], busy: Callable[[float], None]
+    spark: SparkSession, tapped: tuple[Topics, Tap], busy: Callable[[float], None]
 ) -> None:
     """Scenario 33: for some seconds."""
     topics, _ = tapped
@@ -100,7 +94,7 @@ def test_rows_wait_for_a_busy_broker(
 
 
 def test_lasting_busy_error_has_broker_code(
-    spark: "SparkSession", tapped: tuple[Topics, Tap], busy: Callable[[float], None]
+    spark: SparkSession, tapped: tuple[Topics, Tap], busy: Callable[[float], None]
 ) -> None:
     """Scenario 33: for ever; within ``taskTimeoutMs``, at each try of a task."""
     topics, tap = tapped
@@ -115,7 +109,7 @@ def test_lasting_busy_error_has_broker_code(
 
 
 def test_single_message_micro_batch_costs_one_pull(
-    spark: "SparkSession", tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
+    spark: SparkSession, tapped: tuple[Topics, Tap], checkpoint: Callable[[str], str]
 ) -> None:
     """Scenario 25, what can be counted; ``python -m bench spark`` has the times."""
     topics, tap = tapped

@@ -1,21 +1,18 @@
 """The quickest proof that the data source works: write a batch, read it as a batch and as a stream."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
 from tests.spark.harness import Topics, bodies, drain, numbered, read, read_stream
 from tests.spark.test_write import source, write
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @pytest.mark.smoke
 def test_rows_survive_write_batch_and_stream(
-    spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], str]
+    spark: SparkSession, topics: Topics, checkpoint: Callable[[str], str]
 ) -> None:
     topic = topics.make(2)
     write(source(spark, 100).drop("id"), topics, topic=topic)

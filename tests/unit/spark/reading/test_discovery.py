@@ -46,6 +46,10 @@ def discovering(remote: BrokerThread, **more: str) -> Iterator[Discovery]:
 
 def test_queues_are_those_of_the_topics_asked_for(remote: BrokerThread) -> None:
     remote.broker.add_topic("Other", 1)
+    remote.broker.add_topic("%DLQ%G", 1)
+    for pattern, topics in ((".*", {"Topic", "Other"}), ("%.*", {"%DLQ%G"})):
+        with discovering(remote, subscribePattern=pattern) as discovery:
+            assert {queue.topic for queue in discovery.queues(discovery.retry())} == topics
     with discovering(remote, subscribe="Topic") as discovery:
         assert list(discovery.queues(discovery.retry())) == Q
     with discovering(remote, subscribePattern="T.*") as discovery:
