@@ -9,17 +9,8 @@ from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import KIT, ApacheBrokers
 from tests.processes import Broker, start_triomq
 
-_SUITE = ("client_suite", "suite_consuming", "suite_groups", "suite_pulling", "suite_retrying", "suite_sending")
-for name in (
-    *_SUITE,
-    "our_client",
-    "suite_namespaces",
-    "suite_tools",
-    "suite_replying",
-    "suite_traces",
-    "suite_transactions",
-):
-    pytest.register_assert_rewrite(f"tests.interop.{name}")  # so that a failed assert there shows its values
+for path in (*KIT.parent.glob("suite_*.py"), KIT.parent / "our_client.py"):
+    pytest.register_assert_rewrite(f"tests.interop.{path.stem}")  # so that a failed assert there shows its values
 
 TIMEOUT_S = 1800  # the first run also downloads and builds the kit; each step has its own limit
 

@@ -2,24 +2,50 @@
 
 A test module imports from this one, and lists its ``PLACES``: pairs of a kind of broker or cluster and a
 facade.  There is a module for each kind, so that the kinds run side by side.
+
+Each public coroutine function of a module of the suite is a scenario, which takes a name server's address.  It makes
+new topics and groups, so all of them share one broker.  Waiting is for a condition; the limit is the runner's.  Their
+clients come from ``tests.facades``, so each runs on the three facades of the client.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from inspect import iscoroutinefunction
 
 import pytest
 import trio
 
 from tests.facades import Producer, use_facade
-from tests.interop.client_suite import SCENARIOS
+from tests.interop import (
+    suite_admin,
+    suite_consuming,
+    suite_groups,
+    suite_namespaces,
+    suite_pulling,
+    suite_replying,
+    suite_retrying,
+    suite_sending,
+    suite_traces,
+    suite_transactions,
+)  # fmt: skip
 from tests.interop.clusters import CLUSTERS, cluster, is_ours
 from tests.interop.kit_driver import ApacheBrokers
-from tests.interop.suite_tools import Scenario, fresh, new_topic
+from tests.interop.suite_tools import fresh, new_topic
 from triomq.client import Message
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.range_reader import RangeReader, ReadLimits
 from triomq.protocol.record.record import decode_records
 
 SCENARIO_LIMIT_S = 60
+SUITE = (
+    *(suite_sending, suite_consuming, suite_retrying, suite_pulling, suite_groups, suite_namespaces, suite_traces),
+    *(suite_transactions, suite_replying, suite_admin),
+)
+SCENARIOS = [
+    one
+    for module in SUITE
+    for name, one in vars(module).items()
+    if iscoroutinefunction(one) and one.__module__ == module.__name__ and not name.startswith("_")
+]
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +98,6 @@ async def test_only_apache_caps_large_pulls_at_32(request: pytest.FixtureRequest
 
 
 @pytest.mark.parametrize("scenario", [pytest.param(scenario, id=scenario.__name__) for scenario in SCENARIOS])
-async def test_our_client(namesrv: str, scenario: Scenario) -> None:
+async def test_our_client(namesrv: str, scenario: Callable[[str], Awaitable[None]]) -> None:
     with trio.fail_after(SCENARIO_LIMIT_S):
         await scenario(namesrv)

@@ -6,12 +6,20 @@ from datetime import UTC, datetime
 from functools import partial
 from queue import Queue
 from tempfile import TemporaryDirectory
-from typing import Final
 
 import trio
 
 from tests.facades import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer
-from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, poll_bodies, send_all, send_numbered
+from tests.interop.suite_tools import (
+    Inbox,
+    consume,
+    fresh,
+    new_topic,
+    poll_bodies,
+    push_consumer,
+    send_all,
+    send_numbered,
+)
 from triomq.client import (
     ClientConfig,
     ConsumerConfig,
@@ -65,13 +73,7 @@ async def a_waiting_consumer_gets_messages_at_once(namesrv: str) -> None:
     took: list[float] = []
     async with (
         Producer(fresh("producer"), namesrv=namesrv) as producer,
-        PushConsumer(
-            fresh("group"),
-            namesrv=namesrv,
-            on_message=inbox.take,
-            subscriptions={topic: "*"},
-            start="earliest",
-        ),
+        push_consumer(namesrv, topic, inbox.take),
     ):
         for number in range(21):
             began = trio.current_time()
@@ -113,7 +115,7 @@ async def two_members_share_the_queues(namesrv: str) -> None:
             await inbox.take(message)
             await both.take(message)
 
-        return PushConsumer(group, namesrv=namesrv, on_message=take, subscriptions={topic: "*"}, start="earliest")
+        return push_consumer(namesrv, topic, take, group=group)
 
     async with Producer(fresh("producer"), namesrv=namesrv) as producer, member(first):
         queues = await producer.publish_queues(topic)
@@ -158,9 +160,7 @@ async def orderly_members_keep_the_steps_of_every_order(namesrv: str) -> None:
             await inboxes[name].take(message)
             await inboxes["both"].take(message)
 
-        return PushConsumer(
-            group, namesrv=namesrv, orderly=True, on_message=take, subscriptions={topic: "*"}, start="earliest"
-        )
+        return push_consumer(namesrv, topic, take, group=group, orderly=True)
 
     sent = 0
     async with Producer(fresh("producer"), namesrv=namesrv) as producer:
@@ -211,9 +211,7 @@ async def a_restarted_consumer_goes_on_at_the_committed_offset(namesrv: str) -> 
     for name in ("before", "after"):
         sent = await send_numbered(namesrv, topic, name, 20)
         inbox = Inbox()
-        async with PushConsumer(
-            group, namesrv=namesrv, on_message=inbox.take, subscriptions={topic: "*"}, start="earliest"
-        ):
+        async with push_consumer(namesrv, topic, inbox.take, group=group):
             await inbox.wait_count(20)
         assert sorted(inbox.bodies()) == sorted(sent)
     async with Admin(namesrv=namesrv) as admin:
@@ -229,14 +227,13 @@ async def broadcasting_members_get_everything_and_go_on_where_they_were(namesrv:
         for round_name in ("before", "after"):
             inboxes = Inbox(), Inbox()
             one, two = (
-                PushConsumer(
-                    group,
-                    namesrv=namesrv,
+                push_consumer(
+                    namesrv,
+                    topic,
+                    inbox.take,
+                    group=group,
                     config=ClientConfig(instance_name=f"{group}-{number}"),
                     model=MessageModel.BROADCASTING,
-                    on_message=inbox.take,
-                    subscriptions={topic: "*"},
-                    start="earliest",
                     settings=ConsumerConfig(local_offset_dir=folder),
                 )
                 for number, inbox in enumerate(inboxes)
@@ -274,19 +271,3 @@ async def _misses_nothing_from_then_on(namesrv: str, start: StartPosition | date
         sent = await send_numbered(namesrv, topic, "new", 20)
         await inbox.wait_for(lambda: set(sent) <= set(inbox.bodies()))
     assert max(Counter(inbox.bodies()).values()) == 1
-
-
-CONSUMING: Final[tuple[Scenario, ...]] = (
-    a_tag_filter_gets_these_tags_and_nothing_else,
-    an_sql_filter_chooses_by_properties,
-    a_waiting_consumer_gets_messages_at_once,
-    a_sync_handler_and_a_batch_handler_get_every_message,
-    two_members_share_the_queues,
-    orderly_members_keep_the_steps_of_every_order,
-    an_orderly_message_that_fails_stops_its_queue_then_becomes_a_dead_letter,
-    a_restarted_consumer_goes_on_at_the_committed_offset,
-    broadcasting_members_get_everything_and_go_on_where_they_were,
-    start_earliest_gets_what_was_there,
-    start_latest_misses_nothing_from_then_on,
-    start_at_a_time_misses_nothing_from_then_on,
-)

@@ -1,16 +1,15 @@
 """What the administration of groups must do against any broker: states, resets, dead letters."""
 
 from datetime import UTC, datetime
-from typing import Final
 
 from tests.facades import Admin, LitePullConsumer, PullConsumer, PushConsumer
 from tests.interop.suite_tools import (
     Inbox,
-    Scenario,
     fresh,
     has_route,
     new_topic,
     poll_bodies,
+    push_consumer,
     send_all,
     send_numbered,
     until,
@@ -45,9 +44,7 @@ async def a_group_without_members_is_reset_and_consumes_again(namesrv: str) -> N
     bodies = await send_numbered(namesrv, topic, "again", 10)
     for _ in range(2):
         inbox = Inbox()
-        async with PushConsumer(
-            group, namesrv=namesrv, on_message=inbox.take, subscriptions={topic: "*"}, start="earliest"
-        ):
+        async with push_consumer(namesrv, topic, inbox.take, group=group):
             await inbox.wait_count(10)
         assert sorted(inbox.bodies()) == sorted(bodies)
         async with Admin(namesrv=namesrv) as admin:
@@ -90,14 +87,7 @@ async def dead_letters_go_back_to_their_topic(namesrv: str) -> None:
 
     await send_all(namesrv, [Message(topic, b"dead", tags="t", keys=["k"], properties={"color": "red"})])
     async with Admin(namesrv=namesrv) as admin:
-        async with PushConsumer(
-            group,
-            namesrv=namesrv,
-            on_message=refuse,
-            subscriptions={topic: "*"},
-            start="earliest",
-            settings=ConsumerConfig(max_reconsume_times=0),
-        ):
+        async with push_consumer(namesrv, topic, refuse, group=group, settings=ConsumerConfig(max_reconsume_times=0)):
 
             async def is_dead() -> bool:
                 return len(await admin.dead_letters(group)) == 1
@@ -108,9 +98,7 @@ async def dead_letters_go_back_to_their_topic(namesrv: str) -> None:
         assert await admin.redrive(group) == (1, 0, 0)
         assert await admin.redrive(group) == (0, 0, 0)
     inbox = Inbox()
-    async with PushConsumer(
-        fresh("group"), namesrv=namesrv, on_message=inbox.take, subscriptions={topic: "*"}, start="earliest"
-    ):
+    async with push_consumer(namesrv, topic, inbox.take):
         await inbox.wait_count(2)
     for message in inbox.messages:
         assert (message.body, message.tags, message.keys) == (b"dead", "t", ("k",))
@@ -123,9 +111,7 @@ async def a_time_span_is_replayed_into_another_group(namesrv: str) -> None:
     first, second, third = Inbox(), Inbox(), Inbox()
 
     def member(group: str, inbox: Inbox, tags: str) -> PushConsumer:
-        return PushConsumer(
-            group, namesrv=namesrv, on_message=inbox.take, subscriptions={topic: tags}, start="earliest"
-        )
+        return push_consumer(namesrv, topic, inbox.take, group=group, tags=tags)
 
     messages = [
         Message(topic, b"%d" % number, tags="ab"[number % 2], keys=["k"], properties={"color": "red"})
@@ -196,13 +182,3 @@ async def the_doctor_names_faults_of_groups(namesrv: str) -> None:
         found = await admin.diagnose()
         of_brokers = {each.kind for each in found.findings if each.broker is not None}
         assert of_brokers <= {FindingKind.DISK}  # the disk may be full of other things
-
-
-GROUPS: Final[tuple[Scenario, ...]] = (
-    a_group_is_shown_with_owners_and_without_problems,
-    a_group_without_members_is_reset_and_consumes_again,
-    lite_pull_members_go_on_where_their_group_was_reset_to,
-    dead_letters_go_back_to_their_topic,
-    a_time_span_is_replayed_into_another_group,
-    the_doctor_names_faults_of_groups,
-)

@@ -1,11 +1,11 @@
 """Scenarios of the client suite: two tenants with equal names of topics and groups."""
 
-from typing import Any, Final
+from typing import Any
 
 import trio
 
 from tests.facades import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer
-from tests.interop.suite_tools import Inbox, Scenario, fresh, new_topic
+from tests.interop.suite_tools import Inbox, fresh, new_topic
 from triomq.client import ClientConfig, ConsumeContext, ConsumeStatus, Message, MessageExt, TransactionState
 
 
@@ -118,9 +118,3 @@ async def transactions_and_requests_work_in_a_namespace(namesrv: str) -> None:
     ):
         await consumer.wait_assigned()
         assert (await producer.request(Message(topic, b"request"), timeout_s=20)).body == topic.encode()
-
-
-NAMESPACES: Final[tuple[Scenario, ...]] = (
-    tenants_with_equal_names_do_not_meet,
-    transactions_and_requests_work_in_a_namespace,
-)

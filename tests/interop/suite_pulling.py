@@ -1,13 +1,12 @@
 """Scenarios of the client suite: pull consumers and lite pull consumers."""
 
 from tempfile import TemporaryDirectory
-from typing import Final
 
 import pytest
 import trio
 
 from tests.facades import LitePullConsumer, Producer, PullConsumer
-from tests.interop.suite_tools import Scenario, fresh, new_topic, poll_bodies, send_all, send_numbered
+from tests.interop.suite_tools import fresh, new_topic, poll_bodies, send_all, send_numbered
 from triomq.client import ClientConfig, LitePullConfig, Message, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, NoRouteError
 
@@ -194,17 +193,3 @@ async def a_message_that_was_not_polled_is_never_committed(namesrv: str) -> None
         assert len(await consumer.poll()) == 64 - polled
     async with PullConsumer(group, namesrv=namesrv) as pull:
         assert await pull.committed(queue) == polled
-
-
-PULLING: Final[tuple[Scenario, ...]] = (
-    an_unknown_topic_has_no_route,
-    a_pull_consumer_reads_by_offset,
-    a_pull_of_a_hundred_messages_brings_thirty_two,
-    a_waiting_pull_ends_with_the_next_message,
-    a_subscription_is_polled_dry_and_gone_on_with_after_a_restart,
-    a_lite_pull_consumer_filters_by_tag,
-    lite_pull_members_share_the_queues,
-    broadcasting_members_poll_everything_and_go_on_where_they_were,
-    assigned_queues_are_sought_paused_and_resumed,
-    a_message_that_was_not_polled_is_never_committed,
-)

@@ -1,12 +1,10 @@
 """Scenarios of the client suite: requests, and the replies of handlers."""
 
-from typing import Final
-
 import pytest
 import trio
 
 from tests.facades import Producer, PushConsumer
-from tests.interop.suite_tools import Scenario, fresh, new_topic
+from tests.interop.suite_tools import fresh, new_topic
 from triomq.client import BrokerResponseError, ClientError, Message, MessageExt, RequestTimeoutError, Responder
 
 
@@ -55,7 +53,7 @@ async def responders_return_their_replies(namesrv: str) -> None:
         return None if message.body == b"secret" else message.body.upper()
 
     async def answer_soon(message: MessageExt) -> bytes:
-        await message_pause()
+        await _pause()
         return b"soon"
 
     responder = Responder(answer)
@@ -77,7 +75,7 @@ async def responders_return_their_replies(namesrv: str) -> None:
         assert (await producer.request(Message(topic, b"abc"), timeout_s=20)).body == b"soon"
 
 
-async def message_pause() -> None:
+async def _pause() -> None:
     """Wait a little where any event loop runs."""
     if trio.lowlevel.in_trio_task():
         await trio.sleep(0.01)
@@ -105,10 +103,3 @@ async def late_replies_are_dropped_and_lost_requesters_reported(namesrv: str) ->
         while not refused:  # noqa: ASYNC110  # the handler runs elsewhere
             await trio.sleep(0.05)
     assert "push reply message fail" in str(refused[0])
-
-
-REPLYING: Final[tuple[Scenario, ...]] = (
-    handlers_reply_to_requests,
-    responders_return_their_replies,
-    late_replies_are_dropped_and_lost_requesters_reported,
-)

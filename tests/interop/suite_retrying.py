@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from tests.facades import PushConsumer
-from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic, send_all, send_numbered
+from tests.interop.suite_tools import Inbox, consume, fresh, new_topic, push_consumer, send_all, send_numbered
 from triomq.client import ConsumeContext, ConsumerConfig, ConsumeStatus, Message, MessageExt
 from triomq.protocol.record.properties import PropertyName
 
@@ -93,9 +93,7 @@ async def of_a_batch_only_those_behind_the_ack_index_come_again(namesrv: str) ->
 async def a_running_consumer_changes_what_it_is_subscribed_to(namesrv: str) -> None:
     first, second = await new_topic(namesrv), await new_topic(namesrv)
     inbox = Inbox()
-    async with PushConsumer(
-        fresh("group"), namesrv=namesrv, on_message=inbox.take, subscriptions={first: "TagA"}, start="earliest"
-    ) as consumer:
+    async with push_consumer(namesrv, first, inbox.take, tags="TagA") as consumer:
         await consumer.wait_assigned()
         await consumer.subscribe(second)
         await consumer.subscribe(first, "TagB")
@@ -111,12 +109,3 @@ async def a_running_consumer_changes_what_it_is_subscribed_to(namesrv: str) -> N
         await inbox.wait_count(3)
         assert first not in {queue.topic for queue in consumer.statistics().queues}
     assert sorted(inbox.bodies()) == [b"b", b"late", b"second"]
-
-
-RETRYING: Final[tuple[Scenario, ...]] = (
-    a_refused_message_comes_again_as_the_same_message,
-    a_message_refused_too_often_is_a_dead_letter,
-    a_handler_may_make_a_dead_letter_at_once,
-    of_a_batch_only_those_behind_the_ack_index_come_again,
-    a_running_consumer_changes_what_it_is_subscribed_to,
-)

@@ -4,18 +4,17 @@ import os
 from collections import Counter
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Final
 
 import pytest
 import trio
 
-from tests.facades import Producer, PushConsumer
+from tests.facades import Producer
 from tests.interop.suite_tools import (
     Inbox,
-    Scenario,
     consume,
     fresh,
     new_topic,
+    push_consumer,
     send_all,
 )
 from triomq.client import ClientConfig, Message, ProducerConfig, SendResult, SendStatus, select_by_hash
@@ -152,14 +151,7 @@ async def headers_in_binary_form_do_the_same(namesrv: str) -> None:
     inbox = Inbox()
     async with (
         Producer(fresh("producer"), namesrv=namesrv, config=config) as producer,
-        PushConsumer(
-            fresh("group"),
-            namesrv=namesrv,
-            config=config,
-            on_message=inbox.take,
-            subscriptions={topic: "TagA"},
-            start="earliest",
-        ),
+        push_consumer(namesrv, topic, inbox.take, tags="TagA", config=config),
     ):
         for tag in ("TagA", "TagB", "TagA"):
             await producer.send(Message(topic, b"x", tags=tag, properties={"größe": "🚀"}))
@@ -168,18 +160,3 @@ async def headers_in_binary_form_do_the_same(namesrv: str) -> None:
         ("TagA", {"größe": "🚀"}),
         ("TagA", {"größe": "🚀"}),
     ]
-
-
-SENDING: Final[tuple[Scenario, ...]] = (
-    every_field_arrives,
-    text_beyond_ascii_survives,
-    large_bodies_arrive_unchanged,
-    a_batch_of_any_size_is_split,
-    oneway_messages_are_stored,
-    equal_keys_go_to_one_queue_in_order,
-    a_named_queue_gets_the_message,
-    the_first_send_makes_the_topic,
-    many_tasks_send_at_once,
-    what_may_not_be_sent_is_refused_and_not_stored,
-    headers_in_binary_form_do_the_same,
-)

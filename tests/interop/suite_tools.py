@@ -3,7 +3,7 @@
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from typing import Any
 
 import trio
 
@@ -13,9 +13,6 @@ from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import NoRouteError
 from triomq.protocol.names import AUTO_CREATE_TOPIC
 from triomq.protocol.requests.topics import CreateTopicRequestHeader
-
-Scenario: TypeAlias = Callable[[str], Awaitable[None]]
-"""Takes a name server's address."""
 
 
 def fresh(name: str) -> str:
@@ -107,16 +104,20 @@ async def send_numbered(namesrv: str, topic: str, name: str, count: int) -> list
     return bodies
 
 
+def push_consumer(
+    namesrv: str, topic: str, on_message: Any = None, *, group: str = "", tags: str | Sql = "*", **options: Any
+) -> PushConsumer:
+    """A consumer of one topic that begins at the first message, in a new group unless one is given."""
+    return PushConsumer(
+        group or fresh("group"), namesrv=namesrv, on_message=on_message, subscriptions={topic: tags}, start="earliest",
+        **options,
+    )  # fmt: skip
+
+
 async def consume(namesrv: str, topic: str, count: int, expression: str | Sql = "*") -> list[MessageExt]:
     """What a new group gets from the first offset on, once that is at least ``count`` messages."""
     inbox = Inbox()
-    async with PushConsumer(
-        fresh("group"),
-        namesrv=namesrv,
-        on_message=inbox.take,
-        subscriptions={topic: expression},
-        start="earliest",
-    ):
+    async with push_consumer(namesrv, topic, inbox.take, tags=expression):
         await inbox.wait_count(count)
     return inbox.messages
 

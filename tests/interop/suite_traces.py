@@ -1,11 +1,9 @@
 """Scenarios of the client suite: what clients record about the way of a message."""
 
-from typing import Final
-
 import trio
 
-from tests.facades import Admin, LitePullConsumer, Producer, PushConsumer, TransactionProducer
-from tests.interop.suite_tools import Inbox, Scenario, fresh, new_topic, until
+from tests.facades import Admin, LitePullConsumer, Producer, TransactionProducer
+from tests.interop.suite_tools import Inbox, fresh, new_topic, push_consumer, until
 from triomq.client import ConsumeStatus, Message, MessageExt, TransactionState
 from triomq.protocol.names import TRACE_TOPIC
 from triomq.protocol.trace import (
@@ -18,7 +16,7 @@ from triomq.protocol.trace import (
 )
 
 
-async def traced(namesrv: str, message_id: str, *kinds: type[TraceRecord]) -> tuple[TraceRecord, ...]:
+async def _traced(namesrv: str, message_id: str, *kinds: type[TraceRecord]) -> tuple[TraceRecord, ...]:
     """Return a record of each kind about a message, once all exist; clients store theirs in any order."""
     async with Admin(namesrv=namesrv) as admin:
         found: dict[type[TraceRecord], TraceRecord] = {}
@@ -43,15 +41,13 @@ async def sends_and_handlers_are_traced(namesrv: str) -> None:
         return ConsumeStatus.RECONSUME_LATER
 
     async with (
-        PushConsumer(
-            group, namesrv=namesrv, subscriptions={topic: "*"}, on_message=on_message, start="earliest", trace=True
-        ),
+        push_consumer(namesrv, topic, on_message, group=group, trace=True),
         Producer(producers, namesrv=namesrv, trace=True) as producer,
     ):
         result = await producer.send(Message(topic, b"body", tags="A", keys=["k1", "k2"]))
         batch = (await producer.send_batch([Message(topic, b"%d" % n, keys=f"b{n}") for n in range(2)]))[0]
         await inbox.wait_count(3)
-    sent, begun, ended = await traced(namesrv, result.message_id, Published, ConsumeBegun, ConsumeEnded)
+    sent, begun, ended = await _traced(namesrv, result.message_id, Published, ConsumeBegun, ConsumeEnded)
     assert isinstance(sent, Published)
     assert (sent.group, sent.topic, sent.tags, sent.keys) == (producers, topic, "A", "k1 k2")
     assert (sent.body_bytes, sent.offset_message_id, sent.is_success) == (4, result.offset_message_id, True)
@@ -60,7 +56,7 @@ async def sends_and_handlers_are_traced(namesrv: str) -> None:
     assert (begun.group, begun.retry_times, begun.keys) == (group, 0, "k1 k2")
     assert (ended.request_id, ended.code, ended.is_success, ended.group) == (begun.request_id, 4, False, group)
     for message_id in batch.message_id.split(","):
-        (sent,) = await traced(namesrv, message_id, Published)
+        (sent,) = await _traced(namesrv, message_id, Published)
         assert isinstance(sent, Published)
         assert sent.body_bytes == 1
 
@@ -74,7 +70,7 @@ async def polls_and_transactions_are_traced(namesrv: str) -> None:
         (message,) = await consumer.poll(30)
     assert message.message_id == transaction.result.message_id
     kinds = (Published, TransactionEnded, ConsumeBegun, ConsumeEnded)
-    sent, decided, *_ = await traced(namesrv, message.message_id, *kinds)
+    sent, decided, *_ = await _traced(namesrv, message.message_id, *kinds)
     assert isinstance(sent, Published)
     assert isinstance(decided, TransactionEnded)
     assert (sent.message_type, decided.message_type, decided.state) == (1, 2, "COMMIT_MESSAGE")
@@ -88,6 +84,3 @@ async def _commit(_transaction: object) -> TransactionState:
 async def _roll_back(_message: MessageExt) -> TransactionState:
     await trio.lowlevel.checkpoint()
     return TransactionState.ROLLBACK
-
-
-TRACES: Final[tuple[Scenario, ...]] = (sends_and_handlers_are_traced, polls_and_transactions_are_traced)

@@ -1,19 +1,17 @@
 """Scenarios of the client suite: transactional messages."""
 
-from typing import Final
-
 import pytest
 import trio
 
 from tests.facades import TransactionProducer
-from tests.interop.suite_tools import Inbox, Scenario, consume, fresh, new_topic
+from tests.interop.suite_tools import Inbox, consume, fresh, new_topic
 from triomq.client import Message, MessageExt, Transaction, TransactionState
 from triomq.protocol.errors import MessageIllegalError
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 
 
-async def no_check(message: MessageExt) -> TransactionState:
+async def _no_check(message: MessageExt) -> TransactionState:
     raise AssertionError(f"{message.body!r} was decided")
 
 
@@ -26,7 +24,7 @@ async def decided_transactions_are_delivered_or_not(namesrv: str) -> None:
         executed.append(transaction.id)
         return COMMIT if transaction.message.tags == "commit" else ROLLBACK
 
-    async with TransactionProducer(fresh("producer"), namesrv=namesrv, check=no_check) as producer:
+    async with TransactionProducer(fresh("producer"), namesrv=namesrv, check=_no_check) as producer:
         sent = [
             await producer.send(Message(topic, b"%d" % number, tags=tags, keys="k", properties={"a": "b"}), execute)
             for number, tags in enumerate(["rollback", "commit", "rollback", "commit"])
@@ -42,7 +40,7 @@ async def decided_transactions_are_delivered_or_not(namesrv: str) -> None:
 
 async def blocks_commit_or_roll_back(namesrv: str) -> None:
     topic = await new_topic(namesrv)
-    async with TransactionProducer(fresh("producer"), namesrv=namesrv, check=no_check) as producer:
+    async with TransactionProducer(fresh("producer"), namesrv=namesrv, check=_no_check) as producer:
         async with producer.transaction(Message(topic, b"committed")) as committed:
             assert not committed.is_acknowledged
         with pytest.raises(ValueError, match="out of stock"):
@@ -88,7 +86,7 @@ async def undecided_transactions_are_checked(namesrv: str) -> None:
 
 async def another_producer_of_the_group_decides_after_a_crash(namesrv: str) -> None:
     topic, group = await new_topic(namesrv), fresh("producer")
-    async with TransactionProducer(group, namesrv=namesrv, check=no_check) as producer:
+    async with TransactionProducer(group, namesrv=namesrv, check=_no_check) as producer:
         left = await producer.begin(Message(topic, b"left behind"))
     asked = Inbox()
 
@@ -100,11 +98,3 @@ async def another_producer_of_the_group_decides_after_a_crash(namesrv: str) -> N
         (got,) = await consume(namesrv, topic, 1)
     assert (got.body, got.message_id) == (b"left behind", left.id)
     assert [message.message_id for message in asked.messages] == [left.id]
-
-
-TRANSACTIONS: Final[tuple[Scenario, ...]] = (
-    decided_transactions_are_delivered_or_not,
-    blocks_commit_or_roll_back,
-    undecided_transactions_are_checked,
-    another_producer_of_the_group_decides_after_a_crash,
-)

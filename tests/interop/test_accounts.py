@@ -8,7 +8,7 @@ import trio
 
 from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import KIT, START_TIMEOUT_S, ApacheBrokers, check_verdict, run, run_scenarios
-from tests.interop.suite_tools import fresh
+from tests.interop.suite_tools import fresh, push_consumer
 from tests.processes import start_triomq
 from triomq.client import (
     Admin,
@@ -17,7 +17,6 @@ from triomq.client import (
     Credentials,
     Producer,
     PullConsumer,
-    PushConsumer,
 )
 from triomq.protocol.acl.accounts import DENY, PUB, SUB, Account
 from triomq.protocol.acl.addresses import parse_pattern, union
@@ -95,14 +94,7 @@ async def test_all_that_a_client_does_is_signed(namesrv: str) -> None:
                 if len(received) == 5:
                     done.set()
 
-            async with PushConsumer(
-                group,
-                namesrv=namesrv,
-                config=config(ADMIN),
-                subscriptions={topic: "*"},
-                on_message=handle,
-                start="earliest",
-            ):
+            async with push_consumer(namesrv, topic, handle, group=group, config=config(ADMIN)):
                 await done.wait()
             assert sorted(received) == sorted([b"one", b"two", b"three", b"four", bytes(100_000)])
             for unique, key in ((True, sent.message_id), (False, "k")):
@@ -150,15 +142,7 @@ async def test_a_worker_needs_no_administrator(own_namesrv: str, orderly: bool) 
             await producer.send_batch([Message(topic, b"1"), Message(topic, b"2")])
             await producer.send(Message(topic, b"3"))
             await producer.send(Message(topic, b"4"))
-            async with PushConsumer(
-                group,
-                namesrv=own_namesrv,
-                config=config(WORKER),
-                subscriptions={topic: "*"},
-                on_message=handle,
-                orderly=orderly,
-                start="earliest",
-            ):
+            async with push_consumer(own_namesrv, topic, handle, group=group, config=config(WORKER), orderly=orderly):
                 await done.wait()
         assert sorted(set(received)) == [b"0", b"1", b"2", b"3", b"4"]
         async with Admin(namesrv=own_namesrv, config=config(WORKER)) as admin:

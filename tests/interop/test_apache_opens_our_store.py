@@ -7,9 +7,9 @@ import pytest
 
 from tests.interop.kit_driver import ApacheBrokers
 from tests.interop.store_exchange import Row, file_size, read_all, row, within
-from tests.interop.suite_tools import Inbox, fresh
+from tests.interop.suite_tools import Inbox, fresh, push_consumer
 from tests.processes import start_triomq
-from triomq.client import Admin, Message, Producer, PullConsumer, PushConsumer
+from triomq.client import Admin, Message, Producer, PullConsumer
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -72,9 +72,7 @@ async def find_all(namesrv: str) -> list[list[Row]]:
 async def consume_rest(namesrv: str, count: int) -> list[Row]:
     """What the group that stopped half-way gets."""
     inbox = Inbox()
-    async with PushConsumer(
-        GROUP, namesrv=namesrv, on_message=inbox.take, subscriptions={TOPIC: "*"}, start="earliest"
-    ):
+    async with push_consumer(namesrv, TOPIC, inbox.take, group=GROUP):
         await inbox.wait_count(count)
     return [row(message) for message in inbox.messages]
 

@@ -14,14 +14,13 @@ import pytest
 import trio
 
 from tests.interop.broker_pairs import LEAVES, STAYS, Pair, apache_pair, triomq_pair
-from tests.interop.suite_tools import Inbox, fresh, until
+from tests.interop.suite_tools import Inbox, fresh, push_consumer, until
 from triomq.client import (
     Admin,
     ClientInstance,
     Message,
     Producer,
     ProducerConfig,
-    PushConsumer,
     TransactionProducer,
     TransactionState,
 )
@@ -124,13 +123,7 @@ async def test_sends_and_consumption_survive_broker_loss(pair: Pair, cut: signal
 
         async with (
             ClientInstance(pair.namesrv) as instance,
-            PushConsumer(
-                fresh("group"),
-                namesrv=pair.namesrv,
-                subscriptions={topic: "*"},
-                on_message=inbox.take,
-                start="earliest",
-            ),
+            push_consumer(pair.namesrv, topic, inbox.take),
             senders(instance) as kinds,
         ):
             await until(lambda: has_brokers(instance, topic, 2))

@@ -13,9 +13,9 @@ import trio
 from tests.integration import test_name_server
 from tests.integration.broker_wire import connected
 from tests.interop.kit_driver import apache_classpath
-from tests.interop.suite_tools import Inbox, fresh, new_topic
+from tests.interop.suite_tools import Inbox, fresh, new_topic, push_consumer
 from tests.processes import Broker
-from triomq.client import ClientInstance, Message, Producer, PushConsumer
+from triomq.client import ClientInstance, Message, Producer
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -141,7 +141,7 @@ async def test_every_command_works_or_says_why_not(triomq_broker: Broker, tmp_pa
     topic, group, producers = await new_topic(namesrv, queues=1), fresh("G"), fresh("P")
     inbox = Inbox()
     async with (
-        PushConsumer(group, namesrv=namesrv, on_message=inbox.take, subscriptions={topic: "*"}, start="earliest"),
+        push_consumer(namesrv, topic, inbox.take, group=group),
         Producer(producers, namesrv=namesrv, trace=True) as producer,
     ):
         sent = [await producer.send(Message(topic, b"text", keys=(f"key-{number}",))) for number in range(3)]

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from tests.interop.kit_driver import ApacheBrokers, java_classpath
-from tests.interop.suite_tools import fresh, new_topic
+from tests.interop.suite_tools import fresh, new_topic, push_consumer
 from tests.processes import Broker
-from triomq.client import Message, MessageExt, Producer, PushConsumer, Responder
+from triomq.client import Message, MessageExt, Producer, Responder
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -56,9 +56,7 @@ async def test_we_answer_requests_of_java(namesrv: str) -> None:
         return b"python: " + message.body
 
     with trio.fail_after(LIMIT_S):
-        async with PushConsumer(
-            fresh("group"), namesrv=namesrv, on_message=Responder(answer), subscriptions={topic: "*"}, start="earliest"
-        ) as consumer:
+        async with push_consumer(namesrv, topic, Responder(answer)) as consumer:
             await consumer.wait_assigned()
             with java(namesrv, topic, "ask") as process:
                 output, errors = await trio.to_thread.run_sync(process.communicate)

@@ -18,7 +18,7 @@ from tests.interop.kit_driver import (
     run_scenarios,
     wanted_scenarios,
 )
-from tests.interop.suite_tools import fresh
+from tests.interop.suite_tools import fresh, push_consumer
 from tests.interop.test_mixed_group import QUEUES, Group, shared
 from tests.processes import Broker, start_triomq
 from triomq.client import Admin, ClientConfig, Message, MessageExt, Producer, PushConsumer, TlsConfig
@@ -164,9 +164,7 @@ async def exchange(namesrv: str, config: ClientConfig) -> None:
         async with Producer(group, namesrv=namesrv, config=config) as producer:
             for body in bodies:
                 await producer.send(Message(topic, body))
-        async with PushConsumer(
-            group, namesrv=namesrv, config=config, subscriptions={topic: "*"}, on_message=handle, start="earliest"
-        ):
+        async with push_consumer(namesrv, topic, handle, group=group, config=config):
             await done.wait()
     assert sorted(received) == sorted(bodies)
 

@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.integration.cli_tools import triomq
 from tests.interop.kit_driver import KIT, java_classpath, run
-from tests.interop.suite_tools import Inbox, fresh, has_route, until
-from triomq.client import Admin, ClientConfig, Message, OpenTelemetry, Producer, PushConsumer
+from tests.interop.suite_tools import Inbox, fresh, has_route, push_consumer, until
+from triomq.client import Admin, ClientConfig, Message, OpenTelemetry, Producer
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -79,15 +79,7 @@ async def test_java_and_triomq_share_namespace_and_trace(namesrv: str, tmp_path:
     with java_peer(tmp_path / "java.log", namesrv, str(config.namespace), group, topic, answers), trio.fail_after(90):
         async with (
             Producer("P", namesrv=namesrv, config=config, trace=True) as producer,
-            PushConsumer(
-                ours,
-                namesrv=namesrv,
-                config=config,
-                subscriptions={answers: "*"},
-                on_message=inbox.take,
-                start="earliest",
-                trace=True,
-            ),
+            push_consumer(namesrv, answers, inbox.take, group=ours, config=config, trace=True),
         ):
             sent = await producer.send(Message(topic, b"hello", keys="our-key"))
             await inbox.wait_count(1)

@@ -1,26 +1,7 @@
-"""What our client must do against any broker: ours, Apache 4.9, Apache 5.
+"""Scenarios of the client suite: the admin tool."""
 
-Each scenario is a coroutine function of a name server's address.  It makes new topics and groups, so
-all of them share one broker.  Waiting is for a condition; the limit is the runner's.
-
-Each runs on the three facades of the client: its clients come from ``tests.facades``.
-
-Here are those of the admin tool; the others are beside this file.
-"""
-
-from typing import Final
-
-from tests.facades import Admin, Producer, PushConsumer
-from tests.interop.suite_consuming import CONSUMING
-from tests.interop.suite_groups import GROUPS
-from tests.interop.suite_namespaces import NAMESPACES
-from tests.interop.suite_pulling import PULLING
-from tests.interop.suite_replying import REPLYING
-from tests.interop.suite_retrying import RETRYING
-from tests.interop.suite_sending import SENDING
-from tests.interop.suite_tools import Inbox, Scenario, fresh, has_no_route, new_topic, until
-from tests.interop.suite_traces import TRACES
-from tests.interop.suite_transactions import TRANSACTIONS
+from tests.facades import Admin, Producer
+from tests.interop.suite_tools import Inbox, fresh, has_no_route, new_topic, push_consumer, until
 from triomq.client import Message, TopicSettings
 
 
@@ -60,9 +41,7 @@ async def admin_sees_offsets_members_and_lag(namesrv: str) -> None:
     inbox = Inbox()
     async with (
         Admin(namesrv=namesrv) as admin,
-        PushConsumer(
-            group, namesrv=namesrv, on_message=inbox.take, subscriptions={topic: "TagA"}, start="earliest"
-        ) as consumer,
+        push_consumer(namesrv, topic, inbox.take, group=group, tags="TagA") as consumer,
     ):
         await consumer.wait_assigned()
         async with Producer(fresh("producer"), namesrv=namesrv) as producer:
@@ -101,16 +80,3 @@ async def messages_are_found_by_keys_ids_and_times(namesrv: str) -> None:
         for number, result in enumerate(sent):
             assert (await admin.message(result.message_id, topic)).body == b"%d" % number
             assert (await admin.message(result.offset_message_id)).body == b"%d" % number
-
-
-ASKING: Final[tuple[Scenario, ...]] = (
-    topics_are_made_listed_and_deleted,
-    an_update_of_a_topic_keeps_what_is_not_named,
-    admin_sees_offsets_members_and_lag,
-    messages_are_found_by_keys_ids_and_times,
-)
-
-SCENARIOS: Final = (
-    *(*SENDING, *CONSUMING, *RETRYING, *PULLING, *GROUPS),
-    *(*NAMESPACES, *TRACES, *TRANSACTIONS, *REPLYING, *ASKING),
-)
