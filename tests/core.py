@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _INTEROP: Final[Mapping[str, str]] = {
-    "test_java_clients.py::test_java_client_passes[": "the whole kit with the Java clients of 4.9 and 5.x",
+    "test_java_clients.py::test_java_client_passes[JSON-": "the whole kit with the Java clients of 4.9 and 5.x",
     "test_our_client_against_apache.py::": "our client's whole suite at Apache's brokers of 4.9 and 5.x",
     "test_clusters.py::test_all_name_servers_answer_with_the_same_route[mixed-at-apache": "mixed clusters",
     "test_clusters.py::test_java_clients_pass[mixed-at-apache-4.9": "mixed clusters, for Java clients",

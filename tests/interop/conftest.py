@@ -43,3 +43,11 @@ def triomq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Our broker, one per test file; at the end it must exit with code 0 within 30 s of SIGTERM."""
     with start_triomq(tmp_path_factory.mktemp("triomq"), *QUICK_CHECKS) as broker:
         yield broker
+
+
+@pytest.fixture(params=["triomq", "4.9.7"])
+def either_namesrv(request: pytest.FixtureRequest) -> str:
+    """The name server of our broker, then of Apache's."""
+    if request.param == "triomq":
+        return str(request.getfixturevalue("triomq_broker").namesrv)
+    return str(request.getfixturevalue("apache_brokers").get(request.param).namesrv)

@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -60,6 +60,31 @@ def apache_classpath(version: str) -> str:
     assert fetched.returncode == 0, fetched.stderr
     folder = Path(os.environ.get("CONFORMANCE_BUILD") or KIT / "target")
     return f"{folder}/apache-{version}/*"
+
+
+@contextmanager
+def java_program(
+    source: str, *arguments: str, output: Path | int, version: str = "4.9.7"
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a program of this folder beside the client's jars; kill it at the end of the block.
+
+    Args:
+        source: name of its file.
+        arguments: of the program.
+        output: takes stdout; its log is beside it.  Or ``subprocess.PIPE``.
+        version: of the client.
+    """
+    command = ("java", "-Xmx256m", "-cp", java_classpath(version), str(KIT.parent / source), *arguments)
+    with ExitStack() as stack:
+        streams: list[Any] = [output, output]
+        if isinstance(output, Path):
+            streams = [stack.enter_context(path.open("wb")) for path in (output, output.with_suffix(".log"))]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=streams[0], stderr=streams[1], text=True)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def run_scenarios(

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from queue import Queue
 from tempfile import TemporaryDirectory
 
@@ -92,10 +91,9 @@ async def a_sync_handler_and_a_batch_handler_get_every_message(namesrv: str) -> 
     def handle(message: MessageExt) -> None:
         handled.put(message.body)
 
-    one = partial(PushConsumer, namesrv=namesrv, subscriptions={topic: "*"}, start="earliest")
     async with (
-        one(fresh("sync"), on_message=handle),
-        one(fresh("batch"), on_messages=inbox.take_batch, batch_max_size=8),
+        push_consumer(namesrv, topic, handle),
+        push_consumer(namesrv, topic, on_messages=inbox.take_batch, batch_max_size=8),
     ):
         await inbox.wait_count(len(sent))
         received = [await trio.to_thread.run_sync(handled.get, abandon_on_cancel=True) for _ in sent]
@@ -198,8 +196,7 @@ async def an_orderly_message_that_fails_stops_its_queue_then_becomes_a_dead_lett
         return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT if is_bad else ConsumeStatus.SUCCESS
 
     settings = ConsumerConfig(orderly_max_reconsume_times=2, suspend_queue_s=0.1)
-    one = partial(PushConsumer, group, namesrv=namesrv, orderly=True, on_message=take, start="earliest")
-    async with one(subscriptions={topic: "*"}, settings=settings):
+    async with push_consumer(namesrv, topic, take, group=group, orderly=True, settings=settings):
         await inbox.wait_count(4)
         assert inbox.bodies() == [b"n 0", b"n 0", b"n 0", b"n 1"]
     (dead,) = await consume(namesrv, f"%DLQ%{group}", 1)

@@ -19,11 +19,10 @@ from triomq.client import ClientConfig, ConsumerConfig, FindingKind, LitePullCon
 
 async def a_group_is_shown_with_owners_and_without_problems(namesrv: str) -> None:
     topic, group, inbox = await new_topic(namesrv), fresh("group"), Inbox()
-    subscriptions = {topic: "*"}
     async with (
         Admin(namesrv=namesrv) as admin,
-        PushConsumer(group, namesrv=namesrv, on_message=inbox.take, subscriptions=subscriptions, start="earliest"),
-        PushConsumer(group, namesrv=namesrv, on_message=inbox.take, subscriptions=subscriptions, start="earliest"),
+        push_consumer(namesrv, topic, inbox.take, group=group),
+        push_consumer(namesrv, topic, inbox.take, group=group),
     ):
         await send_numbered(namesrv, topic, "shown", 20)
         await inbox.wait_count(20)

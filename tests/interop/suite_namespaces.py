@@ -5,7 +5,7 @@ from typing import Any
 import trio
 
 from tests.facades import Admin, LitePullConsumer, Producer, PullConsumer, PushConsumer, TransactionProducer
-from tests.interop.suite_tools import Inbox, fresh, new_topic
+from tests.interop.suite_tools import Inbox, fresh, new_topic, push_consumer
 from triomq.client import ClientConfig, ConsumeContext, ConsumeStatus, Message, MessageExt, TransactionState
 
 
@@ -41,7 +41,7 @@ async def _one_tenant(namesrv: str, config: ClientConfig, topic: str, group: str
     async with Admin(**open_client) as admin:
         async with (
             Producer(fresh("producer"), **open_client) as producer,
-            PushConsumer(group, subscriptions={topic: "*"}, on_messages=handle, start="earliest", **open_client),
+            push_consumer(topic=topic, group=group, on_messages=handle, **open_client),
         ):
             result = await producer.send(Message(topic, body, keys="key"))
             assert result.queue.topic == topic
@@ -60,14 +60,7 @@ async def _one_tenant(namesrv: str, config: ClientConfig, topic: str, group: str
 
 async def _other_consumers(open_client: dict[str, Any], topic: str, body: bytes) -> None:
     inbox = Inbox()
-    async with PushConsumer(
-        fresh("orderly"),
-        subscriptions={topic: "*"},
-        on_message=inbox.take,
-        start="earliest",
-        orderly=True,
-        **open_client,
-    ):
+    async with push_consumer(topic=topic, on_message=inbox.take, orderly=True, **open_client):
         await inbox.wait_count(1)
     assert [(message.topic, message.body) for message in inbox.messages] == [(topic, body)]
     async with LitePullConsumer(fresh("lite"), start="earliest", **open_client) as lite:
@@ -104,9 +97,7 @@ async def transactions_and_requests_work_in_a_namespace(namesrv: str) -> None:
     inbox = Inbox()
     async with (
         TransactionProducer(fresh("producer"), check=check, **open_client) as transactions,
-        PushConsumer(
-            fresh("group"), subscriptions={topic: "*"}, on_message=inbox.take, start="earliest", **open_client
-        ),
+        push_consumer(topic=topic, on_message=inbox.take, **open_client),
     ):
         await transactions.send(Message(topic, b"half"), leave_open)
         await inbox.wait_count(1)

@@ -1,10 +1,8 @@
 """Scenarios of the client suite: redelivery, and consumers that change while they run."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
-from tests.facades import PushConsumer
 from tests.interop.suite_tools import Inbox, consume, fresh, new_topic, push_consumer, send_all, send_numbered
 from triomq.client import ConsumeContext, ConsumerConfig, ConsumeStatus, Message, MessageExt
 from triomq.protocol.record.properties import PropertyName
@@ -33,8 +31,7 @@ async def a_refused_message_comes_again_as_the_same_message(namesrv: str) -> Non
     topic = await new_topic(namesrv)
     await send_all(namesrv, [Message(topic, b"x", tags="TagA", keys=["k"])])
     refusing = _Refusing(lambda message: message.reconsume_times < 2, _ONE_SECOND)
-    one = partial(PushConsumer, namesrv=namesrv, subscriptions={topic: "TagA"}, start="earliest")
-    async with one(fresh("group"), on_messages=refusing.take):
+    async with push_consumer(namesrv, topic, tags="TagA", on_messages=refusing.take):
         await refusing.inbox.wait_count(3)
     messages = refusing.inbox.messages
     assert [message.reconsume_times for message in messages] == [0, 1, 2]
@@ -48,8 +45,8 @@ async def a_message_refused_too_often_is_a_dead_letter(namesrv: str) -> None:
     topic, group = await new_topic(namesrv), fresh("group")
     await send_all(namesrv, [Message(topic, b"doomed")])
     refusing = _Refusing(lambda _message: True, _ONE_SECOND)
-    one = partial(PushConsumer, group, namesrv=namesrv, subscriptions={topic: "*"}, start="earliest")
-    async with one(on_messages=refusing.take, settings=ConsumerConfig(max_reconsume_times=1)):
+    settings = ConsumerConfig(max_reconsume_times=1)
+    async with push_consumer(namesrv, topic, group=group, on_messages=refusing.take, settings=settings):
         await refusing.inbox.wait_count(2)
         (dead,) = await consume(namesrv, f"%DLQ%{group}", 1)
     assert refusing.inbox.bodies() == [b"doomed"] * 2
@@ -62,8 +59,7 @@ async def a_handler_may_make_a_dead_letter_at_once(namesrv: str) -> None:
     topic, group = await new_topic(namesrv), fresh("group")
     await send_all(namesrv, [Message(topic, b"doomed")])
     refusing = _Refusing(lambda _message: True, _AT_ONCE)
-    one = partial(PushConsumer, group, namesrv=namesrv, subscriptions={topic: "*"}, start="earliest")
-    async with one(on_messages=refusing.take):
+    async with push_consumer(namesrv, topic, group=group, on_messages=refusing.take):
         (dead,) = await consume(namesrv, f"%DLQ%{group}", 1)
     assert (dead.body, refusing.inbox.bodies()) == (b"doomed", [b"doomed"])
 
@@ -83,8 +79,7 @@ async def of_a_batch_only_those_behind_the_ack_index_come_again(namesrv: str) ->
         for message in messages:
             await inbox.take(message)
 
-    one = partial(PushConsumer, namesrv=namesrv, subscriptions={topic: "*"}, start="earliest")
-    async with one(fresh("group"), on_messages=take, batch_max_size=6):
+    async with push_consumer(namesrv, topic, on_messages=take, batch_max_size=6):
         await inbox.wait_count(10)
     assert batches[0] == [b"n %d" % number for number in range(6)]
     assert sorted(inbox.bodies()[6:]) == [b"n %d" % number for number in range(2, 6)]

@@ -132,13 +132,8 @@ class Broker:
 
 QUEUE: Final = {"topic": "T", "brokerName": "broker-a", "queueId": 0}
 SUBSCRIPTION: Final = {
-    "topic": "T",
-    "subString": "*",
-    "expressionType": "TAG",
-    "tagsSet": [],
-    "codeSet": [],
-    "subVersion": 1,
-}
+    "topic": "T", "subString": "*", "expressionType": "TAG", "tagsSet": [], "codeSet": [], "subVersion": 1,
+}  # fmt: skip
 
 
 def heartbeat(group: str, *topics: str) -> bytes:
@@ -160,17 +155,8 @@ V1: Final = {
     "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "properties": "", "reconsumeTimes": "0", "unitMode": "false",
 }  # fmt: skip
 V2: Final = {
-    "a": "P",
-    "b": "T",
-    "c": "TBW102",
-    "d": "4",
-    "e": "0",
-    "f": "0",
-    "g": "1",
-    "h": "0",
-    "i": "KEYS\x01k",
-    "j": "0",
-}
+    "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "KEYS\x01k", "j": "0",
+}  # fmt: skip
 PULL: Final = {
     "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "4",
     "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",

@@ -27,18 +27,11 @@ JAVA: Final = (
     [getattr(one, "values", [one])[0] for one in WHOLE_JAVA]
     if WHOLE_KIT
     else (
-        "select_queue_by_key",
-        "push_broadcast",
-        "push_retry_then_succeed",
-        "push_orderly_two_consumers",
-        "rebalance_join_leave",
-        "request_reply",
-        "transaction_check_back",
-        "admin_clone_group_offset",
-        "admin_consumer_progress",
-        "mqadmin_commands",
+        "select_queue_by_key", "push_broadcast", "push_retry_then_succeed", "push_orderly_two_consumers",
+        "rebalance_join_leave", "request_reply", "transaction_check_back", "admin_clone_group_offset",
+        "admin_consumer_progress", "mqadmin_commands",
     )
-)
+)  # fmt: skip
 #: Go's client registers a producer at one broker only; a reply may arrive over the other, as with Apache's.
 GO: Final = (
     [one for one in WHOLE_GO if one != "request_reply"]

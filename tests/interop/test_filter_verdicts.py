@@ -35,20 +35,8 @@ NUMBERS: Final = (
 TEXTS: Final = ("'5'", "'abc'", "''", "'it''s'", "'é'", "'true'", "'5.0'", "'a b'", "'--'")
 OPERATORS: Final = ("=", "<>", "<", "<=", ">", ">=")
 TAILS: Final = (
-    " garbage",
-    " 5",
-    ")",
-    " LIKE 'x%'",
-    " #",
-    " ;",
-    " .",
-    " --",
-    " -- x\n",
-    " /* x */",
-    " /* x",
-    " IS",
-    " NOT",
-)
+    " garbage", " 5", ")", " LIKE 'x%'", " #", " ;", " .", " --", " -- x\n", " /* x */", " /* x", " IS", " NOT",
+)  # fmt: skip
 
 
 class Generator:

@@ -10,28 +10,11 @@ from tests.processes import Broker
 pytestmark = [pytest.mark.go, pytest.mark.slow]
 
 SCENARIOS: Final = (
-    "send_sync",
-    "send_async",
-    "send_oneway",
-    "send_batch",
-    "send_large_body_compressed",
-    "send_unicode_properties",
-    "push_concurrent_tags",
-    "push_broadcast",
-    "push_retry_then_succeed",
-    "push_dead_letter",
-    "delayed_message",
-    "push_orderly",
-    "rebalance_join_leave",
-    "offsets_persist_across_restart",
-    "request_reply",
-    "transaction_commit",
-    "transaction_rollback",
-    "transaction_check_back",
-    "pull_from",
-    "pull_poll",
-    "admin_create_delete_topic",
-)
+    "send_sync", "send_async", "send_oneway", "send_batch", "send_large_body_compressed", "send_unicode_properties",
+    "push_concurrent_tags", "push_broadcast", "push_retry_then_succeed", "push_dead_letter", "delayed_message",
+    "push_orderly", "rebalance_join_leave", "offsets_persist_across_restart", "request_reply", "transaction_commit",
+    "transaction_rollback", "transaction_check_back", "pull_from", "pull_poll", "admin_create_delete_topic",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

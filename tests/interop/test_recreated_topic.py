@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.interop.kit_driver import ApacheBrokers
+from tests.interop.kit_driver import ApacheBrokers, java_program
 from tests.interop.suite_tools import fresh, new_topic
-from tests.interop.test_replay_into_java import handled, java_member
+from tests.interop.test_replay_into_java import MEMBER, handled
 from tests.processes import Broker
 from triomq.client import Admin, Message, MessageExt, Producer, PushConsumer
 
@@ -33,7 +33,7 @@ async def test_java_consumer_begins_recreated_topic_at_first_message(triomq_brok
     namesrv, group, output = str(triomq_broker.namesrv), fresh("java"), tmp_path / "handled.txt"
     topic = await new_topic(namesrv, queues=1)
     old = await send(namesrv, topic, range(OLD))
-    with java_member(output, namesrv, group, topic, "concurrent"), trio.fail_after(120):
+    with java_program(MEMBER, namesrv, group, topic, "concurrent", output=output), trio.fail_after(120):
         while sorted(handled(output)) != old:  # noqa: ASYNC110  # about a file
             await trio.sleep(0.1)
         async with Admin(namesrv=namesrv) as admin:

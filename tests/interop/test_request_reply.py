@@ -1,44 +1,27 @@
 """Requests of our client answered by a Java client, and the other way round."""
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Final
 
 import pytest
 import trio
 
-from tests.interop.kit_driver import ApacheBrokers, java_classpath
+from tests.interop.kit_driver import java_program
 from tests.interop.suite_tools import fresh, new_topic, push_consumer
-from tests.processes import Broker
 from triomq.client import Message, MessageExt, Producer, Responder
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
-PROGRAM: Final = Path(__file__).parent / "RequestReply.java"
 LIMIT_S: Final = 90
 
 
-@pytest.fixture(params=["triomq", "apache-4.9.7"])
-def namesrv(request: pytest.FixtureRequest, triomq_broker: Broker, apache_brokers: ApacheBrokers) -> str:
-    if request.param == "triomq":
-        return triomq_broker.namesrv
-    return apache_brokers.get("4.9.7").namesrv
+def java(namesrv: str, topic: str, mode: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return java_program("RequestReply.java", namesrv, fresh("java"), topic, mode, output=subprocess.PIPE)
 
 
-@contextmanager
-def java(namesrv: str, topic: str, mode: str) -> Iterator[subprocess.Popen[str]]:
-    command = ("java", "-cp", java_classpath("4.9.7"), str(PROGRAM), namesrv, fresh("java"), topic, mode)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-async def test_java_answers_our_requests(namesrv: str) -> None:
+async def test_java_answers_our_requests(either_namesrv: str) -> None:
+    namesrv = either_namesrv
     topic = await new_topic(namesrv)
     with trio.fail_after(LIMIT_S), java(namesrv, topic, "answer") as process:
         assert process.stdout is not None
@@ -49,7 +32,8 @@ async def test_java_answers_our_requests(namesrv: str) -> None:
                 assert reply.body == b"java: %d" % number
 
 
-async def test_we_answer_requests_of_java(namesrv: str) -> None:
+async def test_we_answer_requests_of_java(either_namesrv: str) -> None:
+    namesrv = either_namesrv
     topic = await new_topic(namesrv)
 
     def answer(message: MessageExt) -> bytes:

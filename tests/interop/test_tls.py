@@ -28,16 +28,10 @@ pytestmark = pytest.mark.jvm
 LIMIT_S = 60
 #: Long and short answers, requests of the broker, one-way requests, many at once.
 SCENARIOS: Final = (
-    pytest.param("push_concurrent_star", marks=pytest.mark.smoke),
-    "send_large_body_compressed",
-    "send_async",
-    "send_oneway",
-    "rebalance_join_leave",
-    "transaction_check_back",
-    "consumer_running_info",
-    "request_reply",
+    pytest.param("push_concurrent_star", marks=pytest.mark.smoke), "send_large_body_compressed", "send_async",
+    "send_oneway", "rebalance_join_leave", "transaction_check_back", "consumer_running_info", "request_reply",
     "big_burst",
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,6 @@ Both RocketMQ's trace records and OpenTelemetry's spans are checked.
 """
 
 import json
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.integration.cli_tools import triomq
-from tests.interop.kit_driver import KIT, java_classpath, run
+from tests.interop.kit_driver import KIT, java_program, run
 from tests.interop.suite_tools import Inbox, fresh, has_route, push_consumer, until
 from triomq.client import Admin, ClientConfig, Message, OpenTelemetry, Producer
 
@@ -25,26 +22,6 @@ pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
 #: ``SPAN`` of the program.
 JAVA_SPAN: Final = 0x00F067AA0BA902B7
-PEER: Final = Path(__file__).parent / "TracedPeer.java"
-
-
-@pytest.fixture(params=["triomq", "4.9.7"])
-def namesrv(request: pytest.FixtureRequest) -> str:
-    if request.param == "triomq":
-        return str(request.getfixturevalue("triomq_broker").namesrv)
-    return str(request.getfixturevalue("apache_brokers").get(request.param).namesrv)
-
-
-@contextmanager
-def java_peer(log: Path, *arguments: str) -> Iterator[None]:
-    command: tuple[str | Path, ...] = ("java", "-Xmx256m", "-cp", java_classpath("4.9.7"), PEER, *arguments)
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def steps(namesrv: str, message_id: str) -> list[dict[str, Any]]:
@@ -66,7 +43,8 @@ async def story(namesrv: str, message_id: str, count: int) -> list[tuple[str, st
     return [(step["what"], step["group"], step["result"]) for step in found]
 
 
-async def test_java_and_triomq_share_namespace_and_trace(namesrv: str, tmp_path: Path) -> None:
+async def test_java_and_triomq_share_namespace_and_trace(either_namesrv: str, tmp_path: Path) -> None:
+    namesrv = either_namesrv
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     config = ClientConfig(namespace=fresh("tenant"), open_telemetry=OpenTelemetry(tracer_provider=provider))
@@ -76,7 +54,8 @@ async def test_java_and_triomq_share_namespace_and_trace(namesrv: str, tmp_path:
         for name in (topic, answers):
             await admin.create_topic(name, queues=1)
             await until(lambda name=name: has_route(admin, name))  # type: ignore[misc]
-    with java_peer(tmp_path / "java.log", namesrv, str(config.namespace), group, topic, answers), trio.fail_after(90):
+    names = (namesrv, str(config.namespace), group, topic, answers)
+    with java_program("TracedPeer.java", *names, output=tmp_path / "java.out"), trio.fail_after(90):
         async with (
             Producer("P", namesrv=namesrv, config=config, trace=True) as producer,
             push_consumer(namesrv, answers, inbox.take, group=ours, config=config, trace=True),
@@ -96,10 +75,10 @@ async def test_java_and_triomq_share_namespace_and_trace(namesrv: str, tmp_path:
             ("consumed", group, "ok"),
         ]
         assert await story(namesrv, answer.message_id, 2) == [("sent", "JavaAnswers", "ok"), ("consumed", ours, "ok")]
-    for message_id, names in ((sent.message_id, ("P", group)), (answer.message_id, ("JavaAnswers", ours))):
+    for message_id, groups in ((sent.message_id, ("P", group)), (answer.message_id, ("JavaAnswers", ours))):
         command = (KIT / "run.sh", "--client", "4.9.7", "mqadmin", "queryMsgTraceById", "-n", namesrv, "-i", message_id)
         text = run(command, 60).stdout
         assert "Pub" in text, text
         assert "success" in text, text
-        for name in names:
+        for name in groups:
             assert name in text, text
