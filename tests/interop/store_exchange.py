@@ -1,12 +1,14 @@
 """What the tests share that hand a store directory from one broker to the other."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import trio
 
+from tests.interop.kit_driver import ApacheBroker, ApacheBrokers
 from triomq.client import MessageExt, PullConsumer
 
 COMMIT_LOG_FILE_SIZE: Final = 65536  # the sizes of the fixtures: small, so that all files roll over
@@ -98,3 +100,17 @@ def within(limit_s: float, action: Callable[..., Awaitable[Outcome]], *arguments
             return await action(*arguments)
 
     return trio.run(limited)
+
+
+@contextmanager
+def apache_on(
+    brokers: ApacheBrokers, store: Path, settings: Mapping[str, object] = APACHE_FIXTURE_SIZES
+) -> Iterator[ApacheBroker]:
+    """Run Apache's broker on a store, which is moved below its folder and deleted at the end."""
+    folder = store.with_name("apache")
+    folder.mkdir()
+    store.rename(folder / "store-broker")
+    try:
+        yield brokers.start("4.9.7", folder, settings)
+    finally:
+        brokers.stop(folder)

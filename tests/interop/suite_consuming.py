@@ -70,10 +70,7 @@ async def a_waiting_consumer_gets_messages_at_once(namesrv: str) -> None:
     topic = await new_topic(namesrv)
     inbox = Inbox()
     took: list[float] = []
-    async with (
-        Producer(fresh("producer"), namesrv=namesrv) as producer,
-        push_consumer(namesrv, topic, inbox.take),
-    ):
+    async with Producer(fresh("producer"), namesrv=namesrv) as producer, push_consumer(namesrv, topic, inbox.take):
         for number in range(21):
             began = trio.current_time()
             await producer.send(Message(topic, b"%d" % number))

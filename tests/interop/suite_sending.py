@@ -9,14 +9,7 @@ import pytest
 import trio
 
 from tests.facades import Producer
-from tests.interop.suite_tools import (
-    Inbox,
-    consume,
-    fresh,
-    new_topic,
-    push_consumer,
-    send_all,
-)
+from tests.interop.suite_tools import Inbox, consume, fresh, new_topic, push_consumer, send_all
 from triomq.client import ClientConfig, Message, ProducerConfig, SendResult, SendStatus, select_by_hash
 from triomq.protocol.codes import MessageSysFlag, SerializeType
 from triomq.protocol.errors import IllegalNameError, MessageIllegalError
@@ -113,10 +106,7 @@ async def the_first_send_makes_the_topic(namesrv: str) -> None:
     topic = fresh("auto")
     results = await send_all(namesrv, [Message(topic, b"first"), Message(topic, b"second")])
     assert all(result.status is SendStatus.SEND_OK for result in results)
-    assert Counter(message.body for message in await consume(namesrv, topic, 2)) == {
-        b"first": 1,
-        b"second": 1,
-    }
+    assert Counter(message.body for message in await consume(namesrv, topic, 2)) == {b"first": 1, b"second": 1}
 
 
 async def many_tasks_send_at_once(namesrv: str) -> None:

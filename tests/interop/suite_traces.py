@@ -6,14 +6,7 @@ from tests.facades import Admin, LitePullConsumer, Producer, TransactionProducer
 from tests.interop.suite_tools import Inbox, fresh, new_topic, push_consumer, until
 from triomq.client import ConsumeStatus, Message, MessageExt, TransactionState
 from triomq.protocol.names import TRACE_TOPIC
-from triomq.protocol.trace import (
-    ConsumeBegun,
-    ConsumeEnded,
-    Published,
-    TraceRecord,
-    TransactionEnded,
-    decode_trace,
-)
+from triomq.protocol.trace import ConsumeBegun, ConsumeEnded, Published, TraceRecord, TransactionEnded, decode_trace
 
 
 async def _traced(namesrv: str, message_id: str, *kinds: type[TraceRecord]) -> tuple[TraceRecord, ...]:

@@ -8,16 +8,9 @@ import trio
 
 from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import KIT, START_TIMEOUT_S, ApacheBrokers, check_verdict, run, run_scenarios
-from tests.interop.suite_tools import fresh, push_consumer
+from tests.interop.suite_tools import Inbox, fresh, push_consumer
 from tests.processes import start_triomq
-from triomq.client import (
-    Admin,
-    BrokerResponseError,
-    ClientConfig,
-    Credentials,
-    Producer,
-    PullConsumer,
-)
+from triomq.client import Admin, BrokerResponseError, ClientConfig, Credentials, Producer, PullConsumer
 from triomq.protocol.acl.accounts import DENY, PUB, SUB, Account
 from triomq.protocol.acl.addresses import parse_pattern, union
 from triomq.protocol.acl.plain_acl import read_rules
@@ -86,17 +79,10 @@ async def test_all_that_a_client_does_is_signed(namesrv: str) -> None:
                 await producer.send(Message(topic, bytes(100_000)))
                 await producer.send_batch([Message(topic, b"two"), Message(topic, b"three")])
                 await producer.send_oneway(Message(topic, b"four"))
-            received: list[bytes] = []
-            done = trio.Event()
-
-            async def handle(message: MessageExt) -> None:
-                received.append(message.body)
-                if len(received) == 5:
-                    done.set()
-
-            async with push_consumer(namesrv, topic, handle, group=group, config=config(ADMIN)):
-                await done.wait()
-            assert sorted(received) == sorted([b"one", b"two", b"three", b"four", bytes(100_000)])
+            inbox = Inbox()
+            async with push_consumer(namesrv, topic, inbox.take, group=group, config=config(ADMIN)):
+                await inbox.wait_count(5)
+            assert sorted(inbox.bodies()) == sorted([b"one", b"two", b"three", b"four", bytes(100_000)])
             for unique, key in ((True, sent.message_id), (False, "k")):
                 found = await admin.find_messages(topic, key, unique=unique)
                 assert [message.body for message in found] == [b"one"]
@@ -124,15 +110,12 @@ async def test_who_may_not_send_learns_why(namesrv: str, account: Credentials | 
 async def test_a_worker_needs_no_administrator(own_namesrv: str, orderly: bool) -> None:
     """Sends, consumes with a failure, locks, commits, looks up and traces with rights to topics and groups alone."""
     topic, group = fresh("T"), fresh("G")
-    received: list[bytes] = []
-    done = trio.Event()
+    inbox = Inbox()
 
     async def handle(message: MessageExt) -> None:
-        received.append(message.body)
-        if len(received) == 1:
+        await inbox.take(message)
+        if len(inbox.messages) == 1:
             raise ValueError("once more")
-        if len(received) == 6:
-            done.set()
 
     with trio.fail_after(LIMIT_S):
         async with Admin(namesrv=own_namesrv, config=config(ADMIN)) as admin:
@@ -143,8 +126,8 @@ async def test_a_worker_needs_no_administrator(own_namesrv: str, orderly: bool) 
             await producer.send(Message(topic, b"3"))
             await producer.send(Message(topic, b"4"))
             async with push_consumer(own_namesrv, topic, handle, group=group, config=config(WORKER), orderly=orderly):
-                await done.wait()
-        assert sorted(set(received)) == [b"0", b"1", b"2", b"3", b"4"]
+                await inbox.wait_count(6)
+        assert sorted(set(inbox.bodies())) == [b"0", b"1", b"2", b"3", b"4"]
         async with Admin(namesrv=own_namesrv, config=config(WORKER)) as admin:
             assert [message.body for message in await admin.find_messages(topic, sent.message_id, unique=True)] == [
                 b"0"

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from tests.interop.kit_driver import ApacheBrokers
-from tests.interop.store_exchange import Row, file_size, read_all, row, within
+from tests.interop.store_exchange import Row, apache_on, file_size, read_all, row, within
 from tests.interop.suite_tools import Inbox, fresh, push_consumer
 from tests.processes import start_triomq
 from triomq.client import Admin, Message, Producer, PullConsumer
@@ -94,9 +94,7 @@ def test_apache_delivers_every_message_of_our_store(tmp_path: Path, apache_broke
     assert not Path(ours.store, "abort").exists()
     assert len(list(Path(ours.store, "commitlog").iterdir())) > 1
 
-    folder = tmp_path / "apache"
-    folder.mkdir()
-    store = Path(ours.store).rename(folder / "store-broker")
+    store = Path(ours.store)
     settings = {
         "mappedFileSizeCommitLog": file_size((store / "commitlog").iterdir()),
         "mappedFileSizeConsumeQueue": file_size((store / "consumequeue").glob("*/*/*")),
@@ -104,16 +102,13 @@ def test_apache_delivers_every_message_of_our_store(tmp_path: Path, apache_broke
         "maxIndexNum": 150,
     }
     index = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
-    apache = apache_brokers.start("4.9.7", folder, settings)
-    try:
+    with apache_on(apache_brokers, store, settings) as apache:
         assert within(60, read_all, apache.namesrv, TOPIC) == expected
         assert within(60, find_all, apache.namesrv) == found
-        assert {path.name: path.read_bytes() for path in (store / "index").iterdir()} == index
+        assert {path.name: path.read_bytes() for path in (apache.folder / "store-broker" / "index").iterdir()} == index
         rest = [place for place in expected if place.queue_offset >= CONSUMED // 3]
         assert sorted(within(60, consume_rest, apache.namesrv, len(rest))) == sorted(rest)
         ends = [
             1 + max(place.queue_offset for place in expected if place.queue_id == queue_id) for queue_id in range(3)
         ]
         assert within(60, send_one_more, apache.namesrv) == ends
-    finally:
-        apache_brokers.stop(folder)

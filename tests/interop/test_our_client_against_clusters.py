@@ -6,12 +6,7 @@ import pytest
 
 from tests.integration.cli_tools import complaint
 from tests.interop.clusters import CLUSTERS, NAMES
-from tests.interop.our_client import (
-    namesrv,
-    place,
-    test_only_apache_caps_large_pulls_at_32,
-    test_our_client,
-)
+from tests.interop.our_client import namesrv, place, test_only_apache_caps_large_pulls_at_32, test_our_client
 
 __all__ = ["namesrv", "place", "test_only_apache_caps_large_pulls_at_32", "test_our_client"]
 

@@ -18,16 +18,8 @@ from typing import Any, Final
 import pytest
 import trio
 
-from tests.interop.kit_driver import ApacheBroker, ApacheBrokers
-from tests.interop.store_exchange import (
-    APACHE_FIXTURE_SIZES,
-    COMMIT_LOG_FILE_SIZE,
-    FIXTURE_SIZES,
-    Row,
-    gaps,
-    read_all,
-    within,
-)
+from tests.interop.kit_driver import ApacheBrokers
+from tests.interop.store_exchange import COMMIT_LOG_FILE_SIZE, FIXTURE_SIZES, Row, apache_on, gaps, read_all, within
 from tests.processes import Broker, start_triomq
 from triomq.client import Admin, Message, Producer, SendResult
 from triomq.protocol.errors import TriomqError
@@ -131,14 +123,6 @@ def check(found: list[Row], before: Iterable[Row], acknowledged: dict[str, SendR
         assert by_place.get((result.queue.queue_id, result.queue_offset)) == message_id
 
 
-def start_apache(brokers: ApacheBrokers, store: Path) -> ApacheBroker:
-    """Start Apache's broker on a store that is moved below its folder."""
-    folder = store.parent.parent / "apache"
-    folder.mkdir()
-    store.rename(folder / "store-broker")
-    return brokers.start("4.9.7", folder, APACHE_FIXTURE_SIZES)
-
-
 @pytest.mark.parametrize(
     ("name", "kill"),
     [("store-normal", False), ("store-crash", True), ("store-powerloss", True), ("store-trimmed", False)],
@@ -154,15 +138,12 @@ def test_store_survives_exchange_with_apache_both_ways(
         assert places(told) <= places_of(first)
         assert len(first) >= len(told)
         sent = within(LIMIT_S, write, ours.namesrv, "ours", 150, partial(end_ours, ours, kill=kill))
-    apache = start_apache(apache_brokers, store)
-    try:
+    with apache_on(apache_brokers, store) as apache:
         second = within(LIMIT_S, read_all, apache.namesrv, TOPIC)
         check(second, first, sent)
         end = partial(apache_brokers.stop_broker, apache.folder, kill=kill)
         sent |= within(LIMIT_S, write, apache.namesrv, "apache", 150, end)
         (apache.folder / "store-broker").rename(store)
-    finally:
-        apache_brokers.stop(apache.folder)
     with start_triomq(store.parent, *FIXTURE_SIZES) as ours:
         third = within(LIMIT_S, read_all, ours.namesrv, TOPIC)
         check(third, second, sent)
@@ -177,12 +158,9 @@ def test_delayed_messages_survive_topic_deletion_by_apache(tmp_path: Path, apach
         within(LIMIT_S, send_later, ours.namesrv)
     queue = "consumequeue/rmq_sys_wheel_timer/0/00000000000000000000"
     waiting = (store / queue).read_bytes()
-    apache = start_apache(apache_brokers, store)
-    try:
+    with apache_on(apache_brokers, store) as apache:
         within(LIMIT_S, make_and_delete_a_topic, apache.namesrv)
         assert (apache.folder / "store-broker" / queue).read_bytes() == waiting
-    finally:
-        apache_brokers.stop(apache.folder)
 
 
 async def send_later(namesrv: str) -> None:
@@ -234,8 +212,7 @@ def test_apache_delivers_all_intact_messages_of_repaired_store(tmp_path: Path, a
         healed = within(LIMIT_S, read_all, ours.namesrv, TOPIC)
         assert Counter(before) - Counter(healed) == Counter(hurt)
         assert len(before) - len(healed) == len(hurt)
-    apache = start_apache(apache_brokers, store)
-    try:
+    with apache_on(apache_brokers, store) as apache:
         found = within(LIMIT_S, read_all, apache.namesrv, TOPIC)
         assert set(found) == set(healed)
         assert max(Counter(found).values()) == 4, "three in a row that are lost: the next one comes four times"
@@ -244,5 +221,3 @@ def test_apache_delivers_all_intact_messages_of_repaired_store(tmp_path: Path, a
         sent = within(LIMIT_S, write_quietly, apache.namesrv, "apache", 20)
         more = within(LIMIT_S, read_all, apache.namesrv, TOPIC)
         assert {row.message_id for row in more} - {row.message_id for row in found} == set(sent)
-    finally:
-        apache_brokers.stop(apache.folder)

@@ -18,10 +18,10 @@ from tests.interop.kit_driver import (
     run_scenarios,
     wanted_scenarios,
 )
-from tests.interop.suite_tools import fresh, push_consumer
+from tests.interop.suite_tools import Inbox, fresh, push_consumer
 from tests.interop.test_mixed_group import QUEUES, Group, shared
 from tests.processes import Broker, start_triomq
-from triomq.client import Admin, ClientConfig, Message, MessageExt, Producer, PushConsumer, TlsConfig
+from triomq.client import Admin, ClientConfig, Message, Producer, PushConsumer, TlsConfig
 from triomq.protocol.errors import ClientError
 
 pytestmark = pytest.mark.jvm
@@ -123,9 +123,6 @@ async def test_plain_and_tls_members_share_a_group(java: None, authority: Author
     """A Java member and one of ours with TLS, and one of ours without."""
     config = ClientConfig(tls=TlsConfig(ca=authority.ca))
 
-    async def handle(_message: MessageExt) -> None:
-        return
-
     with tls_broker(tmp_path, authority) as broker, ExitStack() as stack, trio.fail_after(LIMIT_S):
         group = Group(broker.namesrv, "concurrent", tmp_path, java_classpath("4.9.7"))
         stack.callback(group.close)
@@ -134,7 +131,11 @@ async def test_plain_and_tls_members_share_a_group(java: None, authority: Author
             group.join_java()
             group.join_python()
             async with PushConsumer(
-                group.name, namesrv=broker.namesrv, config=config, subscriptions={group.topic: "*"}, on_message=handle
+                group.name,
+                namesrv=broker.namesrv,
+                config=config,
+                subscriptions={group.topic: "*"},
+                on_message=Inbox().take,
             ):
                 await shared(admin, group, 3, 3, 2, within_s=40)
             await shared(admin, group, 4, 4)
@@ -144,23 +145,16 @@ async def exchange(namesrv: str, config: ClientConfig) -> None:
     """Send small and large messages, and consume them."""
     topic, group = fresh("T"), fresh("G")
     bodies = [b"%d" % number * size for number, size in enumerate((1, 1, 100_000, 1_000_000, 4_000_000))]
-    received: list[bytes] = []
-    done = trio.Event()
-
-    async def handle(message: MessageExt) -> None:
-        received.append(message.body)
-        if len(received) == len(bodies):
-            done.set()
-
+    inbox = Inbox()
     with trio.fail_after(LIMIT_S):
         async with Admin(namesrv=namesrv, config=config) as admin:
             await admin.create_topic(topic, queues=2)
         async with Producer(group, namesrv=namesrv, config=config) as producer:
             for body in bodies:
                 await producer.send(Message(topic, body))
-        async with push_consumer(namesrv, topic, handle, group=group, config=config):
-            await done.wait()
-    assert sorted(received) == sorted(bodies)
+        async with push_consumer(namesrv, topic, inbox.take, group=group, config=config):
+            await inbox.wait_count(len(bodies))
+    assert sorted(inbox.bodies()) == sorted(bodies)
 
 
 async def test_our_client_uses_tls_to_apache(apache: str, authority: Authority) -> None:

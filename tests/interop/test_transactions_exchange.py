@@ -9,7 +9,7 @@ import trio
 
 from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import ApacheBrokers
-from tests.interop.store_exchange import APACHE_FIXTURE_SIZES, FIXTURE_SIZES, read_all, within
+from tests.interop.store_exchange import APACHE_FIXTURE_SIZES, FIXTURE_SIZES, apache_on, read_all, within
 from tests.interop.suite_tools import new_topic, until
 from tests.processes import start_triomq
 from triomq.client import Message, MessageExt, Transaction, TransactionProducer, TransactionState
@@ -96,12 +96,8 @@ async def stays_quiet(namesrv: str, topic: str) -> Counter[bytes]:
 
 
 EXPECTED: Final = {
-    *names("committed"),
-    *names("late commit"),
-    *names("late elsewhere"),
-    *names("checked")[1:],
-    *names("fresh")[1:],
-}
+    *names("committed"), *names("late commit"), *names("late elsewhere"), *names("checked")[1:], *names("fresh")[1:],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -110,11 +106,7 @@ def test_apache_continues_our_transactions(tmp_path: Path, apache_brokers: Apach
         topic, begun = within(LIMIT_S, begin_all, ours.namesrv)
         if kill:
             ours.kill()
-    folder = tmp_path / "apache"
-    folder.mkdir()
-    Path(ours.store).rename(folder / "store-broker")
-    apache = apache_brokers.start("4.9.7", folder, APACHE_FIXTURE_SIZES)
-    try:
+    with apache_on(apache_brokers, Path(ours.store)) as apache:
         checks = within(LIMIT_S, decide_all, apache.namesrv, topic, begun)
         found = within(LIMIT_S, bodies, apache.namesrv, topic)
         assert not checks.counts.keys() & {*names("committed"), *names("rolled back"), *names("late commit")}
@@ -122,8 +114,6 @@ def test_apache_continues_our_transactions(tmp_path: Path, apache_brokers: Apach
         # A late decision settles the first half message only: Apache asks about its copy (behaviour.md A.6).
         twice = {body for body, count in found.items() if count > 1}
         assert twice <= set(names("late elsewhere"))
-    finally:
-        apache_brokers.stop(apache.folder)
 
 
 @pytest.mark.parametrize("kill", [False, True])

@@ -11,13 +11,7 @@ import pytest
 
 from triomq.client.config import ClientConfig, TlsConfig
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import (
-    ConfigError,
-    ConnectError,
-    NoPermissionError,
-    RequestTimeoutError,
-    SystemBusyError,
-)
+from triomq.protocol.errors import ConfigError, ConnectError, NoPermissionError, RequestTimeoutError, SystemBusyError
 from triomq.protocol.wire.signing import Credentials
 from triomq.spark import connections
 from triomq.spark.connections import Retry, borrow_client, client_config, close_clients

@@ -280,15 +280,8 @@ async def main() -> None:
             right = told["verdict"] == wanted
             bad += not right
             judged = "as it should" if right else "NOT AS IT SHOULD"
-            print(
-                judged,
-                name,
-                fault.__name__ if fault else "unharmed",
-                told["verdict"],
-                told["detail"],
-                sep=" | ",
-                flush=True,
-            )
+            fault_name = fault.__name__ if fault else "unharmed"
+            print(judged, name, fault_name, told["verdict"], told["detail"], sep=" | ", flush=True)
     sys.exit(1 if bad else 0)
 
 

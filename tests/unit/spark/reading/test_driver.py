@@ -352,9 +352,7 @@ def test_unread_queue_off_route_fails_query_or_resumes() -> None:
         setting.latest(end, after_s=91)
 
 
-def test_queue_gone_before_restart_is_queried_or_unknown(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_queue_gone_before_restart_is_queried_or_unknown(caplog: pytest.LogCaptureFixture) -> None:
     """Scenario 26: a run over what there is now has no time to wait."""
     setting = Setting()
     end = setting.latest(setting.driver.initialOffset())

@@ -11,13 +11,7 @@ from tests.unit.spark.reading.test_columns import record
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import PullStatus, RawPull
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import (
-    ConnectError,
-    DataLossError,
-    RequestTimeoutError,
-    TopicNotExistError,
-    TriomqError,
-)
+from triomq.protocol.errors import ConnectError, DataLossError, RequestTimeoutError, TopicNotExistError, TriomqError
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.spark import connections
 from triomq.spark.options.options import Use, parse_options

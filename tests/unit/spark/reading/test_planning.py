@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.options.options import Options
-from triomq.spark.reading.planning import (
-    MIN_PIECE,
-    SMALL_RANGE,
-    Partition,
-    StreamOffset,
-    next_offset,
-    spread,
-)
+from triomq.spark.reading.planning import MIN_PIECE, SMALL_RANGE, Partition, StreamOffset, next_offset, spread
 from triomq.spark.reading.planning import (
     plan_partitions as plan,
 )
