@@ -239,12 +239,6 @@ async def broadcasting_members_get_everything_and_go_on_where_they_were(namesrv:
             assert [sorted(inbox.bodies()) for inbox in inboxes] == [sorted(sent)] * 2
 
 
-async def start_earliest_gets_what_was_there(namesrv: str) -> None:
-    topic = await new_topic(namesrv)
-    sent = await send_numbered(namesrv, topic, "old", 20)
-    assert sorted(message.body for message in await consume(namesrv, topic, 20)) == sorted(sent)
-
-
 async def start_latest_misses_nothing_from_then_on(namesrv: str) -> None:
     await _misses_nothing_from_then_on(namesrv, StartPosition.LATEST)
 

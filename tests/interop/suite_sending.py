@@ -93,15 +93,6 @@ async def equal_keys_go_to_one_queue_in_order(namesrv: str) -> None:
         assert all(earlier < later for earlier, later in pairwise(offsets))
 
 
-async def a_named_queue_gets_the_message(namesrv: str) -> None:
-    topic = await new_topic(namesrv)
-    async with Producer(fresh("producer"), namesrv=namesrv) as producer:
-        queues = await producer.publish_queues(topic)
-        assert len(queues) == 4
-        results = [await producer.send(Message(topic, b"x"), queue=queues[2]) for _ in range(3)]
-    assert [(result.queue, result.queue_offset) for result in results] == [(queues[2], n) for n in range(3)]
-
-
 async def the_first_send_makes_the_topic(namesrv: str) -> None:
     topic = fresh("auto")
     results = await send_all(namesrv, [Message(topic, b"first"), Message(topic, b"second")])

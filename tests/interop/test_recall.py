@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from tests.interop.kit_driver import ApacheBrokers, java_classpath
-from tests.interop.suite_tools import Inbox, fresh, new_topic
+from tests.interop.suite_tools import Inbox, fresh, new_topic, push_consumer
 from tests.processes import Broker
-from triomq.client import BrokerResponseError, Message, Producer, ProtocolError, PushConsumer
+from triomq.client import BrokerResponseError, Message, Producer, ProtocolError
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -34,11 +34,10 @@ def namesrv(
 async def test_java_and_triomq_recall_messages(namesrv: str) -> None:
     """One message by each client; one that Java sent is taken back by us."""
     topic, inbox = await new_topic(namesrv, queues=1), Inbox()
-    wanted = {topic: "*"}
     command = ("java", "-cp", java_classpath("5.5.0"), str(PROGRAM), namesrv, fresh("java"), topic, f"{DELAY_S * 1000}")
     with trio.fail_after(LIMIT_S):
         async with (
-            PushConsumer(fresh("G"), namesrv=namesrv, on_message=inbox.take, subscriptions=wanted, start="earliest"),
+            push_consumer(namesrv, topic, inbox.take),
             Producer(fresh("P"), namesrv=namesrv) as producer,
         ):
             done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)

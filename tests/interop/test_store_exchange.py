@@ -20,7 +20,7 @@ import trio
 
 from tests.interop.kit_driver import ApacheBrokers
 from tests.interop.store_exchange import COMMIT_LOG_FILE_SIZE, FIXTURE_SIZES, Row, apache_on, gaps, read_all, within
-from tests.processes import Broker, start_triomq
+from tests.processes import start_triomq
 from triomq.client import Admin, Message, Producer, SendResult
 from triomq.protocol.errors import TriomqError
 from triomq.protocol.record.layout import MESSAGE_MAGIC
@@ -137,7 +137,7 @@ def test_store_survives_exchange_with_apache_both_ways(
         told = told_by_apache(name)
         assert places(told) <= places_of(first)
         assert len(first) >= len(told)
-        sent = within(LIMIT_S, write, ours.namesrv, "ours", 150, partial(end_ours, ours, kill=kill))
+        sent = within(LIMIT_S, write, ours.namesrv, "ours", 150, ours.kill if kill else ours.stop)
     with apache_on(apache_brokers, store) as apache:
         second = within(LIMIT_S, read_all, apache.namesrv, TOPIC)
         check(second, first, sent)
@@ -172,14 +172,6 @@ async def make_and_delete_a_topic(namesrv: str) -> None:
     async with Admin(namesrv=namesrv) as admin:
         await admin.create_topic("deleted-at-once")
         await admin.delete_topic("deleted-at-once")
-
-
-def end_ours(broker: Broker, *, kill: bool) -> None:
-    """End our broker as a crash would, or in order."""
-    if kill:
-        broker.kill()
-    else:
-        broker.stop()
 
 
 def damage(store: Path, row: Row, at: int, content: bytes) -> None:

@@ -5,7 +5,6 @@ import time
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import count, count_distinct, spark_partition_id
 
 from tests.spark.harness import Topics, numbered, read
 from triomq.protocol.record.message import Message
@@ -81,19 +80,6 @@ def test_times_bound_the_rows(spark: SparkSession, topics: Topics) -> None:
         wanted = {row.queueOffset for row in rows if begin <= round(row.storeTime.timestamp() * 1000) < end}
         assert {row.queueOffset for row in frame.collect()} == wanted
     assert read(spark, topics, subscribe=topic, startingTimestamp=times[-1] + 1).count() == 0
-
-
-def test_queues_are_split_into_the_partitions_asked_for(spark: SparkSession, topics: Topics) -> None:
-    """Scenario 5."""
-    topic = topics.make(2)
-    topics.send(topic, numbered(16_000))
-    frame = read(spark, topics, subscribe=topic, minPartitions=8, schema="body binary")
-    sizes = frame.groupBy(spark_partition_id()).agg(count("*"), count_distinct("body")).collect()
-    assert len(sizes) == 8
-    assert max(row[1] for row in sizes) <= 1.1 * min(row[1] for row in sizes)
-    assert sum(row[1] for row in sizes) == sum(row[2] for row in sizes) == 16_000
-    frame = read(spark, topics, subscribe=topic, maxRecordsPerPartition=3000, schema="body binary")
-    assert frame.select(spark_partition_id()).distinct().count() == 6
 
 
 def test_an_sql_filter_chooses_rows_at_the_broker(spark: SparkSession, topics: Topics) -> None:

@@ -33,13 +33,14 @@ class FakeBrokers:
         self.queue_bounds: dict[MessageQueue, tuple[int, int]] = {Q0: (0, 100), Q1: (0, 50)}
         self.errors: dict[str, TriomqError] = {}
         self.lookup_error: TriomqError | None = None
-        self.first_ms: int | None = 0
+        self.first_ms = 0
         self.polls = 0
         self.lookups = 0
         self.tries: list[float | None] = []
         self.committed: list[dict[MessageQueue, int]] = []
         self.commit_error: TriomqError | None = None
         self.consumer = self
+        self.first_at = None  # no option has a time
         self.missing: dict[MessageQueue | str, TriomqError] = {}
         self.unmatched: str | None = None
         self.kept: dict[MessageQueue, int] = {}  # ends of queues that brokers have, but not the route
@@ -61,10 +62,7 @@ class FakeBrokers:
         }
         return Bounds(found, self.errors, set())
 
-    def first_at(self, queue: MessageQueue, bounds: QueueBounds, timestamp_ms: int) -> int:
-        raise NotImplementedError
-
-    def earliest_store_time(self, _: MessageQueue) -> int | None:
+    def earliest_store_time(self, _: MessageQueue) -> int:
         return self.first_ms
 
     def is_wanted(self, queue: MessageQueue) -> bool:
@@ -111,6 +109,12 @@ class Setting:
         limit = ReadAllAvailable() if most is None else ReadMaxRows(most)
         found: dict[str, Any] = json.loads(json.dumps(self.driver.latestOffset(start, limit)))
         return found
+
+
+def begun(limit: int | None = None, **options: object) -> tuple[Setting, dict[str, Any]]:
+    """Return a setting that starts at the first messages, and the end of its first micro-batch."""
+    setting = Setting(**options)
+    return setting, setting.latest(setting.driver.initialOffset(), limit)
 
 
 def ends(offset: dict[str, Any]) -> dict[MessageQueue, int]:
@@ -216,8 +220,7 @@ def test_available_now_has_a_fixed_end() -> None:
 
 
 def test_available_now_leaves_shortened_queue_to_next_run() -> None:
-    setting = Setting(failOnDataLoss="false")
-    end = setting.latest(setting.driver.initialOffset())
+    setting, end = begun(failOnDataLoss="false")
     del setting.brokers.queue_bounds[Q1]
     setting.brokers.queue_bounds[Q0] = (0, 300)
     setting.restart().prepareForTriggerAvailableNow()
@@ -258,8 +261,7 @@ def test_repeated_batch_reads_logged_ranges() -> None:
 
 def test_restart_resumes_from_checkpoint_over_start_option() -> None:
     """Scenario 26: also with fewer queues in the route."""
-    setting = Setting()
-    end = setting.latest(setting.driver.initialOffset())
+    setting, end = begun()
     del setting.brokers.queue_bounds[Q1]
     setting.brokers.queue_bounds[Q0] = (0, 120)
     setting.restart(startingOffsets="latest")
@@ -270,8 +272,7 @@ def test_restart_resumes_from_checkpoint_over_start_option() -> None:
 
 def test_retention_beyond_checkpoint_is_loss_with_its_count(caplog: pytest.LogCaptureFixture) -> None:
     """Scenario 41."""
-    setting = Setting()
-    end = setting.latest(setting.driver.initialOffset())
+    setting, end = begun()
     setting.brokers.queue_bounds[Q0] = (130, 200)
     with pytest.raises(DataLossError, match=r"30 messages of T@a:0 .*offset 100 .*130 to 200"):
         setting.latest(end)
@@ -282,8 +283,7 @@ def test_retention_beyond_checkpoint_is_loss_with_its_count(caplog: pytest.LogCa
 
 
 def test_topic_recreated_empty_restarts_when_messages_arrive() -> None:
-    setting = Setting(failOnDataLoss="false")
-    end = setting.latest(setting.driver.initialOffset())
+    setting, end = begun(failOnDataLoss="false")
     setting.brokers.queue_bounds[Q0] = (0, 0)
     empty = setting.latest(end)
     assert planned(setting, end, empty) == {}
@@ -296,8 +296,7 @@ def test_first_message_shows_recreated_topic_at_restart(
     caplog: pytest.LogCaptureFixture, stored_after_ms: int, begin: int
 ) -> None:
     """Scenario 43: a first message, unknown to the checkpoint, that was stored long after it."""
-    setting = Setting(failOnDataLoss="false")
-    end = setting.latest(setting.driver.initialOffset())
+    setting, end = begun(failOnDataLoss="false")
     setting.brokers.queue_bounds[Q0] = (0, 300)
     setting.brokers.first_ms = round(setting.now * 1000) + stored_after_ms
     del end["first"]
@@ -324,8 +323,7 @@ def test_recreated_topic_is_detected_when_its_broker_returns() -> None:
 
 
 def test_unread_queue_off_route_becomes_loss(caplog: pytest.LogCaptureFixture) -> None:
-    setting = Setting(failOnDataLoss="false")
-    end = setting.latest(setting.driver.initialOffset(), 30)
+    setting, end = begun(30, failOnDataLoss="false")
     read = ends(end)[Q1]
     del setting.brokers.queue_bounds[Q1]
     end = setting.latest(end, after_s=31)
@@ -338,8 +336,7 @@ def test_unread_queue_off_route_becomes_loss(caplog: pytest.LogCaptureFixture) -
 
 
 def test_unread_queue_off_route_fails_query_or_resumes() -> None:
-    setting = Setting()
-    end = setting.latest(setting.driver.initialOffset(), 30)
+    setting, end = begun(30)
     del setting.brokers.queue_bounds[Q1]
     end = setting.latest(end, after_s=31)
     setting.brokers.queue_bounds[Q1] = (0, 50)
@@ -354,8 +351,7 @@ def test_unread_queue_off_route_fails_query_or_resumes() -> None:
 
 def test_queue_gone_before_restart_is_queried_or_unknown(caplog: pytest.LogCaptureFixture) -> None:
     """Scenario 26: a run over what there is now has no time to wait."""
-    setting = Setting()
-    end = setting.latest(setting.driver.initialOffset())
+    setting, end = begun()
     del setting.brokers.queue_bounds[Q1]
     for kept, warnings in (({}, 1), ({Q1: 50}, 0)):
         setting.brokers.kept = kept

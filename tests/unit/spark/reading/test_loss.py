@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.client.consumer.pull import PullStatus, RawPull
-from triomq.protocol.errors import DataLossError
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
-from triomq.spark.reading.loss import check_begin, judge, report_loss
+from triomq.spark.reading.loss import judge
 
 QUEUE = MessageQueue("T", "broker-a", 3)
 
@@ -55,31 +54,3 @@ def test_a_judgement_stays_in_the_range(
     next_offset, lost = judge(answer(status, following, low, low + more), position, 100, is_filtered=is_filtered)
     assert position <= next_offset <= 100
     assert 0 <= lost <= next_offset - position
-
-
-@pytest.mark.parametrize(
-    ("lost", "count", "logged"), [(5, "5", "lost=5"), (None, "an unknown number of", "lost=unknown")]
-)
-def test_loss_is_error_or_logged(caplog: pytest.LogCaptureFixture, lost: int | None, count: str, logged: str) -> None:
-    with pytest.raises(
-        DataLossError, match=rf"{count} messages of T@broker-a:3 .*offset 10 .*15 to 99.*failOnDataLoss"
-    ):
-        report_loss(QUEUE, 10, lost, "the broker has 15 to 99", fail=True)
-    report_loss(QUEUE, 10, lost, "the broker has 15 to 99", fail=False)
-    (message,) = caplog.messages
-    assert logged in message
-
-
-@pytest.mark.parametrize(
-    ("begin", "low", "high", "recreated", "checked"),
-    [
-        (10, 0, 10, False, (10, 0)),
-        (3, 10, 20, False, (10, 7)),
-        (30, 10, 20, False, (10, None)),
-        (15, 0, 20, True, (0, None)),
-    ],
-)
-def test_begin_outside_queue_moves_to_first_message(
-    begin: int, low: int, high: int, recreated: bool, checked: tuple[int, int | None]
-) -> None:
-    assert check_begin(begin, low, high, recreated=recreated) == checked

@@ -1,14 +1,13 @@
 """Scenarios 40 to 43 of spark.md 6, one task without Spark: reading, loss and retries."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.unit.spark.reading.test_columns import record
-from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import PullStatus, RawPull
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ConnectError, DataLossError, RequestTimeoutError, TopicNotExistError, TriomqError
@@ -23,88 +22,61 @@ QUEUE = MessageQueue("T", "broker-a", 2)
 
 
 class FakeQueue:
-    """A queue that gives 10 records for a pull, and errors first."""
+    """A queue that gives 10 records for a pull, and errors first; also its reader, and a consumer."""
 
-    def __init__(self, low: int = 0, high: int = 100) -> None:
-        self.low, self.high = low, high
+    def __init__(self) -> None:
+        self.low, self.high = 0, 100
+        self.position = 0
         self.errors: list[TriomqError] = []
         self.before_answer: Callable[[int], None] = lambda _: None
         self.still = False
         self.is_slave = False
         self.lookups = 0
-        self.open_readers = 0
-
-    def answer(self, position: int) -> RawPull:
-        if self.errors:
-            raise self.errors.pop(0)
-        self.before_answer(position)
-        low, high = self.low, self.high
-
-        def made(status: PullStatus, following: int, body: bytes = b"") -> RawPull:
-            return RawPull(
-                QueueOffset(position), status, body, QueueOffset(following), QueueOffset(low), QueueOffset(high), 0,
-                self.is_slave and status is not PullStatus.FOUND,
-            )  # fmt: skip
-
-        if self.still:
-            return made(PullStatus.NO_MATCHED_MESSAGE, position)
-        if position < low:
-            return made(PullStatus.OFFSET_ILLEGAL, low)
-        if position >= high:
-            return made(PullStatus.OFFSET_ILLEGAL, high)
-        following = min(position + 10, high)
-        return made(PullStatus.FOUND, following, b"".join(map(record, range(position, following))))
-
-
-class FakeReader:
-    def __init__(self, queue: FakeQueue, begin: int) -> None:
-        self.queue = queue
-        self.position = begin
-
-    def __enter__(self) -> "FakeReader":
-        self.queue.open_readers += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.queue.open_readers -= 1
-
-    def seek(self, position: int) -> None:
-        self.position = position
+        self.seek: Callable[[int], None] = lambda position: setattr(self, "position", position)
 
     def read(self, _: int) -> list[RawPull]:
-        answer = self.queue.answer(self.position)
-        if answer.status is PullStatus.FOUND:
-            self.position = int(answer.next_begin_offset)
-        return [answer]
-
-
-class FakeConsumer:
-    def __init__(self, queue: FakeQueue) -> None:
-        self.queue = queue
-
-    def __enter__(self) -> "FakeConsumer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+        if self.errors:
+            raise self.errors.pop(0)
+        at = self.position
+        self.before_answer(at)
+        body = b""
+        if self.still:
+            status, following = PullStatus.NO_MATCHED_MESSAGE, at
+        elif not self.low <= at < self.high:
+            status, following = PullStatus.OFFSET_ILLEGAL, self.low if at < self.low else self.high
+        else:
+            status, following = PullStatus.FOUND, min(at + 10, self.high)
+            body, self.position = b"".join(map(record, range(at, following))), following
+        begin, following, low, high = map(QueueOffset, (at, following, self.low, self.high))
+        return [RawPull(begin, status, body, following, low, high, 0, self.is_slave and not body)]
 
     def queues(self, _: str, *, refresh: bool) -> None:
-        self.queue.lookups += refresh
+        self.lookups += refresh
 
 
 @pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
+def open_readers() -> list[FakeQueue]:
+    return []
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch, open_readers: list[FakeQueue]) -> FakeQueue:
     made = FakeQueue()
     slept: list[float] = []
 
     @contextmanager
-    def borrow(_: object) -> Iterator[ClientInstance]:
-        yield cast("ClientInstance", None)
+    def open_reader(_: MessageQueue, begin: int, *__: object, **___: object) -> Iterator[FakeQueue]:
+        made.position = begin
+        open_readers.append(made)
+        try:
+            yield made
+        finally:
+            open_readers.remove(made)
 
-    monkeypatch.setattr(reading, "borrow_client", borrow)
+    monkeypatch.setattr(reading, "borrow_client", lambda _: nullcontext())
     monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
-    monkeypatch.setattr(reading, "PullConsumer", lambda *_, **__: FakeConsumer(made))
-    monkeypatch.setattr(reading, "RangeReader", lambda _, begin, *__, **___: FakeReader(made, begin))
+    monkeypatch.setattr(reading, "PullConsumer", lambda *_, **__: nullcontext(made))
+    monkeypatch.setattr(reading, "RangeReader", open_reader)
     return made
 
 
@@ -117,18 +89,20 @@ def offsets(begin: int = 0, end: int = 100, **options: str) -> list[int]:
     return [row["queueOffset"] for batch in batches(begin, end, **options) for row in batch.to_pylist()]
 
 
-def test_a_range_is_read_exactly(queue: FakeQueue) -> None:
+@pytest.mark.usefixtures("queue")
+def test_a_range_is_read_exactly(open_readers: list[FakeQueue]) -> None:
     assert offsets(5, 47) == list(range(5, 47))
-    assert queue.open_readers == 0
+    assert not open_readers
 
 
-def test_reader_closed_early_is_closed(queue: FakeQueue) -> None:
+@pytest.mark.usefixtures("queue")
+def test_reader_closed_early_is_closed(open_readers: list[FakeQueue]) -> None:
     """Scenario 12."""
     found = cast("Any", batches())
     next(found)
-    assert queue.open_readers == 1
+    assert open_readers
     found.close()
-    assert queue.open_readers == 0
+    assert not open_readers
 
 
 @pytest.mark.parametrize("read", [0, 20])
