@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from time import perf_counter
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self, cast
 
 import trio
@@ -82,9 +81,7 @@ class _Awaiting(Awaiting):
         await self._open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         portal, held = self._entered()
         self._portal = None
         if portal.process_id != os.getpid():

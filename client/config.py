@@ -148,8 +148,6 @@ def _normalise(text: str) -> str:
     return join_address(*split_address(text))
 
 
-_ENVIRONMENT: Final = "env"
-_FILE: Final = "file"
 _MOST_CHARACTERS: Final = 64 * 1024
 SOURCES_TEXT: Final = "env:NAME or file:PATH"
 
@@ -161,7 +159,7 @@ def check_source(source: str) -> str:
         ConfigError: it names no source.  The error does not repeat the text, which may be a secret.
     """
     kind, _, name = source.partition(":")
-    if kind not in {_ENVIRONMENT, _FILE} or not name:
+    if kind not in {"env", "file"} or not name:
         raise ConfigError(f"credentials: must be {SOURCES_TEXT}")
     return source
 
@@ -176,7 +174,7 @@ def load_credentials(source: str) -> Credentials:
             content.
     """
     kind, _, name = check_source(source).partition(":")
-    if kind == _ENVIRONMENT:
+    if kind == "env":
         text = os.environ.get(name, "").replace(";", "\n")
         if not text:
             raise ConfigError(f"credentials: the environment has no variable {name}")

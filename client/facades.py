@@ -51,12 +51,12 @@ class Facade:
     def __enter__(self) -> Any:
         raise ClientError(wrong_block(self, self._library))
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None: ...  # else Python's error comes first
+    def __exit__(self, *_error: object) -> None: ...  # else Python's error comes first
 
     async def __aenter__(self) -> Any:
         raise ClientError(wrong_block(self, self._library))
 
-    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None: ...
+    async def __aexit__(self, *_error: object) -> None: ...
 
     def _hold(self) -> HeldContext[object]:
         if trio.lowlevel.in_trio_task():

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 import trio
@@ -141,14 +140,9 @@ class OpenOnce(ABC):
         await self._context.__aenter__()
         return self
 
-    def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> Coroutine[Any, Any, bool | None]:
+    def __aexit__(self, *error: Any) -> Coroutine[Any, Any, bool | None]:
         assert self._context is not None
-        return self._context.__aexit__(kind, error, traceback)
-
-
-T = TypeVar("T")
+        return self._context.__aexit__(*error)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -160,7 +154,7 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
-async def call_in_thread(function: Callable[[T], Any], argument: T) -> Any:
+async def call_in_thread(function: Callable[[_T], Any], argument: _T) -> Any:
     """Call a plain function in a worker thread, for a coroutine of trio or asyncio."""
     if trio.lowlevel.in_trio_task():
         return await trio.to_thread.run_sync(function, argument, abandon_on_cancel=True)

@@ -49,9 +49,7 @@ class _Blocking(Blocking):
         self._open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         portal, held = self._entered()
         self._portal = None
         if portal.process_id != os.getpid():

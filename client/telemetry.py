@@ -9,8 +9,8 @@ names were never used, so ``OTEL_SEMCONV_STABILITY_OPT_IN`` has nothing to choos
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import Token
+from dataclasses import dataclass, field
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
 from opentelemetry import metrics, propagate, trace
@@ -130,6 +130,7 @@ class Telemetry:
         return Operation(span, trace.set_span_in_context(span, parent), measured, *self._instruments[name])
 
 
+@dataclass(slots=True)
 class Operation:
     """A span, and the measurements recorded at its end; ``with`` ends it, and records an error.
 
@@ -139,31 +140,19 @@ class Operation:
         count: messages it is about.
     """
 
-    __slots__ = ("_began", "_duration", "_measured", "_messages", "_token", "context", "count", "span")
-
-    def __init__(
-        self,
-        span: trace.Span,
-        context: Context,
-        measured: Attributes,
-        duration: metrics.Histogram,
-        messages: metrics.Counter,
-    ) -> None:
-        self.span = span
-        self.context = context
-        self.count = 1
-        self._measured = measured
-        self._duration = duration
-        self._messages = messages
-        self._token: Token[Context] | None = None
-        self._began = perf_counter()
+    span: trace.Span
+    context: Context
+    _measured: Attributes
+    _duration: metrics.Histogram
+    _messages: metrics.Counter
+    count: int = 1
+    _token: Token[Context] | None = None
+    _began: float = field(default_factory=perf_counter)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self.end(error)
 
     def make_current(self) -> None:

@@ -7,6 +7,7 @@ Source: wire.md 5.2 (one response for a batch: its message ids, and the queue of
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -25,28 +26,21 @@ _MAX_REQUESTS: Final = 2  # in flight for each topic: one is stored while the ne
 _MAX_BATCH_BYTES: Final = 128 * 1024
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    """A message, and the task that waits for its result."""
+    """A message, and the task that waits for its result; ``None``: it has stopped waiting."""
 
-    __slots__ = ("_task", "message", "message_id", "properties", "result")
-
-    def __init__(self, message: Message, message_id: str, properties: str) -> None:
-        self.message = message
-        self.message_id = message_id
-        self.properties = properties
-        self.result: SendResult | TriomqError | None = None
-        self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the task has stopped waiting."""
-        return self._task is None
+    message: Message
+    message_id: str
+    properties: str
+    result: SendResult | TriomqError | None = None
+    task: trio.lowlevel.Task | None = field(default_factory=trio.lowlevel.current_task)
 
     async def wait(self) -> SendResult:
         """Return the result, or raise it."""
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._task = None
+            self.task = None
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
@@ -57,10 +51,10 @@ class _Waiting:
 
     def finish(self, result: SendResult | TriomqError) -> None:
         """Give the result to the task, unless it was cancelled."""
-        if self._task is not None:
+        if self.task is not None:
             self.result = result
-            trio.lowlevel.reschedule(self._task)
-            self._task = None
+            trio.lowlevel.reschedule(self.task)
+            self.task = None
 
 
 class _TopicQueue:
@@ -162,7 +156,7 @@ def _take(waiting: deque[_Waiting]) -> list[_Waiting]:
     total = 0
     while waiting and (total < _MAX_BATCH_BYTES or not batch):
         first = waiting.popleft()
-        if not first.is_cancelled:
+        if first.task is not None:
             batch.append(first)
             total += RECORD_BYTES + len(first.message.body) + len(first.properties)
     return batch

@@ -80,12 +80,7 @@ class TopicPlan:
     __slots__ = ("_next", "_targets", "_targets_by_queue", "masters", "queues", "route")
 
     def __init__(
-        self,
-        group: str,
-        topic: str,
-        known: TopicRouteData | None,
-        route: TopicRouteData,
-        namespace: Namespace = Namespace(),  # noqa: B008  # immutable
+        self, group: str, topic: str, known: TopicRouteData | None, route: TopicRouteData, namespace: Namespace
     ) -> None:
         """Take the route to use, and the one that is known to the instance and that it was made from."""
         self.route = known

@@ -2,19 +2,16 @@
 
 import asyncio
 import contextvars
-import threading
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
-import trio
 
+from tests.unit.client.fragile import Fragile
 from triomq.client import asyncio as facade
 from triomq.client import sync
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.facades import Method
-from triomq.client.nursery import OpenOnce
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.record.message import Message, MessageExt
 from triomq.testing import RunningBroker
@@ -47,89 +44,60 @@ def push(broker: RunningBroker, on_message: Callable[[MessageExt], object], **op
     )
 
 
-class Slow(OpenOnce):
-    """Blocks in the chosen step, and records how the step ends."""
+class AsyncFragile(facade._Awaiting):
+    _target: Fragile
 
-    def __init__(self, *, slow_to: str = "") -> None:
-        self.slow_to = slow_to
-        self.busy = threading.Event()
-        self.ended = ""
+    def __init__(self, slow_to: str) -> None:
+        self._target = Fragile(slow_to)
 
-    @asynccontextmanager
-    async def _run(self) -> AsyncGenerator[None, None]:
-        await self.do("open")
-        yield
-        await self.do("close")
-
-    async def do(self, what: str) -> str:
-        if what != self.slow_to:
-            return what
-        self.busy.set()
-        try:
-            await trio.sleep_forever()
-        except trio.Cancelled:
-            self.ended = f"{what} was cancelled"
-            raise
-
-    async def finish_all_the_same(self) -> str:
-        self.busy.set()
-        with trio.CancelScope(shield=True):
-            await trio.sleep(0.05)
-        self.ended = "finished"
-        return self.ended
-
-
-class AsyncSlow(facade._Awaiting):
-    def __init__(self, *, slow_to: str = "") -> None:
-        self._target = Slow(slow_to=slow_to)
-
-    do = Method(Slow.do)
-    finish_all_the_same = Method(Slow.finish_all_the_same)
+    do = Method(Fragile.do)
+    finish_all_the_same = Method(Fragile.finish_all_the_same)
 
 
 def test_cancelled_call_ends_in_trio_before_caller_resumes() -> None:
     async def main() -> None:
-        async with AsyncSlow(slow_to="work") as slow:
-            task = asyncio.create_task(slow.do("work"))
-            await asyncio.to_thread(slow._target.busy.wait, 5)
+        async with AsyncFragile("work") as fragile:
+            target = fragile._target
+            task = asyncio.create_task(fragile.do("work"))
+            await asyncio.to_thread(target.busy.wait, 5)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert slow._target.ended == "work was cancelled"
+            assert target.cancelled.is_set()
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(slow.do("work"), 0.01)
-            assert await slow.do("other") == "other"
+                await asyncio.wait_for(fragile.do("work"), 0.01)
+            await fragile.do("other")
 
-            slow._target.busy.clear()
-            task = asyncio.create_task(slow.finish_all_the_same())
-            await asyncio.to_thread(slow._target.busy.wait, 5)
+            target.busy.clear()
+            task = asyncio.create_task(fragile.finish_all_the_same())
+            await asyncio.to_thread(target.busy.wait, 5)
             task.cancel()
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert slow._target.ended == "finished"
+            assert target.finished
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("what", ["open", "close"])
-def test_opening_and_closing_can_be_cancelled(what: str) -> None:
-    slow = AsyncSlow(slow_to=what)
+@pytest.mark.parametrize("step", ["open", "close"])
+def test_opening_and_closing_can_be_cancelled(step: str) -> None:
+    fragile = AsyncFragile(step)
 
     async def use() -> None:
-        async with slow:
+        async with fragile:
             pass
 
     async def main() -> None:
         task = asyncio.create_task(use())
-        await asyncio.to_thread(slow._target.busy.wait, 5)
+        await asyncio.to_thread(fragile._target.busy.wait, 5)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(main())
-    assert slow._target.ended == f"{what} was cancelled"
+    assert fragile._target.cancelled.is_set()
 
 
 def test_coroutine_handlers_run_in_caller_loop_and_context(broker: RunningBroker) -> None:

@@ -2,14 +2,12 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
+from tests.unit.client.fragile import Fragile
 from triomq.client.facades import Method
-from triomq.client.nursery import OpenOnce, open_service_nursery
 from triomq.client.sync import Admin, ClientInstance, Producer, PullConsumer, PushConsumer, _Blocking
 from triomq.protocol.errors import ClientClosedError, ClientError, NameServerError, NoRouteError
 from triomq.protocol.record.message import Message
@@ -22,48 +20,11 @@ def interrupt_main_thread() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
-class Fragile(OpenOnce):
-    """Fails in the background on request; interrupts its caller, and blocks, in the chosen step."""
-
-    def __init__(self, slow_to: str = "nothing") -> None:
-        self.slow_to = slow_to
-        self.told = trio.Event()
-        self.error: BaseException = KeyError("inside")
-        self.cancelled = threading.Event()
-
-    @asynccontextmanager
-    async def _run(self) -> AsyncGenerator[None, None]:
-        await self.do("open")
-        async with open_service_nursery() as nursery:
-            nursery.start_soon(self._fail)
-            yield
-        await self.do("close")
-
-    async def _fail(self) -> None:
-        await self.told.wait()
-        raise self.error
-
-    async def fail(self) -> None:
-        self.told.set()
-        await trio.testing.wait_all_tasks_blocked()
-
-    async def do(self, step: str) -> None:
-        if step == self.slow_to:
-            interrupt_main_thread()
-            await self.linger()
-
-    async def linger(self) -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            self.cancelled.set()
-
-
 class BlockingFragile(_Blocking):
     _target: Fragile
 
     def __init__(self, slow_to: str = "nothing") -> None:
-        self._target = Fragile(slow_to)
+        self._target = Fragile(slow_to, interrupt_main_thread)
 
     fail = Method(Fragile.fail)
     do = Method(Fragile.do)
