@@ -33,6 +33,7 @@ from triomq.protocol.errors import (
     TopicNotExistError,
 )
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.requests.topics import CreateTopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
 QUEUE = MessageQueue("Topic", "broker-a", 0)
@@ -183,19 +184,11 @@ async def test_update_changes_named_settings_only(brokers: tuple[FakeBroker, Fak
     assert not any(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
     changes = await admin.update_topic("Topic", settings)
     assert [change.after for change in changes] == configs  # what the brokers answer afterwards
-    first, second = (broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext_fields for broker in brokers)
-    assert first == {
-        "topic": "Topic",
-        "defaultTopic": "TBW102",
-        "readQueueNums": "3",
-        "writeQueueNums": "2",
-        "perm": "4",
-        "topicFilterType": "MULTI_TAG",
-        "topicSysFlag": "1",
-        "order": "true",
-        "attributes": "+message.type=FIFO",
-    }
-    assert (second["readQueueNums"], second["writeQueueNums"], second["order"]) == ("7", "2", "false")
+    sent = (broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext_fields for broker in brokers)
+    first, second = map(CreateTopicRequestHeader.decode, sent)
+    fifo = "+message.type=FIFO"
+    assert first == CreateTopicRequestHeader("Topic", "TBW102", 3, 2, 4, "MULTI_TAG", 1, order=True, attributes=fifo)
+    assert (second.read_queue_nums, second.write_queue_nums, second.order) == (7, 2, False)
     await admin.update_topic("Topic", TopicSettings(perm=6), broker_name="broker-b")  # it has that already
     assert [len(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)) for broker in brokers] == [1, 1]
     with pytest.raises(ConfigError, match="0 must be above 0"):
