@@ -12,17 +12,16 @@ import trio
 from triomq.broker.addresses import Address
 from triomq.broker.audit import Audit
 from triomq.broker.config import NameServerConfig
-from triomq.broker.namesrv.kv_table import KvTable
+from triomq.broker.namesrv.kv_table import KvTable, NameServerSettings
 from triomq.broker.namesrv.route_table import RouteTable
-from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.connection import ConnectionContext, Port
 from triomq.broker.network.listeners import Endpoint, check_ports, listen, serve_connections
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.pipeline import Access, Pipeline, methods_of
 from triomq.broker.processors.namesrv import NameServerProcessors
+from triomq.broker.services.flush import TableSaving
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, log_exposure
 from triomq.broker.services.monitor import Monitor, put_server
-from triomq.broker.services.saving import TableSaving
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.statistics.exposition import Exposition
 from triomq.broker.work import Signal

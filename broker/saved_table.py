@@ -24,7 +24,7 @@ Config = TypeVar("Config", TopicConfig, SubscriptionGroupConfig)
 class SavedTable(ABC):
     """A table in memory, and its file in ``config/``.
 
-    A subclass says how the file is read and written; ``services/saving.py`` says when.
+    A subclass says how the file is read and written; ``services/flush.py`` says when.
 
     Attributes:
         is_dirty: whether the file lacks the newest changes.

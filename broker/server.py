@@ -22,9 +22,8 @@ from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.groups import Groups
 from triomq.broker.limits.quotas import Quotas
 from triomq.broker.limits.refused import Overload
-from triomq.broker.namesrv.kv_table import KvTable
+from triomq.broker.namesrv.kv_table import KvTable, NameServerSettings
 from triomq.broker.namesrv.route_table import RouteTable
-from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.connection import Connection, ConnectionContext, Service
 from triomq.broker.network.listeners import Endpoint, Listeners, serve_connections
 from triomq.broker.network.tls import ServerTls
@@ -42,12 +41,18 @@ from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.saved_table import config_file
-from triomq.broker.services.flush import GroupCommit, flush_periodically
-from triomq.broker.services.housekeeping import ClockWatch, Housekeeping, Indexing, elapsed_ms, log_exposure, steady_ms
+from triomq.broker.services.flush import GroupCommit, TableSaving, flush_periodically, save_now
+from triomq.broker.services.housekeeping import (
+    ClockWatch,
+    Housekeeping,
+    Indexing,
+    RetentionService,
+    elapsed_ms,
+    log_exposure,
+    steady_ms,
+)
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import Registration
-from triomq.broker.services.retention import RetentionService
-from triomq.broker.services.saving import TableSaving, save_now
 from triomq.broker.services.stalls import StallWatch
 from triomq.broker.settings import Settings
 from triomq.broker.statistics.counters import BrokerStatistics

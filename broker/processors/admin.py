@@ -13,8 +13,8 @@ from triomq.broker.delayed.levels import DelayOffsetTable
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.pull import PullAnswers
+from triomq.broker.services.housekeeping import RetentionService
 from triomq.broker.services.registration import Registration
-from triomq.broker.services.retention import RetentionService
 from triomq.broker.settings import Settings
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable

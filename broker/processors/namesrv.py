@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from triomq.broker.namesrv.kv_table import KvTable
+from triomq.broker.namesrv.kv_table import KvTable, NameServerSettings
 from triomq.broker.namesrv.route_table import RouteTable
-from triomq.broker.namesrv.settings import NameServerSettings
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.route import DataVersion, KVTable, TopicList, read_registration, registration_crc
 from triomq.protocol.codes import ResponseCode

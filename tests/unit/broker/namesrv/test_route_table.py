@@ -1,7 +1,8 @@
-"""The route table against a model that keeps one row for each address and topic."""
+"""The route table against a model that keeps one row for each address and topic, and the key-value table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
@@ -9,11 +10,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.unit.broker.recording import Clock
 from triomq.broker.namesrv import route_table
+from triomq.broker.namesrv.kv_table import MAX_CHARACTERS, MAX_TEXTS, KvTable
 from triomq.broker.namesrv.route_table import LEASE_MS, Master, RouteTable
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.bodies.route import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
+from triomq.storage.files.json_table import JsonTable
 
 OWN = "127.0.0.1:10911"
 
@@ -274,3 +277,35 @@ def test_topics_are_selected_by_their_system_flag(table: RouteTable) -> None:
     sent.topic_config_table["U"].topic_sys_flag = 3
     table.register(header(), sent, Link())
     assert table.topics(wanted=lambda flag: flag == 3) == ["U"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config" / "kvConfig.json"
+
+
+def opened(path: Path) -> KvTable:
+    table = KvTable(JsonTable(path), on_change=lambda: None)
+    table.load()
+    return table
+
+
+def test_only_changes_mark_the_table_dirty(path: Path) -> None:
+    table = opened(path)
+    table.delete("N", "none")
+    assert not table.is_dirty
+    table.put("N", "key", "value")
+    assert table.is_dirty
+
+
+def test_key_value_table_is_limited(path: Path) -> None:
+    table = opened(path)
+    table.put("N", "key", "v" * (MAX_CHARACTERS - 4))
+    with pytest.raises(RefusedError, match="key-value table is full"):
+        table.put("N", "key2", "")
+    table.put("N", "key", "short")
+    for number in range(MAX_TEXTS // 2 - 2):
+        table.put("N", str(number), "")
+    with pytest.raises(RefusedError, match="key-value table is full"):
+        table.put("N", "one more", "")
+    assert table.get("N", "one more") is None

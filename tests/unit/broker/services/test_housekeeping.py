@@ -1,15 +1,24 @@
-"""Silent members are removed; the exposure of the server is logged every hour; a wall clock that is set is noticed."""
+"""Silent members are removed, set clocks noticed, and old files deleted while the broker serves."""
 
 import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from tests.unit.broker.processors.test_client import heartbeat
-from tests.unit.broker.recording import Clock, Peer
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
 from triomq.broker.services.housekeeping import ClockWatch, log_exposure
+from triomq.protocol.bodies.route import TopicConfig
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import StoreError
+from triomq.storage.files.file_system import DiskSpace, FileSystem
+from triomq.storage.retention import Retention
 
 
 def test_silent_producers_are_removed(broker: Broker, peer: Peer, another_peer: Peer, clock: Clock) -> None:
@@ -64,3 +73,262 @@ def test_future_message_at_the_start_is_a_jump(caplog: pytest.LogCaptureFixture)
     watch.begin(70_000)
     assert watch.jump_ms == -60_000
     assert "wall clock jumped seconds=-60.0" in caplog.text
+
+
+LOG_FILE = 4096
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def threads_that_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that jumps does not wait for threads."""
+
+    async def run_sync(function: Callable[..., T], *arguments: Any) -> T:
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+
+
+@pytest.fixture(autouse=True)
+def half_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSystem, "space", lambda self, path: DiskSpace(500, 500))
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker, clock: Clock) -> Broker:
+    """Deletes at another hour than it is; a message of 1000 bytes fills a quarter of a file."""
+    hour = time.localtime(clock.now_ms / 1000).tm_hour
+    sizes = {"commit_log_file_size_bytes": LOG_FILE, "consume_queue_file_size_bytes": 40, "reserve_step_bytes": 4096}
+    return make_broker({**sizes, "delete_when": ((hour + 2) % 24,)})
+
+
+def fill(broker: Broker, peer: Peer, count: int = 10) -> None:
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    for _ in range(count):
+        assert peer.put("T", bytes(1000)).code == ResponseCode.SUCCESS
+    broker.store.flush()
+    for file in broker.store.commit_log.files.files:
+        os.utime(file.path, (0, 0))
+
+
+def log_start(broker: Broker) -> int:
+    return min(int(path.name) for path in (broker.config.store.root / "commitlog").iterdir())
+
+
+async def run_for(broker: Broker, seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        await broker.retention.run()
+
+
+async def test_pull_behind_the_minimum_is_moved_to_it(broker: Broker, peer: Peer) -> None:
+    """C.2 scenario 23: offset 10 of [0, 10) is held; 11 gives 10; after deletion of [0, 4) 3 gives 4."""
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    for number in range(10):  # four go into the first file, as many as may be deleted
+        peer.put("T", bytes(850) if number < 4 else bytes(1000))
+    assert (
+        broker.store.commit_log.files.files[1].start == broker.store.reader.queue_units("T", 0, 4, 1)[0].physical_offset
+    )
+    broker.store.flush()
+    os.utime(broker.store.commit_log.files.files[0].path, (0, 0))
+    assert peer.pull("T", 10, sysFlag=6) is None
+    beyond = peer.pull("T", 11)
+    assert beyond is not None
+    assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "10")
+    broker.retention.retention.request()
+    await broker.retention.clean()
+    behind = peer.pull("T", 3)
+    assert behind is not None
+    assert (behind.code, behind.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "4")
+    assert behind.ext_fields["minOffset"] == "4"
+    assert peer.get(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": 0}).ext_fields["offset"] == "4"
+    assert broker.pulls.hold.held == 1
+    peer.put("T")
+    broker.worker.end_step()
+    assert [command.code for command in peer.sent if command.ext_fields.get("minOffset") == "4"][-1] == 0
+
+
+async def test_old_files_are_deleted_only_at_delete_hour(
+    broker: Broker, peer: Peer, clock: Clock, autojump_clock: MockClock
+) -> None:
+    fill(broker, peer)
+    await run_for(broker, 200)
+    clock.now_ms += 2 * 3_600_000
+    await run_for(broker, 59)
+    assert log_start(broker) == 0
+    await run_for(broker, 120)
+    assert log_start(broker) == broker.store.commit_log.files.files[-1].start > 0
+
+
+async def test_request_deletes_at_any_hour(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
+    fill(broker, peer)
+    assert peer.get(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
+    await run_for(broker, 10)
+    assert log_start(broker) > 0
+
+
+async def test_files_are_deleted_with_pauses(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
+    fill(broker, peer, 40)
+    broker.retention.request()
+    await run_for(broker, 0.55)
+    assert 4 <= log_start(broker) // LOG_FILE <= 6
+    await run_for(broker, 1)
+
+
+async def test_refused_deletion_is_logged_once_and_retried(
+    broker: Broker,
+    peer: Peer,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(broker, peer)
+    broker.retention.request()
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "triomq.broker.services.housekeeping"):
+        refuse_to("unlink", "commitlog", patch)
+        await run_for(broker, 100)
+    assert len(caplog.records) == 1
+    assert "not deleted for now: cannot delete" in caplog.text
+    assert log_start(broker) == 0
+    await run_for(broker, 100)
+    assert log_start(broker) > 0
+
+
+def fill_queues(broker: Broker, peer: Peer) -> None:
+    """The messages of three queues in turn, each with two units in a file."""
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
+    for number in range(30):
+        assert peer.put("T", bytes(1000), queue_id=number % 3).code == ResponseCode.SUCCESS
+    broker.store.flush()
+    for file in broker.store.commit_log.files.files[:-1]:
+        os.utime(file.path, (0, 0))
+
+
+def begins(broker: Broker) -> list[tuple[int, int]]:
+    """Of each queue the first offset, and the first one on the disk."""
+    queues = [broker.store.queue("T", queue_id) for queue_id in range(3)]
+    return [(queue.min_offset, queue.files.start // 20) for queue in queues]
+
+
+def refuse_to(name: str, part: str, patch: pytest.MonkeyPatch) -> None:
+    """Let a call of the file system fail where ``part`` is in the path."""
+
+    def call(self: FileSystem, file: Any, *arguments: Any) -> Any:
+        if part in str(getattr(file, "path", file)):
+            raise PermissionError(1, "Operation not permitted", part)
+        return real(self, file, *arguments)
+
+    real = getattr(FileSystem, name)
+    patch.setattr(FileSystem, name, call)
+
+
+async def test_undeletable_log_file_does_not_stop_queue_cleanup(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    fill_queues(broker, peer)
+    broker.retention.retention.request()
+    with monkeypatch.context() as patch:
+        refuse_to("unlink", f"commitlog/{3 * LOG_FILE:020d}", patch)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=rf"cannot delete .*commitlog/{3 * LOG_FILE:020d}"):
+                await broker.retention.clean()
+        assert log_start(broker) == 3 * LOG_FILE
+        assert begins(broker) == [(3, 2)] * 3
+        assert not broker.retention.retention.is_behind
+    await broker.retention.clean()
+    assert log_start(broker) > 3 * LOG_FILE
+
+
+@pytest.mark.parametrize(("name", "first"), [("unlink", (9, 0)), ("read", (0, 0))])
+async def test_failing_queue_does_not_stop_others(
+    broker: Broker,
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: MockClock,
+    name: str,
+    first: tuple[int, int],
+) -> None:
+    fill_queues(broker, peer)
+    broker.retention.retention.request()
+    followed: list[int] = []
+    monkeypatch.setattr(broker.retention.retention, "_followers", [followed.append])
+    monkeypatch.setattr(FileSystem, "is_resident", lambda *_: False)
+    with monkeypatch.context() as patch:
+        refuse_to(name, "T/0/", patch)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"cannot .*T/0/.*Operation not permitted"):
+                await broker.retention.clean()
+        assert begins(broker) == [first, (9, 8), (9, 8)]
+        assert followed == [log_start(broker)] * 2
+        assert broker.retention.retention.is_behind
+        assert broker.retention.retention.queues_behind == [broker.store.queue("T", 0)]
+    await broker.retention.clean()
+    assert begins(broker) == [(9, 8)] * 3
+    assert not broker.retention.retention.is_behind
+
+
+async def test_unconfirmed_deletion_is_completed_later(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    fill(broker, peer)
+    broker.retention.retention.request()
+    with monkeypatch.context() as patch:
+        refuse_to("sync_directory", "commitlog", patch)
+        with pytest.raises(StoreError, match=r"cannot sync .*commitlog"):
+            await broker.retention.clean()
+        assert len(broker.retention.retention.held) == 1
+    await broker.retention.clean()
+    assert broker.retention.retention.held == []
+
+
+async def test_cold_queues_are_read_before_correction(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    monkeypatch.setattr(Retention, "reading_for", lambda *_: lambda: steps.append("read"))
+    monkeypatch.setattr(Retention, "correct_queues", lambda *_: steps.append("look"))
+    fill(broker, peer)
+    await broker.retention.clean()
+    assert steps == ["read", "look"]
+
+
+async def test_files_in_use_are_held(broker: Broker, peer: Peer, autojump_clock: MockClock) -> None:
+    fill(broker, peer)
+    found = broker.store.reader.get_message(("T", 0), 0, 1)
+    broker.retention.request()
+    await run_for(broker, 25)
+    assert len(broker.retention.retention.held) == 1
+    assert bytes(found.buffers[0][:4]) == found.size_bytes.to_bytes(4)
+    del found
+    await run_for(broker, 80)
+    assert broker.retention.retention.held == []
+
+
+async def test_sends_are_refused_while_the_disk_is_full(
+    broker: Broker, peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, peer)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, "space", lambda self, path: DiskSpace(910, 90))
+        await run_for(broker, 2)
+        refused = peer.put("T")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert refused.remark is not None
+        for part in (str(broker.config.store.root), "91 % full", "90 bytes are free", "disk_full_ratio"):
+            assert part in refused.remark
+    await run_for(broker, 2)
+    assert peer.put("T").code == ResponseCode.SUCCESS
+
+
+async def test_failed_measurement_of_the_disk_ends_nothing(
+    broker: Broker, peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker, peer)
+
+    def fail(*_: object) -> None:
+        raise StoreError("no idea")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.store, "check_disk", fail)
+        await run_for(broker, 100)
+    assert peer.put("T").code == ResponseCode.SUCCESS
