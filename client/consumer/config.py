@@ -4,7 +4,6 @@ Source: behaviour.md B.5 (settings), B.6 (where to start), B.12 and B.13 (status
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import Enum, StrEnum
@@ -226,7 +225,3 @@ class LitePullConfig(PullConfig):
     max_cached_messages_in_all: int | None = _within(10_000, 1, 6_553_500)  # pullThresholdForAll
     suspend_s: float = _within(20.0, 0.001, 600.0)  # brokerSuspendMaxTimeMillis
     auto_commit_interval_s: float = _within(5.0, 1.0, _DAY_S)  # autoCommitIntervalMillis
-
-
-ClockMs: TypeAlias = Callable[[], int]
-"""Wall clock in milliseconds since 1970."""

@@ -104,7 +104,6 @@ class Engine:
     """Holds and pulls the queues of one consumer, stores its offsets, and answers brokers.
 
     Attributes:
-        group: name of the consumer group.
         rebalancer: the queues held.
     """
 
@@ -127,17 +126,14 @@ class Engine:
             locks: the broker's queue locks, of orderly consumption.
             chosen: queues by topic that the user chose, see :meth:`assign`; ``None``: the group shares them.
         """
-        self.group = plan.group
         self._instance = instance
         self._plan = plan
-        self._service = service
         self._locks = locks
         self._chosen = chosen
         self._started_ms = wall_clock_ms()
         self._changing = trio.Lock()
-        self._offsets = offsets
         self._unannounced = trio.Event()
-        self._requests = requests = QueueRequests(instance, plan.group)
+        requests = QueueRequests(instance, plan.group)
         self._context = PullContext(
             requests, offsets, service, plan.config, lambda: self._unannounced.set(), plan.orderly, plan.filters
         )
@@ -172,9 +168,9 @@ class Engine:
         with trio.move_on_after(_LAST_COMMIT_LIMIT_S):
             self.rebalancer.update_progress()
             if self.rebalancer.is_out_of_date:
-                await self._offsets.persist(self.rebalancer.held, changed_only=True)
+                await self._context.offsets.persist(self.rebalancer.held, changed_only=True)
             else:
-                await self._offsets.persist_now(self.rebalancer.held)
+                await self._context.offsets.persist_now(self.rebalancer.held)
         if self._locks is not None:  # only now: the next owner of a queue begins at the stored offset
             with trio.move_on_after(_LEAVE_LIMIT_S):
                 await self._locks.release_all()
@@ -193,7 +189,7 @@ class Engine:
             self.rebalancer.update_progress()
             # must not set back what a new member has stored of a queue that is still held here
             changed_only = not full or self.rebalancer.is_out_of_date
-            await self._offsets.persist(tuple(self.rebalancer.loops), changed_only=changed_only)
+            await self._context.offsets.persist(tuple(self.rebalancer.loops), changed_only=changed_only)
 
     async def _sample(self) -> None:
         while True:
@@ -211,7 +207,7 @@ class Engine:
         """Add a topic, or change its expression; see :meth:`PushConsumer.subscribe`."""
         async with self._changing:
             subscription, is_changed = self._plan.subscriptions.put(topic, expression)
-            await self._requests.check_filter(subscription.data())
+            await self._context.requests.check_filter(subscription.data())
             await self._instance.groups.beat()
             subscription.announced()
             if is_changed:
@@ -237,7 +233,7 @@ class Engine:
                 subscriptions.remove(topic)
         for topic in chosen:
             subscription, is_changed = subscriptions.put(topic, expressions.get(topic, SUBSCRIBE_ALL))
-            await self._requests.check_filter(subscription.data())
+            await self._context.requests.check_filter(subscription.data())
             if is_changed:
                 rebalancer.pull_anew(topic)
         self._chosen.clear()
@@ -327,7 +323,7 @@ class Engine:
             "PROP_CONSUME_TYPE": self._consume_type.value,
             "PROP_NAMESERVER_ADDR": ";".join(self._instance.requests.name_servers.addresses),
         }
-        if (concurrency := self._service.concurrency) is not None:
+        if (concurrency := self._context.service.concurrency) is not None:
             properties["PROP_THREADPOOL_CORE_SIZE"] = str(concurrency)
         return ConsumerRunningInfo(
             properties=properties,
@@ -343,7 +339,7 @@ class Engine:
         """Call the handler with one message; its result moves no offset and sends nothing back."""
         started = trio.current_time()
         queue = MessageQueue(message.topic, broker_name, message.queue_id)
-        result, remark = await self._service.consume_directly(message, queue)
+        result, remark = await self._context.service.consume_directly(message, queue)
         return ConsumeMessageDirectlyResult(
             order=self._plan.orderly,
             consume_result=result,

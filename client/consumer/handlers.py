@@ -9,7 +9,7 @@ ConsumeMessageHook.java, FilterMessageHook.java, ConsumeMessageTraceHookImpl.jav
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -34,16 +34,13 @@ if TYPE_CHECKING:
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
-OnMessage: TypeAlias = Callable[[MessageExt], Awaitable[object]] | Callable[[MessageExt], object]
-"""Handles one message; a plain function runs in a worker thread, or in a process."""
+OnMessage: TypeAlias = Callable[[MessageExt], object]
+"""Handles one message: a coroutine function, or a plain function, which runs in a worker thread, or in a process."""
 
 OnMessages: TypeAlias = (
-    Callable[[list[MessageExt], ConsumeContext], Awaitable[object]]
-    | Callable[[list[MessageExt], ConsumeContext], object]
-    | Callable[[list[MessageExt], OrderlyContext], Awaitable[object]]
-    | Callable[[list[MessageExt], OrderlyContext], object]
+    Callable[[list[MessageExt], ConsumeContext], object] | Callable[[list[MessageExt], OrderlyContext], object]
 )
-"""Handles several messages of one queue; a plain function runs in a worker thread.
+"""Handles several messages of one queue: a coroutine function, or a plain function, which runs in a worker thread.
 
 An orderly consumer gives an ``OrderlyContext``, any other a ``ConsumeContext``.
 """
@@ -275,16 +272,14 @@ class ConsumeObserver(ConsumeHook):
         if self._telemetry is not None:
             context.operation = self._telemetry.consuming("process", context.group, self._model, context.messages)
             context.operation.make_current()
-        if self._tracer is not None:
-            self._trace_begun(self._tracer, context)
+        self._trace_begun(context)
 
     def after(self, context: HookContext) -> None:
         """Record how the call ended."""
         is_success = context.return_type is ConsumeReturnType.SUCCESS
         if context.operation is not None and context.return_type is not None:
             context.operation.end(None if is_success else context.error or context.return_type.name)
-        if self._tracer is not None and context.trace_id:
-            self._trace_ended(self._tracer, context, is_success)
+        self._trace_ended(context)
 
     def abandoned(self, context: HookContext) -> None:
         """Record that the handler was cancelled."""
@@ -293,39 +288,42 @@ class ConsumeObserver(ConsumeHook):
 
     def polled(self, group: str, messages: Sequence[MessageExt]) -> None:
         """Record messages that the user polled: they count as consumed, because their handling cannot be seen."""
-        if self._tracer is not None:
-            context = HookContext(group, messages, ConsumeReturnType.SUCCESS)
-            self._trace_begun(self._tracer, context)
-            self._trace_ended(self._tracer, context, is_success=True)
+        context = HookContext(group, messages, ConsumeReturnType.SUCCESS)
+        self._trace_begun(context)
+        self._trace_ended(context)
         if self._telemetry is not None:
             self._telemetry.consuming("receive", group, self._model, messages).end()
 
-    def _trace_begun(self, tracer: Tracer, context: HookContext) -> None:
-        request_id = context.trace_id = uuid4().hex.upper()
+    def _trace_begun(self, context: HookContext) -> None:
+        if self._tracer is None:
+            return
+        context.trace_id = uuid4().hex.upper()
         for message in _traced(context):
-            tracer.put(
+            self._tracer.put(
                 ConsumeBegun(
                     wall_clock_ms(),
                     message.properties.get(PropertyName.MSG_REGION, ""),
                     context.group,
-                    request_id,
+                    context.trace_id,
                     message.message_id,
                     message.reconsume_times,
                     " ".join(message.keys),
                 )
             )
 
-    def _trace_ended(self, tracer: Tracer, context: HookContext, is_success: bool) -> None:
+    def _trace_ended(self, context: HookContext) -> None:
+        if self._tracer is None or context.return_type is None or not context.trace_id:
+            return
         messages = _traced(context)
         for message in messages:
-            tracer.put(
+            self._tracer.put(
                 ConsumeEnded(
                     context.trace_id,
                     message.message_id,
                     round(context.took_s * 1000 / len(messages)),
-                    is_success,
+                    context.return_type is ConsumeReturnType.SUCCESS,
                     " ".join(message.keys),
-                    _CODES[context.return_type or ConsumeReturnType.SUCCESS],
+                    _CODES[context.return_type],
                     wall_clock_ms(),
                     context.group,
                 )

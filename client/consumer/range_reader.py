@@ -166,8 +166,12 @@ class RangeReader(OpenOnce):
                 raise
             if pull.error is not None and answers:
                 return answers  # the next call meets the error again
-            answer = self._take(pull)
-            if answer is None:  # another task called seek(), or left the reader, which the next turn reports
+            if pull.error is not None:
+                self._drop_window()
+                raise pull.error
+            if self._window and self._window[0] is pull:
+                self._window.popleft()
+            if (answer := pull.answer) is None:  # another task called seek(), or left, which the next turn reports
                 continue
             if answer.status in _CONTINUES and answer.next_begin_offset > self.position:
                 self._learn(pull, answer)
@@ -178,15 +182,6 @@ class RangeReader(OpenOnce):
                 self._drop_window()  # the end, or a broker that would be asked for ever
                 return [*answers, answer]
         return answers
-
-    def _take(self, pull: _PendingPull) -> RawPull | None:
-        """Remove the first pull from the window; return its answer, or raise its error."""
-        if pull.error is not None:
-            self._drop_window()
-            raise pull.error
-        if self._window and self._window[0] is pull:
-            self._window.popleft()
-        return pull.answer
 
     def _fill(self) -> None:
         """Start pulls: first for a gap before the window, then behind it."""

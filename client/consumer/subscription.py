@@ -3,11 +3,10 @@
 Source: behaviour.md A.11 (filters), B.5 step 2 (retry topic), B.7 (versions); wire.md 9.3.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from triomq.client.consumer.config import ClockMs
 from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.filters.filter_types import (
@@ -66,14 +65,14 @@ def select(message_filter: MessageFilter, messages: list[MessageExt]) -> list[Me
 class Subscriptions:
     """All subscriptions of a consumer; in clustering they include its group's retry topic.
 
-    Versions are milliseconds, as Java's: members of a group that are of different kinds compare them.
+    Versions are milliseconds of ``clock``, as Java's: members of a group that are of different kinds compare them.
     """
 
     def __init__(
         self,
         group: str,
         expressions: Mapping[str, FilterExpression],
-        clock: ClockMs,
+        clock: Callable[[], int],
         *,
         with_retry_topic: bool = True,
         may_be_empty: bool = False,

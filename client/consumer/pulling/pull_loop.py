@@ -73,7 +73,6 @@ class PullLoop:
         self.process_queue = ProcessQueue(queue, counters, trio.current_time(), lock)
         self._context = context
         self._subscription = subscription
-        self._counters = counters
         self._scope = trio.CancelScope()  # all of run()
         self._pulling = trio.CancelScope()
         self._move_to: QueueOffset | None = None
@@ -285,7 +284,7 @@ class PullLoop:
             asked, following = self.next_offset, result.next_begin_offset
             LOGGER.warning("broker went back queue=%s asked=%d next=%d", self.queue, asked, following)
         self.next_offset = result.next_begin_offset
-        counters, pulled = self._counters, result.messages
+        counters, pulled = self.process_queue.counters, result.messages
         messages = choose(self._context.filters, self.queue, select(self._subscription.message_filter, pulled))
         counters.pulls += 1
         counters.pulled += len(pulled)
@@ -368,7 +367,8 @@ class PullLoop:
             while self._context.service.in_flight(self.process_queue):  # noqa: ASYNC110  # rare
                 await trio.sleep(_IN_FLIGHT_CHECK_S)
         self.next_offset = queue_offset
-        self.process_queue = ProcessQueue(self.queue, self._counters, trio.current_time(), self.process_queue.lock)
+        old = self.process_queue
+        self.process_queue = ProcessQueue(self.queue, old.counters, trio.current_time(), old.lock)
 
     async def _move(self, queue_offset: QueueOffset) -> None:
         """Continue at an offset that becomes the group's progress, unless the user commits."""

@@ -13,7 +13,7 @@ from tests.unit.client.consumer.fake_cluster import BROKER, FakeCluster, FakeIns
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.config import ClientConfig
-from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.config import ConsumerConfig, LitePullConfig
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.offsets import local_offsets
 from triomq.client.consumer.offsets.local_offsets import OffsetsFile
@@ -24,7 +24,7 @@ from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.push import PushConsumer
 from triomq.client.consumer.statistics import TopicCounters
 from triomq.client.consumer.subscription import Subscriptions
-from triomq.protocol.bodies.client import ConsumeResult
+from triomq.protocol.bodies.client import ConsumeResult, MessageModel
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.record.message import MessageExt
@@ -102,7 +102,7 @@ def files_take_no_time() -> Iterator[None]:
 
 
 class Machine:
-    """A machine with members of the group "G"."""
+    """A machine with members of the group "G" in broadcasting."""
 
     def __init__(self, cluster: FakeCluster, folder: Path) -> None:
         self.cluster = cluster
@@ -111,9 +111,23 @@ class Machine:
     def instance(self, name: str) -> ClientInstance:
         return as_instance(FakeInstance(self.cluster, name, ClientConfig(instance_name=name)))
 
-    def offsets(self, name: str = "one") -> dict[MessageQueue, int]:
+    def push(self, inbox: Inbox, **more: object) -> PushConsumer:
+        settings = ConsumerConfig(local_offset_dir=self.folder, orderly_max_reconsume_times=2)
+        return consumer(inbox, self.instance("one"), model=MessageModel.BROADCASTING, settings=settings, **more)
+
+    def lite(self) -> LitePullConsumer:
+        return LitePullConsumer(
+            G,
+            instance=self.instance("one"),
+            model=MessageModel.BROADCASTING,
+            settings=LitePullConfig(local_offset_dir=self.folder),
+            start="earliest",
+            auto_commit=False,
+        )
+
+    def offsets(self) -> dict[MessageQueue, int]:
         """What the file has; read it while no consumer has it open."""
-        file = OffsetsFile.open(self.folder, name, "G")
+        file = OffsetsFile.open(self.folder, "one", "G")
         try:
             return dict(file.load())
         finally:

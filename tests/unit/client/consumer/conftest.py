@@ -1,8 +1,10 @@
 """A cluster in memory, and a pull loop on it."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.unit.client.consumer.benches import Bench, files_take_no_time
+from tests.unit.client.consumer.benches import Bench, Machine, files_take_no_time
 from tests.unit.client.consumer.fake_cluster import FakeCluster
 
 __all__ = ["files_take_no_time"]
@@ -19,3 +21,8 @@ def cluster() -> FakeCluster:
 @pytest.fixture
 def bench(cluster: FakeCluster) -> Bench:
     return Bench(cluster, cluster.instance)
+
+
+@pytest.fixture
+def machine(cluster: FakeCluster, tmp_path: Path) -> Machine:
+    return Machine(cluster, tmp_path)

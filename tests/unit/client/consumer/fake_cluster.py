@@ -5,7 +5,7 @@ Messages are real records.  Time is trio's, so tests run on a ``MockClock`` with
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 
 import trio
@@ -78,7 +78,6 @@ class FakeCluster:
         requests: all requests so far.
         handlers: request code to a function that answers instead; one that returns ``None`` leaves it to the fake.
         down: every request fails.
-        max_transfer_count: most messages of one pull.
         zero_if_none: answer 14 as brokers before 5.0 do for a group without offsets.
     """
 
@@ -91,7 +90,6 @@ class FakeCluster:
         self.requests: list[RemotingCommand] = []
         self.handlers: dict[int, Handler] = {}
         self.down = False
-        self.max_transfer_count = 32  # as Apache's brokers
         self.zero_if_none = False
         self.version = 407
         self.instances: list[FakeInstance] = []
@@ -127,29 +125,15 @@ class FakeCluster:
         reconsume_times: int = 0,
     ) -> None:
         """Store messages; held pulls see them at once."""
-        stored = self.records[queue]
         for body in bodies:
-            stored.append(
-                make_record(
-                    queue.topic,
-                    queue.queue_id,
-                    self.max_offset(queue),
-                    body,
-                    properties,
-                    store_timestamp,
-                    reconsume_times,
-                )
-            )
+            place = queue.topic, queue.queue_id, self.max_offset(queue)
+            record = make_record(*place, body, properties, store_timestamp, reconsume_times)
+            self.records[queue].append(record)
         self._arrived[queue].set()
 
     def max_offset(self, queue: MessageQueue) -> int:
         """Return the end of a queue."""
         return self.min_offsets[queue] + len(self.records[queue])
-
-    def empty(self, queue: MessageQueue) -> None:
-        """Make a queue as if it were new."""
-        self.records[queue].clear()
-        self.min_offsets[queue] = 0
 
     def of(self, code: int) -> list[RemotingCommand]:
         """Return the requests with a code."""
@@ -236,26 +220,14 @@ class FakeCluster:
             with trio.move_on_after(int(fields["suspendTimeoutMillis"]) / 1000):
                 await self._arrived[queue].wait()
         high = self.max_offset(queue)
-        count = min(int(fields["maxMsgNums"]), self.max_transfer_count)
+        answer = partial(pull_answer, command, min_offset=low, max_offset=high)
+        count = min(int(fields["maxMsgNums"]), 32)  # as Apache's brokers
         found = self.records[queue][wanted - low : wanted - low + count] if wanted >= low else []
         if found:
-            return self._pulled(command, 0, wanted + len(found), queue, b"".join(found))
+            return answer(0, wanted + len(found), body=b"".join(found))
         if wanted == high:
-            return self._pulled(command, ResponseCode.PULL_NOT_FOUND, wanted, queue)
-        corrected = low if wanted < low else high
-        return self._pulled(command, ResponseCode.PULL_OFFSET_MOVED, corrected, queue)
-
-    def _pulled(
-        self, command: RemotingCommand, code: int, next_offset: int, queue: MessageQueue, body: bytes = b""
-    ) -> RemotingCommand:
-        return pull_answer(
-            command,
-            code,
-            next_offset,
-            min_offset=self.min_offsets[queue],
-            max_offset=self.max_offset(queue),
-            body=body,
-        )
+            return answer(ResponseCode.PULL_NOT_FOUND, wanted)
+        return answer(ResponseCode.PULL_OFFSET_MOVED, low if wanted < low else high)
 
     def _nearest(self, queue: MessageQueue, timestamp: int) -> int:
         """As an Apache broker: the nearest message; beyond the last one that one."""

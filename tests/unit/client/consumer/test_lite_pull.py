@@ -1,5 +1,4 @@
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 import trio
@@ -10,7 +9,7 @@ from tests.unit.client.consumer.fake_cluster import FakeCluster, FakeInstance, a
 from triomq.client.consumer.config import LitePullConfig
 from triomq.client.consumer.lite_pull import LitePullConsumer
 from triomq.client.consumer.offsets.local_offsets import OffsetsFile
-from triomq.protocol.bodies.client import ConsumeType, MessageModel
+from triomq.protocol.bodies.client import ConsumeType
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
     ClientClosedError,
@@ -161,22 +160,6 @@ async def test_a_cancelled_poll_takes_nothing(autojump_clock: MockClock, cluster
         assert offsets_of(await consumer.poll(0)) == [0]
 
 
-async def test_tasks_that_poll_at_once_share_the_messages(cluster: FakeCluster) -> None:
-    got: list[int] = []
-    async with assigned(cluster.instance) as consumer:
-
-        async def work() -> None:
-            while len(got) < 200:
-                got.extend(offsets_of(await consumer.poll(0.001)))
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(work)
-            await wait_all_tasks_blocked()
-            fill(cluster, 200)
-    assert sorted(got) == list(range(200))
-
-
 async def test_paused_queue_is_polled_from_its_cache(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     one, two = queues = cluster.add_topic("T", 2)
     fill(cluster, 3, one)
@@ -199,31 +182,12 @@ async def test_paused_queue_is_polled_from_its_cache(autojump_clock: MockClock, 
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-class Station(Machine):
-    """Its members poll."""
-
-    def consumer(self, name: str = "one", **more: object) -> LitePullConsumer:
-        given: dict[str, object] = {"start": "earliest", "auto_commit": False}
-        return LitePullConsumer(
-            G,
-            instance=self.instance(name),
-            model=MessageModel.BROADCASTING,
-            settings=LitePullConfig(local_offset_dir=self.folder),
-            **(given | more),  # type: ignore[arg-type]
-        )
-
-
-@pytest.fixture
-def station(cluster: FakeCluster, tmp_path: Path) -> Station:
-    return Station(cluster, tmp_path)
-
-
 async def test_commit_writes_the_file_in_time(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station
+    autojump_clock: MockClock, cluster: FakeCluster, machine: Machine
 ) -> None:
-    file = station.folder / "one" / G / "offsets.json"
+    file = machine.folder / "one" / G / "offsets.json"
     fill(cluster, 40)
-    async with station.consumer() as consumer:
+    async with machine.lite() as consumer:
         await consumer.subscribe("T")
         await consumer.poll()
         await consumer.commit()
@@ -237,32 +201,32 @@ async def test_commit_writes_the_file_in_time(
 
 
 async def test_progress_is_known_before_anything_is_subscribed_to(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station
+    autojump_clock: MockClock, cluster: FakeCluster, machine: Machine
 ) -> None:
-    async with station.consumer() as consumer:
+    async with machine.lite() as consumer:
         assert await consumer.committed(QUEUE) is None
         await consumer.assign([QUEUE])
         await consumer.commit({QUEUE: 5})
-    async with station.consumer() as consumer:
+    async with machine.lite() as consumer:
         assert await consumer.committed(QUEUE) == 5
 
 
 async def test_commit_raises_on_unwritable_file_and_leave_retries(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, cluster: FakeCluster, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(cluster, 3)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    async with station.consumer() as consumer:
+    async with machine.lite() as consumer:
         await consumer.assign([QUEUE])
         await poll_all(consumer)
         with monkeypatch.context() as patch:
             patch.setattr(OffsetsFile, "save", full)
             with pytest.raises(ClientError, match=r"offsets.json not stored.*No space"):
                 await consumer.commit()
-    assert station.offsets() == {QUEUE: 3}
+    assert machine.offsets() == {QUEUE: 3}
 
 
 async def test_a_seek_outside_the_queue_fails(cluster: FakeCluster) -> None:

@@ -59,14 +59,15 @@ async def test_the_suggested_broker_is_asked_next(cluster_with_messages: FakeClu
 
 
 async def test_offsets_can_be_asked_and_stored(cluster_with_messages: FakeCluster, cluster: FakeCluster) -> None:
+    times = ["-1", "5"]
     cluster_with_messages.handlers[RequestCode.GET_EARLIEST_MSG_STORETIME] = lambda command: command.reply(
-        ext_fields={"timestamp": "5"}
+        ext_fields={"timestamp": times.pop()}
     )
     async with PullConsumer("G", instance=cluster.instance) as consumer:
         assert await consumer.queues("T") == (QUEUE, QUEUE._replace(queue_id=1))
         assert (await consumer.min_offset(QUEUE), await consumer.max_offset(QUEUE)) == (0, 6)
         assert await consumer.search_offset(QUEUE, 3) == 3
-        assert await consumer.earliest_store_time(QUEUE) == 5
+        assert [await consumer.earliest_store_time(QUEUE) for _ in range(2)] == [5, None]
         assert await consumer.committed(QUEUE) is None
         await consumer.commit(QUEUE, 4)
         assert await consumer.committed(QUEUE) == 4

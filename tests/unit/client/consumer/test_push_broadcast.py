@@ -1,16 +1,12 @@
 """Push consumers in broadcasting."""
 
-from pathlib import Path
-
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.client.consumer.benches import QUEUE, Inbox, Machine, consumer
+from tests.unit.client.consumer.benches import QUEUE, Inbox, Machine
 from tests.unit.client.consumer.fake_cluster import FakeCluster
-from triomq.client.consumer.config import ConsumerConfig, ConsumeStatus
-from triomq.client.consumer.push import PushConsumer
-from triomq.protocol.bodies.client import MessageModel
+from triomq.client.consumer.config import ConsumeStatus
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import ClientError
 from triomq.protocol.message_queue import MessageQueue
@@ -19,22 +15,8 @@ from triomq.protocol.record.message import MessageExt
 pytestmark = pytest.mark.usefixtures("files_take_no_time")
 
 
-class Station(Machine):
-    """Its members are push consumers."""
-
-    def consumer(self, inbox: Inbox, name: str = "one", **more: object) -> PushConsumer:
-        settings = ConsumerConfig(local_offset_dir=self.folder, orderly_max_reconsume_times=2)
-        given: dict[str, object] = {"model": MessageModel.BROADCASTING, "settings": settings}
-        return consumer(inbox, self.instance(name), **(given | more))
-
-
-@pytest.fixture
-def station(cluster: FakeCluster, tmp_path: Path) -> Station:
-    return Station(cluster, tmp_path)
-
-
 async def test_failed_message_is_logged_and_not_redelivered(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, cluster: FakeCluster, machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C.2 scenario 50."""
     seen: list[int] = []
@@ -46,7 +28,7 @@ async def test_failed_message_is_logged_and_not_redelivered(
         return ConsumeStatus.RECONSUME_LATER
 
     cluster.send(QUEUE, *[b"x"] * 3)
-    async with station.consumer(Inbox(), on_message=refuse) as push:
+    async with machine.push(Inbox(), on_message=refuse) as push:
         await trio.sleep(60)
         figures = push.statistics()
     assert sorted(seen) == [0, 1, 2]
@@ -54,11 +36,11 @@ async def test_failed_message_is_logged_and_not_redelivered(
     assert caplog.text.count("will not be redelivered in broadcasting") == 3
     assert not cluster.of(RequestCode.CONSUMER_SEND_MSG_BACK)
     assert not cluster.of(RequestCode.SEND_MESSAGE_V2)
-    assert station.offsets() == {QUEUE: 3}
+    assert machine.offsets() == {QUEUE: 3}
 
 
 async def test_orderly_failure_is_redelivered_up_to_the_limit(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station
+    autojump_clock: MockClock, cluster: FakeCluster, machine: Machine
 ) -> None:
     seen: list[int] = []
 
@@ -68,32 +50,32 @@ async def test_orderly_failure_is_redelivered_up_to_the_limit(
         return ConsumeStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT if is_first else ConsumeStatus.SUCCESS
 
     cluster.send(QUEUE, b"x", b"y")
-    async with station.consumer(Inbox(), on_message=refuse_first, orderly=True):
+    async with machine.push(Inbox(), on_message=refuse_first, orderly=True):
         await trio.sleep(10)
     assert seen == [0, 0, 0, 1]
     assert not cluster.of(RequestCode.SEND_MESSAGE_V2)
-    assert station.offsets() == {QUEUE: 2}
+    assert machine.offsets() == {QUEUE: 2}
 
 
 async def test_a_reset_moves_the_offset_in_the_file(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station
+    autojump_clock: MockClock, cluster: FakeCluster, machine: Machine
 ) -> None:
     inbox = Inbox()
     cluster.send(QUEUE, *[b"x"] * 4)
-    async with station.consumer(inbox):
+    async with machine.push(inbox):
         await trio.sleep(1)
         cluster.instances[0].consumers["G"].reset_offsets("T", {QUEUE: 2})
         await trio.sleep(1)
     assert inbox.ended == [0, 1, 2, 3, 2, 3]
-    assert station.offsets() == {QUEUE: 4}
+    assert machine.offsets() == {QUEUE: 4}
 
 
 async def test_later_queue_is_read_from_its_first_message(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station
+    autojump_clock: MockClock, cluster: FakeCluster, machine: Machine
 ) -> None:
     inbox = Inbox()
     cluster.send(QUEUE, b"old")
-    async with station.consumer(inbox, start="latest") as push:
+    async with machine.push(inbox, start="latest") as push:
         await push.wait_assigned()
         cluster.send(MessageQueue("T", QUEUE.broker_name, 1), b"first")
         cluster.add_topic("T", 2)
@@ -103,9 +85,9 @@ async def test_later_queue_is_read_from_its_first_message(
 
 
 async def test_second_member_of_one_client_id_is_refused(
-    autojump_clock: MockClock, cluster: FakeCluster, station: Station
+    autojump_clock: MockClock, cluster: FakeCluster, machine: Machine
 ) -> None:
-    async with station.consumer(Inbox()):
+    async with machine.push(Inbox()):
         with pytest.raises(ClientError, match="instance_name"):
-            async with station.consumer(Inbox()):
+            async with machine.push(Inbox()):
                 raise AssertionError("entered")

@@ -1,5 +1,6 @@
 import pytest
 
+from tests.unit.client.consumer.benches import QUEUE
 from tests.unit.client.consumer.fake_cluster import (
     BROKER,
     FakeCluster,
@@ -10,22 +11,18 @@ from tests.unit.client.consumer.fake_cluster import (
 from triomq.client.cluster.pull import PullRequest, PullStatus
 from triomq.client.cluster.queue_requests import QueueRequests, offset_entries
 from triomq.client.config import ClientConfig
-from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
-    BrokerResponseError,
     ConnectError,
     NoRouteError,
-    ProtocolError,
 )
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 
-QUEUE = MessageQueue("T", BROKER, 0)
 ZERO = QueueOffset(0)
 
 
 @pytest.fixture
 def requests(cluster: FakeCluster) -> QueueRequests:
-    cluster.add_topic("T")
     return QueueRequests(cluster.instance, "G")
 
 
@@ -52,7 +49,6 @@ async def test_a_pull_says_what_the_broker_needs(cluster: FakeCluster, requests:
 
 
 async def test_messages_have_the_limit_of_their_client(cluster: FakeCluster) -> None:
-    cluster.add_topic("T")
     cluster.send(QUEUE, b"a")
     instance = as_instance(FakeInstance(cluster, config=ClientConfig(max_body_bytes=5000)))
     result = await QueueRequests(instance, "G").pull(QUEUE, PullRequest(ZERO, 32))
@@ -73,7 +69,6 @@ async def test_a_pull_from_a_slave_commits_nothing(cluster: FakeCluster, request
 
 
 async def test_slave_alone_serves_messages_but_not_bounds(cluster: FakeCluster) -> None:
-    cluster.add_topic("T")
     cluster.send(QUEUE, b"a")
     instance = FakeInstance(cluster)
     await instance.routes.find("T")
@@ -94,7 +89,6 @@ async def test_slave_alone_serves_messages_but_not_bounds(cluster: FakeCluster) 
 
 
 async def test_broker_unreachable_for_bounds_is_looked_up_again(cluster: FakeCluster) -> None:
-    cluster.add_topic("T")
     instance = FakeInstance(cluster)
     looked_up: list[str] = []
 
@@ -115,31 +109,6 @@ async def test_each_pull_status_is_answered(cluster: FakeCluster, requests: Queu
     )
     result = await requests.pull(QUEUE, PullRequest(ZERO, 8))
     assert result == (status, [], 9, 3, 20, 0)
-
-
-async def test_pull_answer_without_offsets_is_an_error(cluster: FakeCluster, requests: QueueRequests) -> None:
-    cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: command.reply()
-    with pytest.raises(ProtocolError, match="PullMessageResponseHeader"):
-        await requests.pull(QUEUE, PullRequest(ZERO, 8))
-
-
-@pytest.mark.parametrize(("answer", "expected"), [("-1", None), ("1234", 1234)])
-async def test_earliest_store_time(
-    cluster: FakeCluster, requests: QueueRequests, answer: str, expected: int | None
-) -> None:
-    cluster.handlers[RequestCode.GET_EARLIEST_MSG_STORETIME] = lambda command: command.reply(
-        ext_fields={"timestamp": answer}
-    )
-    assert await requests.earliest_store_time(QUEUE) == expected
-
-
-async def test_only_code_22_means_that_nothing_is_committed(cluster: FakeCluster, requests: QueueRequests) -> None:
-    assert await requests.committed(QUEUE) is None
-    await requests.commit(QUEUE, QueueOffset(7))
-    assert await requests.committed(QUEUE) == 7
-    cluster.handlers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(ResponseCode.SYSTEM_BUSY)
-    with pytest.raises(BrokerResponseError):
-        await requests.committed(QUEUE)
 
 
 @pytest.mark.parametrize(

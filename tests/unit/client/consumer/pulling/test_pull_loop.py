@@ -132,15 +132,13 @@ async def test_the_next_pull_goes_where_the_broker_suggests(autojump_clock: Mock
         return real(broker_name, broker_id, only_this)
 
     bench.instance.brokers.find = broker_address  # type: ignore[method-assign]
-    first = True
+    suggestions = ["1"]
 
     def answer(command: RemotingCommand) -> RemotingCommand | None:
-        nonlocal first
-        if not first:
+        if not suggestions:
             return None
-        first = False
         reply = pull_answer(command, ResponseCode.PULL_RETRY_IMMEDIATELY, 1, min_offset=0, max_offset=1)
-        reply.ext_fields["suggestWhichBrokerId"] = "1"
+        reply.ext_fields["suggestWhichBrokerId"] = suggestions.pop()
         return reply
 
     bench.cluster.handlers[RequestCode.PULL_MESSAGE] = answer
