@@ -297,17 +297,17 @@ class MessageStore:
 
     def _load(self, progress: Progress | None) -> RecoveryReport:
         started_s = self._clock_s()
-        layout = self._directory.check(self.config, self.queues)
+        log_files, queue_layouts = self._directory.check(self.config, self.queues)
         self.deleted.load()
         self.commit_log.clock_steps.load()
         checkpoint = load_checkpoint(self.file_system, self._directory.checkpoint)
-        self.commit_log.files.load(layout.log, self._directory.quarantine)
+        self.commit_log.files.load(log_files, self._directory.quarantine)
         self.commit_log.files.sync_directory()  # a file deleted before a power cut must stay deleted
-        if any(queue.files.stray_starts for queue in layout.queues):
+        if any(queue.files.stray_starts for queue in queue_layouts):
             # These queues are deleted and rebuilt.  If this start is killed before that, only a scan of the whole
             # log finds that a queue is too short: without a checkpoint the next start makes one.
             Checkpoint().save(self.file_system, self._directory.checkpoint)
-        self.queues.load(layout.queues)
+        self.queues.load(queue_layouts)
         clean = self._directory.mark_running()
         recovery = Recovery(
             self.config, self.file_system, self.commit_log, self.queues, self.deleted, checkpoint, self._tags_code_of

@@ -10,24 +10,18 @@ Source: DefaultMessageStore.java, load, start, shutdown; store.md 1, 5.1.
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
-from triomq.protocol.errors import StoreError, StoreLayoutError, StoreLockedError
+from triomq.protocol.errors import StoreLayoutError, StoreLockedError
 from triomq.storage.commit_log.log_scan import QUARANTINE
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.queue_table import QueueLayout, QueueTable
 from triomq.storage.files.file_system import FILE_MODE, FileSystem, list_store_directory, store_error, translated
 from triomq.storage.files.log_state import CHECKPOINT
 from triomq.storage.files.mapped_file_queue import SCRATCH, FoundFiles, MappedFileQueue, check_directory
-
-
-class StoreLayout(NamedTuple):
-    """The files of a store, as they were found."""
-
-    log: FoundFiles
-    queues: list[QueueLayout]
 
 
 class StoreDirectory:
@@ -88,17 +82,23 @@ class StoreDirectory:
         """Release the lock."""
         self._lock.release()
 
-    def check(self, config: StoreConfig, queues: QueueTable) -> StoreLayout:
-        """Check all directories; changes nothing.
+    def check(self, config: StoreConfig, queues: QueueTable) -> tuple[FoundFiles, list[QueueLayout]]:
+        """Check all directories and return the files of the log and of the queues; changes nothing.
 
         Raises:
             StoreLayoutError: a file does not match the layout of this store.
         """
-        self._refuse_extension(self.root / "consumequeue_ext")
+        extension = self.root / "consumequeue_ext"  # then tags codes are addresses in it
+        queue_folders = [queue for topic in self._folders(extension) for queue in self._folders(topic)]
+        if any(list_store_directory(self._file_system, queue) for queue in queue_folders):
+            raise StoreLayoutError(
+                f"{extension} holds consume queue extensions (enableConsumeQueueExt), which triomq does"
+                " not read: messages could not be filtered by tag"
+            )
         entries = list_store_directory(self._file_system, self.commit_log)
         crashed = self._file_system.exists(self.abort)
         log = check_directory(self.commit_log, entries, config.commit_log_file_size_bytes, may_be_torn=crashed)
-        return StoreLayout(log, queues.scan(may_be_torn=crashed))
+        return log, queues.scan(may_be_torn=crashed)
 
     def mark_running(self) -> bool:
         """Create the file ``abort`` and return whether the previous shutdown was clean.
@@ -126,15 +126,6 @@ class StoreDirectory:
             self._file_system.unlink(self.abort)
             self._file_system.sync_directory(self.root)
 
-    def index_names(self) -> list[str]:
-        """Return the names of the index files, oldest first.
-
-        Raises:
-            StoreLayoutError: their directory cannot be read.
-        """
-        entries = list_store_directory(self._file_system, self.index)
-        return [entry.name for entry in entries if entry.is_file and entry.name.isascii() and entry.name.isdecimal()]
-
     def _make_root(self) -> None:
         """Create the root and sync its directory entry, without which a power cut could lose the whole store."""
         is_new = not self._file_system.exists(self.root)
@@ -149,20 +140,10 @@ class StoreDirectory:
                 if is_new:
                     raise
 
-    def _refuse_extension(self, directory: Path) -> None:
-        """Refuse a store written with ``enableConsumeQueueExt``: its tags codes are addresses of another file."""
-        for topic in list_store_directory(self._file_system, directory):
-            for queue in self._below(directory / topic.name, is_directory=topic.is_directory):
-                if self._below(directory / topic.name / queue, is_directory=True):
-                    raise StoreLayoutError(
-                        f"{directory} holds consume queue extensions (enableConsumeQueueExt), which triomq does"
-                        " not read: messages could not be filtered by tag"
-                    )
-
-    def _below(self, directory: Path, *, is_directory: bool) -> list[str]:
-        if not is_directory:
-            return []
-        return [entry.name for entry in list_store_directory(self._file_system, directory)]
+    def _folders(self, directory: Path) -> list[Path]:
+        return [
+            directory / each.name for each in list_store_directory(self._file_system, directory) if each.is_directory
+        ]
 
 
 _CONTENT: Final = b"lock"
@@ -194,7 +175,10 @@ class LockFile:
         """
         kind = fcntl.LOCK_EX
         try:
-            self._refuse_own_process()
+            with suppress(FileNotFoundError):
+                status = self.path.stat()
+                if (status.st_dev, status.st_ino) in _held:
+                    raise StoreLockedError(f"{self.path.parent} is open in this process already (pid {os.getpid()})")
             try:
                 number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             except OSError as exc:
@@ -215,7 +199,12 @@ class LockFile:
         except OSError as exc:
             owner = _owner(number)
             os.close(number)
-            raise self._error(exc, owner) from exc
+            if exc.errno not in _BUSY:
+                raise store_error(exc, "lock", self.path) from exc
+            user = f"process {owner}" if owner else "another process"
+            raise StoreLockedError(
+                f"{self.path.parent} is in use by {user}: stop it, or choose another directory"
+            ) from exc
         status = os.fstat(number)
         self._identity = (status.st_dev, status.st_ino)
         _held.add(self._identity)
@@ -227,20 +216,6 @@ class LockFile:
             os.close(self._number)
             self._number = -1
             _held.discard(self._identity)
-
-    def _refuse_own_process(self) -> None:
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            return
-        if (status.st_dev, status.st_ino) in _held:
-            raise StoreLockedError(f"{self.path.parent} is open in this process already (pid {os.getpid()})")
-
-    def _error(self, exc: OSError, owner: int) -> StoreError:
-        if exc.errno not in _BUSY:
-            return store_error(exc, "lock", self.path)
-        user = f"process {owner}" if owner else "another process"
-        return StoreLockedError(f"{self.path.parent} is in use by {user}: stop it, or choose another directory")
 
 
 def _owner(number: int) -> int:

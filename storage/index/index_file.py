@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from triomq.protocol.errors import IndexDamagedError
 from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record.index_unit import HEADER, SLOT_SIZE, UNIT, UNIT_SIZE, IndexHeader, IndexUnit
-from triomq.storage.files.file_system import FileSystem, translated
+from triomq.storage.files.file_system import DirectoryEntry, FileSystem, list_store_directory, translated
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.reading.cold_read import PAUSE, ColdRange, Work
 
@@ -60,13 +60,14 @@ class IndexFile:
     Attributes:
         path: where it is; its name is the local time at which it was made.
         header: its fields, as in the file.
+        mapped: while it uses a descriptor and address space.
     """
 
     def __init__(self, file_system: FileSystem, layout: IndexLayout, path: Path, header: IndexHeader) -> None:
         """Describe a file that ``create`` makes, or that ``open_index_file`` has found."""
         self._file_system = file_system
         self._layout = layout
-        self._mapped: MappedFile | None = None
+        self.mapped: MappedFile | None = None
         self._are_slots_loaded = False
         self.path = path
         self.header = header
@@ -82,14 +83,9 @@ class IndexFile:
         return max(self._layout.max_units - self.header.index_count, 0)
 
     @property
-    def is_mapped(self) -> bool:
-        """Whether it uses a descriptor and address space."""
-        return self._mapped is not None
-
-    @property
     def to_flush(self) -> MappedFile:
         """The file, for a flush, which opens it if it is not mapped."""
-        return self._mapped or MappedFile(self._file_system, self.path, 0, self._layout.file_size)
+        return self.mapped or MappedFile(self._file_system, self.path, 0, self._layout.file_size)
 
     def create(self, scratch: Path) -> None:
         """Make the file, with all disk space for its slots; ``scratch`` is its path until it is complete.
@@ -109,12 +105,12 @@ class IndexFile:
             except BaseException:  # it has what room there was, which messages and tables need
                 self._file_system.unlink(scratch)
                 raise
-        self._mapped = mapped
+        self.mapped = mapped
         self._are_slots_loaded = True
 
     def unmap(self) -> None:
         """Unmap the file; it is mapped again when it is needed."""
-        self._mapped = None
+        self.mapped = None
         self._are_slots_loaded = False
 
     def delete(self) -> None:
@@ -125,7 +121,7 @@ class IndexFile:
         """
         with translated("delete", self.path):
             self._file_system.unlink(self.path)
-        self._mapped = None
+        self.mapped = None
 
     def unit(self, number: int) -> IndexUnit:
         """Return a unit, 1 to ``header.index_count - 1``.
@@ -268,12 +264,22 @@ class IndexFile:
             )
 
     def _map(self) -> MappedFile:
-        if self._mapped is None:
+        if self.mapped is None:
             with translated("open", self.path):
                 file = self._file_system.open_file(self.path)
             # slots, and the units of a slot, lie anywhere
-            self._mapped = MappedFile(self._file_system, file, 0, self._layout.file_size, in_order=False)
-        return self._mapped
+            self.mapped = MappedFile(self._file_system, file, 0, self._layout.file_size, in_order=False)
+        return self.mapped
+
+
+def list_index_files(file_system: FileSystem, directory: Path) -> list[DirectoryEntry]:
+    """Return the entries with names of index files, oldest first; others are ignored, as in RocketMQ.
+
+    Raises:
+        StoreLayoutError: the directory cannot be read.
+    """
+    entries = list_store_directory(file_system, directory)
+    return [entry for entry in entries if entry.is_file and entry.name.isascii() and entry.name.isdecimal()]
 
 
 def open_index_file(file_system: FileSystem, layout: IndexLayout, path: Path, size_bytes: int) -> IndexFile:

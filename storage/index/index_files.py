@@ -12,9 +12,9 @@ from typing import Final
 from triomq.protocol.errors import IndexDamagedError
 from triomq.protocol.record.index_unit import IndexHeader
 from triomq.storage.config import StoreConfig
-from triomq.storage.files.file_system import DirectoryEntry, FileSystem, list_store_directory, translated
+from triomq.storage.files.file_system import FileSystem, translated
 from triomq.storage.files.mapped_file_queue import SCRATCH
-from triomq.storage.index.index_file import NO_UNITS, IndexFile, IndexLayout, open_index_file
+from triomq.storage.index.index_file import NO_UNITS, IndexFile, IndexLayout, list_index_files, open_index_file
 
 LOGGER: Final = logging.getLogger("triomq.storage.index.index_files")
 
@@ -53,14 +53,14 @@ class IndexFiles:
         Raises:
             StoreError: a file cannot be read or deleted.
         """
-        entries = self._list()
+        entries = list_index_files(self._file_system, self.directory)
+        paths = [self.directory / entry.name for entry in entries]
         for number, entry in enumerate(entries):
-            path = self.directory / entry.name
             try:
-                file = open_index_file(self._file_system, self._layout, path, entry.size_bytes)
+                file = open_index_file(self._file_system, self._layout, paths[number], entry.size_bytes)
                 check(file)
             except IndexDamagedError as exc:
-                return self._delete([self.directory / entry.name for entry in entries[number:]], exc)
+                return self._delete(paths[number:], exc)
             self.all.append(file)
         return []
 
@@ -72,11 +72,15 @@ class IndexFiles:
         """
         if self.all and self.all[-1].room:
             return self.all[-1]
+        now_ms = self._clock_ms()
+        name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
         header = NO_UNITS
         if self.all:
             end_timestamp, end_offset = self.newest_header.end_timestamp, self.newest_header.end_physical_offset
             header = IndexHeader(end_timestamp, end_timestamp, end_offset, end_offset, 0, 1)
-        file = IndexFile(self._file_system, self._layout, self.directory / self._next_name(), header)
+            if name <= (newest := self.all[-1].path.name):  # the clock was set back
+                name = str(int(newest) + 1).zfill(len(newest))
+        file = IndexFile(self._file_system, self._layout, self.directory / name, header)
         file.create(self._scratch)
         self.all.append(file)
         self.keep_mapped(file)
@@ -115,18 +119,6 @@ class IndexFiles:
         for old in [old for old in self._mapped if old is not self.all[-1]][:-_MAX_MAPPED_FILES]:
             self._mapped.remove(old)
             old.unmap()
-
-    def _list(self) -> list[DirectoryEntry]:
-        """Return the entries with names of index files; like RocketMQ ignore others."""
-        entries = list_store_directory(self._file_system, self.directory)
-        return [entry for entry in entries if entry.is_file and entry.name.isascii() and entry.name.isdecimal()]
-
-    def _next_name(self) -> str:
-        now_ms = self._clock_ms()
-        name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
-        if self.all and name <= (newest := self.all[-1].path.name):  # the clock was set back
-            return str(int(newest) + 1).zfill(len(newest))
-        return name
 
     def _delete(self, paths: Sequence[Path], reason: IndexDamagedError) -> list[str]:
         """Delete files, the newest first, so that no file is ever missing between others; return their names."""

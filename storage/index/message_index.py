@@ -153,8 +153,13 @@ class MessageIndex:
             LOGGER.error("messages left out of the index, the commit log is damaged reason=%s", batch.damage)
         try:
             self._write(batch)
+        except IndexDamagedError as exc:
+            self._rebuild(self.files.all[-1], exc)
+            return True
         except StoreError as exc:
-            return self._recover_from(exc)
+            self._refusals.occurred(exc)
+            self._resume()  # a part of the batch may be in a file that became full
+            return False
         self.position, self._skip = batch.end, batch.skip
         self._refusals.ended()
         return self.position < end
@@ -213,14 +218,6 @@ class MessageIndex:
     def _time_of(self, physical_offset: int) -> Work[int]:
         yield from self._cold.load_records((physical_offset,))
         return self._log.store_time(physical_offset)
-
-    def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete files whose records are all before this offset, except the newest; return how many.
-
-        Raises:
-            StoreError: a file cannot be deleted.
-        """
-        return self.files.delete_expired(min_physical_offset)
 
     def fill_flush_plan(self, plan: FlushPlan, checkpoint: Checkpoint, *, before_close: bool = False) -> Checkpoint:
         """Plan a flush of full files; return the checkpoint for the index once the plan has run.
@@ -311,15 +308,6 @@ class MessageIndex:
             begin = end
         if batch.last_record > file.header.end_physical_offset:
             self.files.writable()  # RocketMQ creates the next file for any record that follows a full one
-
-    def _recover_from(self, error: StoreError) -> bool:
-        """Handle an error of the newest file; return whether to continue at once."""
-        if isinstance(error, IndexDamagedError):
-            self._rebuild(self.files.all[-1], error)
-            return True
-        self._refusals.occurred(error)
-        self._resume()  # a part of the batch may be in a file that became full
-        return False
 
     def _rebuild(self, file: IndexFile, reason: IndexDamagedError) -> None:
         if file in self.files.all:  # else another search has met the damage too

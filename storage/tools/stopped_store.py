@@ -212,12 +212,12 @@ class StoppedStore:
         except ConfigError as exc:
             raise StoreLayoutError(f"{self.root} has files of a size no store has: {exc}") from exc
         self.queues = QueueTable(self.config, files)
-        layout = directory.check(self.config, self.queues)
+        log_files, queue_layouts = directory.check(self.config, self.queues)
         self.log = CommitLog(directory.commit_log_files(self.config), ClockSteps(directory.config, files))
-        self._leave_strays(directory.commit_log, layout.log)
-        self.log.files.load(FoundFiles(layout.log.starts, [], []))
-        self.log.max_offset = self.log.files.files[-1].end if layout.log.starts else 0
-        for found in layout.queues:
+        self._leave_strays(directory.commit_log, log_files)
+        self.log.files.load(FoundFiles(log_files.starts, [], []))
+        self.log.max_offset = self.log.files.files[-1].end if log_files.starts else 0
+        for found in queue_layouts:
             self._leave_strays(found.directory, found.files)
             self.queues.load([found._replace(files=FoundFiles(found.files.starts, [], []))])
         for queue in self.queues:

@@ -128,13 +128,7 @@ class _Checker:
                 report.records += 1
                 report.record_bytes += record.size
                 report.log_end = offset + record.size
-                if reason := self._impossible(record):
-                    text = f"{record.size} bytes: {reason}"
-                    report.problems.append(
-                        Problem(ProblemKind.RECORD, self._file(offset), offset, text, 1, record.size)
-                    )
-                else:
-                    self._check_record(offset, record)
+                self._check_record(offset, record)
         self._forget_deleted()
         for queue in store.queues:
             self._check_queue(queue)
@@ -142,9 +136,23 @@ class _Checker:
             report.index_units += number > 0
             if reason:
                 self._add(ProblemKind.INDEX, str(path), number, reason)
-        self._check_offsets()
+        for group, topic, queue_id, stored in self._offsets:
+            its_queue = store.queues.find(topic, queue_id)
+            end = its_queue.max_offset if its_queue is not None else 0
+            if stored > end:
+                self._add(ProblemKind.OFFSET, f"{group} {topic}:{queue_id}", stored, f"the queue ends at {end}")
         report.problems += self._problems.values()
         return report
+
+    def _forget_deleted(self) -> None:
+        """Drop the missing units of queues that were deleted together with their topic."""
+        known = self._topics if self._store.is_clean else None  # after a crash the table may lack a new topic
+        alive = {queue.topic for queue in self._store.queues if queue.next_offset}
+        for (topic, queue_id), offset in self._last_without_queue.items():
+            is_new = offset < self._deleted_until.get(topic, 0)
+            is_gone = known is not None and topic not in known and topic not in alive
+            if is_new or is_gone:
+                del self._problems[ProblemKind.MISSING_UNIT, f"{topic}:{queue_id}"]
 
     def _add(self, kind: ProblemKind, place: str, offset: int, text: str) -> None:
         known = self._problems.setdefault((kind, place), Problem(kind, place, offset, text, 0))
@@ -155,17 +163,16 @@ class _Checker:
         assert file is not None, "the walk stays in the files"
         return str(file.path)
 
-    def _impossible(self, record: RecordCheck) -> str:
-        """Return why there can be no queue for a record, "" if there can: a flipped bit of a topic leaves it whole."""
+    def _check_record(self, offset: int, record: RecordCheck) -> None:
+        """Look for the unit of a record."""
         if self._store.queues.find(record.topic, record.queue_id) is None:
             try:
                 validate_queue(record.topic, record.queue_id)
-            except IllegalNameError as exc:
-                return str(exc)
-        return ""
-
-    def _check_record(self, offset: int, record: RecordCheck) -> None:
-        """Look for the unit of a record."""
+            except IllegalNameError as exc:  # a flipped bit of a topic leaves the record whole
+                problem = Problem(ProblemKind.RECORD, self._file(offset), offset, f"{record.size} bytes: {exc}")
+                problem.size_bytes = record.size
+                self._report.problems.append(problem)
+                return
         if record.sys_flag & HIDDEN_BIT:
             if record.topic == FILLER_TOPIC:
                 self._fillers.append(range(offset, offset + record.size))
@@ -187,16 +194,6 @@ class _Checker:
         elif unit[:2] == (offset, record.size):
             self._matched[queue] += 1
             self._check_tags_code(queue, record, unit)
-
-    def _forget_deleted(self) -> None:
-        """Drop the missing units of queues that were deleted together with their topic."""
-        known = self._topics if self._store.is_clean else None  # after a crash the table may lack a new topic
-        alive = {queue.topic for queue in self._store.queues if queue.next_offset}
-        for (topic, queue_id), offset in self._last_without_queue.items():
-            is_new = offset < self._deleted_until.get(topic, 0)
-            is_gone = known is not None and topic not in known and topic not in alive
-            if is_new or is_gone:
-                del self._problems[ProblemKind.MISSING_UNIT, f"{topic}:{queue_id}"]
 
     def _check_tags_code(self, queue: ConsumeQueue, record: RecordCheck, unit: ConsumeQueueUnit) -> None:
         if unit.tags_code == record.tags_code:
@@ -247,14 +244,6 @@ class _Checker:
                 f" of {record.topic}:{record.queue_id}"
             )
         return ""
-
-    def _check_offsets(self) -> None:
-        for stored in self._offsets:
-            queue = self._store.queues.find(stored.topic, stored.queue_id)
-            end = queue.max_offset if queue is not None else 0
-            if stored.offset > end:
-                place = f"{stored.group} {stored.topic}:{stored.queue_id}"
-                self._add(ProblemKind.OFFSET, place, stored.offset, f"the queue ends at {end}")
 
 
 def _name(queue: ConsumeQueue) -> str:

@@ -156,9 +156,9 @@ def test_file_can_be_unmapped_and_is_mapped_again(tmp_path: Path) -> None:
     file = make(tmp_path)
     append(file, [Entry(1, 0, 1)])
     file.unmap()
-    assert not file.is_mapped
+    assert file.mapped is None
     assert find(file, 1) == [0]
-    assert file.is_mapped
+    assert file.mapped is not None
 
 
 def test_failed_creation_on_full_disk_leaves_no_file(tmp_path: Path, faulty: FaultyFileSystem) -> None:

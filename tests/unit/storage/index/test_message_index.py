@@ -351,7 +351,7 @@ def test_unresolved_log_position_creates_no_duplicate_entries(maker: StoreMaker,
     store = filled(maker, file_system=faulty)
     index_all(store)
     first, second = store.index.files.all[:2]
-    assert not first.is_mapped
+    assert first.mapped is None
     second._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200
     faulty.code, faulty.fails = errno.EMFILE, lambda number, name, path: name == "open_file" and path == first.path
     with pytest.raises(StoreError, match="Too many open files"):
@@ -466,7 +466,7 @@ def test_unopenable_full_file_is_flushed_later(maker: StoreMaker, faulty: Faulty
     assert log_plan is not None
     log_plan.run()
     store.flush_done(log_plan)
-    assert not store.index.files.all[0].is_mapped
+    assert store.index.files.all[0].mapped is None
     faulty.code, faulty.fails = errno.EMFILE, lambda number, name, path: name == "open_file"
     plan = store.flush_consume_queues_plan()
     assert plan is not None
@@ -560,17 +560,17 @@ def test_few_files_are_mapped_however_many_there_are(maker: StoreMaker) -> None:
     index_all(store)
     assert len(store.index.files.all) == 11
     assert everything_is_found(store, 800)
-    assert sum(file.is_mapped for file in store.index.files.all) == 5
+    assert sum(file.mapped is not None for file in store.index.files.all) == 5
 
 
 def test_expired_files_go_but_never_the_newest(maker: StoreMaker) -> None:
     store = filled(maker)
     index_all(store)
     first, second, *others = store.index.files.all
-    assert store.index.delete_expired(first.header.end_physical_offset) == 0
-    assert store.index.delete_expired(second.header.end_physical_offset) == 1
+    assert store.index.files.delete_expired(first.header.end_physical_offset) == 0
+    assert store.index.files.delete_expired(second.header.end_physical_offset) == 1
     assert not first.path.exists()
-    assert store.index.delete_expired(2**62) == len(others)
+    assert store.index.files.delete_expired(2**62) == len(others)
     assert names(store.config.root) == [others[-1].path.name]
     assert len(matches(store, "T", "key-399").offsets) == 1
 

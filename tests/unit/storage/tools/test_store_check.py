@@ -324,7 +324,7 @@ def test_an_index_of_unknown_sizes_is_named(maker: StoreMaker) -> None:
     (path,) = (store.config.root / "index").iterdir()
     overwrite(path, 40 + 50 * 4 + 20, b"\x7f" * 20)
     (problem,) = checked(store.config.root).problems
-    assert (problem.place, problem.text[:14]) == (str(path), "its first unit")
+    assert (problem.place, problem.text[:22]) == (str(path), "neither its first unit")
 
 
 def test_our_index_is_verified_too(maker: StoreMaker) -> None:
