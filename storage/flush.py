@@ -12,7 +12,7 @@ Source: MappedFileQueue.java, flush; store.md 5.9.
 
 import sys
 from collections.abc import Callable, Generator, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -60,7 +60,7 @@ class FlushPlan:
     def add(self, sequence: MappedFileQueue, begin: int, end: int) -> None:
         """Have ``run`` sync the files that hold [begin, end) of a sequence, and its directory if that changed."""
         self._files += [file for file in sequence.files if file.end > begin and file.start < end]
-        if not sequence.is_directory_synced:
+        if sequence.directory_synced != sequence.directory_changes:
             self._changed.append(sequence)
         self._sequences.append((sequence, sequence.directory_changes))
 
@@ -107,11 +107,11 @@ class FlushPlan:
 
     def _sync(self) -> None:
         files, directories = self._files, self._changed_directories()
-        together = [*(file.path for file in files if file.is_pooled), *directories]
+        together = [*(file.path for file in files if file.pool is not None), *directories]
         if len(together) > _MANY:
             with translated("sync", together[0]):
                 self._file_system.sync_all(together)
-            files, directories = [file for file in files if not file.is_pooled], {}
+            files, directories = [file for file in files if file.pool is None], {}
         for file in files:
             if (open_file := file.file_if_there()) is not None:  # else the topic was deleted meanwhile
                 try:
@@ -119,7 +119,8 @@ class FlushPlan:
                 except OSError as exc:  # without a cause: it was open, also where the error is one of rights
                     raise store_error(exc, "sync", file.path) from None
         for directory in directories:
-            self._sync_directory(directory)
+            with translated("sync", directory), suppress(FileNotFoundError):  # the topic was deleted meanwhile
+                self._file_system.sync_directory(directory)
         if self.checkpoint is not None:
             checkpoint, path = self.checkpoint
             if not checkpoint.save(self._file_system, path):
@@ -134,13 +135,6 @@ class FlushPlan:
                     break
                 found[directory] = None
         return found | self._directories
-
-    def _sync_directory(self, directory: Path) -> None:
-        with translated("sync", directory):
-            try:
-                self._file_system.sync_directory(directory)
-            except FileNotFoundError:  # the topic was deleted meanwhile
-                return
 
 
 def sync_files(file_system: FileSystem, parts: Iterable[tuple[MappedFileQueue, int]]) -> None:

@@ -219,7 +219,11 @@ class ConsumeQueue:
         """
         position, end = self._position, self._position + len(units)
         if end > self._limit:
-            self._append_across(units)
+            begin = self.end_position
+            self.files.write(begin, units)
+            file = self.files.file_at(begin + len(units) - 1)
+            assert file is not None, "reserve() has made it"
+            self._enter(file, begin + len(units) - file.start)
         else:
             map_ = self._map
             assert map_ is not None, "there is no room in a file that is not mapped"
@@ -227,19 +231,6 @@ class ConsumeQueue:
             self._position = end
         self.next_offset += len(units) // UNIT_SIZE
         self.max_physical_offset = physical_end
-
-    def _append_across(self, units: bytes) -> None:
-        """Write units of which some belong into further files."""
-        at = 0
-        start = self.end_position
-        while at < len(units):
-            file = self.files.file_at(start + at)
-            assert file is not None, "reserve() has made the next file"
-            position = start + at - file.start
-            part = units[at : at + file.size - position]
-            self._enter(file, position + len(part))
-            file.map[position : position + len(part)] = part
-            at += len(part)
 
     def units_from(self, queue_offset: int, max_units: int) -> memoryview | None:
         """Return the visible units from ``queue_offset`` to the end of its file, at most ``max_units``.
@@ -275,15 +266,7 @@ class ConsumeQueue:
         """Note that the messages of [begin, end) are lost; there is a unit after them."""
         following = self.unit(end)
         assert following is not None, "at the end of a queue units are cut"
-        units = self._lost(end - begin, following.physical_offset, following.size)
-        at = 0
-        while at < len(units):
-            position = begin * UNIT_SIZE + at
-            file = self.files.file_at(position)
-            assert file is not None, "there is a unit"
-            part = units[at : at + file.end - position]
-            file.map[position - file.start : position - file.start + len(part)] = part
-            at += len(part)
+        self.files.write(begin * UNIT_SIZE, self._lost(end - begin, following.physical_offset, following.size))
         self.checked.clear()
 
     def resume(self, next_offset: int, max_physical_offset: int) -> None:

@@ -9,10 +9,7 @@ from functools import partial
 from typing import Final
 
 from triomq.protocol.record.consume_queue_unit import (
-    BLANK_SIZE,
     BLANK_UNIT,
-    REPEATED_CODE,
-    UNIT,
     UNIT_SIZE,
     ConsumeQueueUnit,
 )
@@ -100,20 +97,13 @@ def parts_with_units(queue: ConsumeQueue, starts: Sequence[int], ends: Sequence[
     while part < len(starts):
         units = range(number, queue.next_offset)
         number += bisect_left(units, starts[part], key=lambda number: physical_offset_of(queue, number))
-        packed = queue.units_from(number, _COMPARED_AT_ONCE)
-        if packed is None:
+        if number >= queue.next_offset:
             break
-        found_units = UNIT.iter_unpack(packed)
-        offsets = [offset for offset, size, code in found_units if size != BLANK_SIZE and code != REPEATED_CODE]
-        at = 0
-        while at < len(offsets) and (part := bisect_right(ends, offsets[at], part)) < len(starts):
-            if starts[part] <= offsets[at]:
-                found.append(part)
-                at = bisect_left(offsets, ends[part], at)
-                part += 1
-            else:
-                at = bisect_left(offsets, starts[part], at)
-        number += len(packed) // UNIT_SIZE
+        physical_offset = physical_offset_of(queue, number)
+        part = bisect_right(ends, physical_offset, part)
+        if part < len(starts) and starts[part] <= physical_offset:
+            found.append(part)
+            part += 1
     return found
 
 

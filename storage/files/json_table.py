@@ -29,19 +29,19 @@ _END_OF_ROW: Final = b"\n    }" + _END_OF_ROWS
 
 
 class JsonTable:
-    """One table on disk; holds no data itself."""
+    """One table on disk; holds no data itself.
+
+    Attributes:
+        path, backup_path: of the table and of its previous generation.
+    """
 
     def __init__(self, path: Path, file_system: FileSystem | None = None) -> None:
         """Name the table's file, such as ``<root>/config/topics.json``; nothing is read."""
         self.path = path
+        self.backup_path = path.with_name(path.name + ".bak")
         self._file_system = file_system or FileSystem()
         self._keep_backup = False
         self._directory_is_synced = False
-
-    @property
-    def backup_path(self) -> Path:
-        """Path of the previous generation."""
-        return self.path.with_name(self.path.name + ".bak")
 
     def load(self) -> Any:
         """Return the table, or its backup if it is missing, empty or damaged; ``None`` if there is neither.
@@ -97,19 +97,16 @@ class JsonTable:
         files = self._file_system
         scratch = self.path.with_name(self.path.name + ".tmp")
         with translated("write", self.path):
-            self._make_directory()
+            if not self._directory_is_synced:
+                files.make_directories(self.path.parent)
+                files.sync_directory(self.path.parent.parent)
+                self._directory_is_synced = True
             files.write_file(scratch, content)
             if not self._keep_backup and files.exists(self.path):
                 files.rename(self.path, self.backup_path)
             files.rename(scratch, self.path)
             files.sync_directory(self.path.parent)
         self._keep_backup = False
-
-    def _make_directory(self) -> None:
-        if not self._directory_is_synced:
-            self._file_system.make_directories(self.path.parent)
-            self._file_system.sync_directory(self.path.parent.parent)
-            self._directory_is_synced = True
 
     def _read(self, path: Path) -> tuple[Any, str]:
         """Return the content, or ``None`` and the reason, which is "" for a missing or empty file."""

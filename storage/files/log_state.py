@@ -33,7 +33,6 @@ _TIMES: Final = Struct(">qqq")
 _PLACES: Final = Struct(">qqqqqq")
 _PLACES_AT: Final = 64  # in the first sector, so that they cannot tear; RocketMQ 5 has other numbers before
 _FILE_SIZE_BYTES: Final = 4096
-_SAFETY_MS: Final = 3000
 
 
 class Checkpoint(NamedTuple):
@@ -55,11 +54,6 @@ class Checkpoint(NamedTuple):
     log_end: int = 0
     queues_end: int = 0
     index_end: int = 0
-
-    @property
-    def min_time(self) -> int:
-        """By RocketMQ's rule, messages up to this time are in commit log and consume queues."""
-        return max(0, min(self.physic, self.logics) - _SAFETY_MS)
 
     @property
     def end(self) -> int:

@@ -75,6 +75,7 @@ class MappedFile:
         start: position of its first byte in the sequence; the file's name.
         size: length in bytes, in whole used by the mapping.
         path: where it is.
+        pool: shared with others, if it may be unmapped.
         reserved: everything before this position of the file may be written without the disk refusing it.
         filled: everything before this position was written once, by ``fill`` with zeros at least.
         on_unmap: called with the file after the pool unmapped it, so that a holder of ``map`` drops it.
@@ -85,11 +86,11 @@ class MappedFile:
         "_in_order",
         "_map",
         "_open_file",
-        "_pool",
         "_view",
         "filled",
         "on_unmap",
         "path",
+        "pool",
         "reserved",
         "size",
         "start",
@@ -114,7 +115,7 @@ class MappedFile:
             StoreError: it cannot be mapped.
         """
         self._file_system = file_system
-        self._pool = pool
+        self.pool = pool
         self._open_file = file if pool is None and isinstance(file, OpenFile) else None
         self._in_order = in_order
         self.on_unmap: Callable[[MappedFile], None] | None = None
@@ -186,11 +187,6 @@ class MappedFile:
         return content
 
     @property
-    def is_pooled(self) -> bool:
-        """Whether it is one of many, which share a pool of mappings."""
-        return self._pool is not None
-
-    @property
     def is_mapped(self) -> bool:
         """Whether it uses an open file and address space."""
         return self._map is not None
@@ -203,13 +199,13 @@ class MappedFile:
         """
         if self._map is None:
             self._remap(self.file)
-        elif self._pool is not None:
-            self._pool.add(self)
+        elif self.pool is not None:
+            self.pool.add(self)
 
     def unmap(self) -> None:
         """Drop the mapping, which ends with its last view; only for a file of a pool."""
-        assert self._pool is not None, "others have no way to be mapped again"
-        self._pool.discard(self)
+        assert self.pool is not None, "others have no way to be mapped again"
+        self.pool.discard(self)
         self._map = self._view = None
         if self.on_unmap is not None:
             self.on_unmap(self)
@@ -221,8 +217,8 @@ class MappedFile:
         self._view = memoryview(map_).toreadonly()
         if not self._in_order:
             self._file_system.expect_order(map_, in_order=False)
-        if self._pool is not None:
-            self._pool.add(self)
+        if self.pool is not None:
+            self.pool.add(self)
         return map_
 
     @property
@@ -241,8 +237,8 @@ class MappedFile:
 
     def leave(self) -> None:
         """Leave the pool because the file was deleted: from now on only ``release`` ends its mapping."""
-        if self._pool is not None:
-            self._pool.discard(self)
+        if self.pool is not None:
+            self.pool.discard(self)
             self.on_unmap = None
 
     def release(self) -> bool:

@@ -6,6 +6,7 @@ one of its files, so nothing else is ever put there.  Source: MappedFileQueue.ja
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -171,6 +172,21 @@ class MappedFileQueue:
         number = (position - self.files[0].start) // self.file_size
         return self.files[number] if 0 <= number < len(self.files) else None
 
+    def write(self, position: int, content: bytes) -> None:
+        """Write bytes into files that exist and may be written there, see ``reserve``.
+
+        Raises:
+            StoreError: a file cannot be mapped.
+        """
+        while content:
+            file = self.file_at(position)
+            assert file is not None, "there is room"
+            at = position - file.start
+            part = content[: file.size - at]
+            file.map[at : at + len(part)] = part
+            position += len(part)
+            content = content[len(part) :]
+
     def expect_order(self, *, in_order: bool) -> None:
         """Enable or disable read-ahead for all files, see ``MappedFile.expect_order``."""
         for file in self.files:
@@ -204,11 +220,8 @@ class MappedFileQueue:
         Raises:
             StoreError: the disk reports an error.
         """
-        with translated("sync", self.directory):
-            try:
-                self._file_system.sync_directory(self.directory)
-            except FileNotFoundError:  # it was removed meanwhile
-                return
+        with translated("sync", self.directory), suppress(FileNotFoundError):  # it was removed meanwhile
+            self._file_system.sync_directory(self.directory)
 
     def remove_directory(self) -> None:
         """Delete all files and the directory itself; on the disk that is when the directory above was synced.
@@ -228,11 +241,6 @@ class MappedFileQueue:
         with translated("delete", self.directory):
             if self._file_system.exists(self.directory):
                 self._file_system.remove_directory(self.directory)
-
-    @property
-    def is_directory_synced(self) -> bool:
-        """Whether every file that came or went is on the disk by its name."""
-        return self.directory_synced == self.directory_changes
 
     def directories(self) -> Iterator[Path]:
         """Yield its directory and those above it up to the store's root: a name is on the disk when all of them are."""

@@ -164,7 +164,11 @@ class KeyReader:
         self._keys_of, self._keys = (properties, keys) if batch.is_full else (b"", [])
         for key in keys[first:last]:
             if len(key) <= KEY_WIDTH and key.isascii():
-                shares = self._shares_of.get(topic) or self._remember(topic)
+                shares = self._shares_of.get(topic)
+                if shares is None:
+                    if len(self._shares_of) >= _MAX_TOPICS:
+                        self._shares_of.clear()
+                    shares = self._shares_of[topic] = topic_share(topic[1:].decode("utf-8", "replace"))
                 batch.keys.append(key)
                 batch.shares.append(shares[len(key)])
             else:
@@ -172,12 +176,6 @@ class KeyReader:
                 batch.shares.append(key_hash(topic[1:].decode("utf-8", "replace"), key.decode("utf-8", "replace")))
             batch.offsets.append(physical_offset)
             batch.timestamps.append(timestamp)
-
-    def _remember(self, topic: bytes) -> tuple[int, ...]:
-        if len(self._shares_of) >= _MAX_TOPICS:
-            self._shares_of.clear()
-        shares = self._shares_of[topic] = topic_share(topic[1:].decode("utf-8", "replace"))
-        return shares
 
     def _pass_unusual(self, batch: IndexBatch, physical_offset: int, left: int) -> int:
         """Read a place that holds no record with IPv4 hosts; return the distance to the next, ``left`` at most."""

@@ -153,8 +153,7 @@ class ColdReads:
     def load_records(self, physical_offsets: Sequence[int]) -> Work[None]:
         """Load the records at these offsets, if there are any."""
         for _ in range(_LOG_ROUNDS):
-            cold = [self._cold_record(offset) for offset in physical_offsets]
-            if found := [part for part in cold if part is not None]:
+            if found := list(filter(None, map(self._cold_record, physical_offsets))):
                 yield found
 
     def load_log(self, begin: int) -> Work[int]:

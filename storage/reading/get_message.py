@@ -274,7 +274,9 @@ class _RecordReader:
                     continue
                 map_, view, begin, end = self._map, self._view, self._begin, self._end
                 at = offset - begin
-                if offset < own_from and self._is_damaged(offset, at, size):
+                if offset < own_from and (reason := find_damage(view, at, size, topic_field[1:], queue_id)):
+                    self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+                    self._log.note_damage(offset, reason)
                     continue
             if offset != piece_end:
                 if count:
@@ -337,14 +339,6 @@ class _RecordReader:
         if _unpack_identity(file.view, offset - file.start) != (size, MESSAGE_MAGIC, offset):
             return False
         self._map, self._view, self._begin, self._end = file.map, file.view, file.start, end
-        return True
-
-    def _is_damaged(self, offset: int, at: int, size: int) -> bool:
-        reason = find_damage(self._view, at, size, self._topic_field[1:], self._queue_id)
-        if not reason:
-            return False
-        self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-        self._log.note_damage(offset, reason)
         return True
 
     def _skip_below(self, offset: int, size: int) -> int:

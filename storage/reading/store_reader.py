@@ -67,8 +67,32 @@ class StoreReader:
         scan = scan_for(message_filter, max_msg_nums, max_bytes)
         found = get_message(self._log, self._config, queue, queue_offset, *scan)
         if isinstance(message_filter, SqlFilter) and found.status is GetMessageStatus.FOUND:
-            return choose(found, message_filter, self._config, max_msg_nums, max_bytes)
+            return self._choose(found, message_filter, max_msg_nums, max_bytes)
         return found
+
+    def _choose(
+        self, found: GetMessageResult, sql: SqlFilter, max_msg_nums: int, max_bytes: int | None
+    ) -> GetMessageResult:
+        """Return of a plain read what matches, up to the limits of a usual read."""
+        most, room = self._config.transfer_limits(max_bytes)
+        most = min(max_msg_nums, most)
+        next_begin_offset = found.next_begin_offset
+        chosen: list[memoryview] = []
+        count = total = 0
+        matches = sql.matches
+        records = (
+            (buffer, record) for buffer in found.buffers for record in iter_properties(buffer) if matches(record[3])
+        )
+        for buffer, (start, end, queue_offset, _) in records:
+            size = end - start
+            if count >= most or (count and total + size > room):
+                next_begin_offset = queue_offset
+                break
+            chosen.append(buffer[start:end])
+            count += 1
+            total += size
+        status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetMessageResult(status, next_begin_offset, found.min_offset, found.max_offset, chosen, count, total)
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of the first message; 0 for a queue that does not exist."""
@@ -83,12 +107,89 @@ class StoreReader:
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int) -> Work[int]:
         """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 without messages.
 
-        See ``offset_by_time.offset_by_time`` for times that go back.
+        With several messages of one millisecond any of them is found, after the last message the last one.
+
+        Where store times go back, each part of the log is searched in which they ascend, from the oldest on: a message
+        before the one returned is older than ``timestamp``, or has the same time.  RocketMQ searches all at once.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
-        return (yield from offset_by_time(self._log, queue, timestamp, self._cold_reads))
+        log, begin = self._log, queue.min_offset
+        skipped_to = 0
+        for place, newest_ms in chain(log.clock_steps.all, (ClockStep(2**63 - 1, timestamp),)):
+            if newest_ms < timestamp:
+                skipped_to = place
+                continue
+            if skipped_to:
+                begin = yield from self._first_unit_at(queue, begin, skipped_to)
+            end = yield from self._first_unit_at(queue, begin, place)
+            if begin < end:
+                found = yield from self._search(queue, begin, end, timestamp)
+                if found < end - 1 or log.store_time(physical_offset_of(queue, found)) >= timestamp:
+                    return found
+            begin, skipped_to = end, 0
+        return max(queue.max_offset - 1, queue.min_offset)
+
+    def _first_unit_at(self, queue: ConsumeQueue, begin: int, place: int) -> Work[int]:
+        """Return the first unit from ``begin`` on whose record is at or after a place of the log, else the end."""
+        low, high = begin, queue.max_offset
+        if place >= queue.max_physical_offset:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            yield from self._cold_reads.load_units(queue, middle)
+            if physical_offset_of(queue, middle) < place:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _search(self, queue: ConsumeQueue, first: int, last: int, timestamp: int) -> Work[int]:
+        """Search the units of [first, last), whose times ascend; only the file that covers the time.
+
+        RocketMQ picks it by modification time, which a copied directory does not keep; here it is the first whose last
+        message is not older than ``timestamp``, or the last.
+        """
+        for file in tuple(queue.files.files):  # retention may delete some meanwhile
+            end = min(file.end // UNIT_SIZE, last)
+            if end <= first:
+                continue
+            begin = max(file.start // UNIT_SIZE, first)
+            if end < last:
+                yield from self._cold_reads.load_units(queue, end - 1)
+                newest = physical_offset_of(queue, end - 1)
+                yield from self._cold_reads.load_records((newest,))
+                if self._log.store_time(newest) < timestamp:
+                    continue
+            return (yield from self._nearest(queue, file.start // UNIT_SIZE, range(begin, end), timestamp))
+        return first
+
+    def _nearest(self, queue: ConsumeQueue, file_start: int, units: range, timestamp: int) -> Work[int]:
+        """Search some units, with the middles RocketMQ takes, as they decide between equal times."""
+        low, high = units[0], units[-1]
+        left = right = left_time = right_time = -1
+        while low <= high:
+            middle = file_start + (low + high - 2 * file_start) // 2
+            yield from self._cold_reads.load_units(queue, middle)
+            physical_offset = physical_offset_of(queue, middle)
+            yield from self._cold_reads.load_records((physical_offset,))
+            time = self._log.store_time(physical_offset)
+            if physical_offset < self._log.min_offset:
+                low, left = middle + 1, middle
+            elif time < 0:
+                return queue.min_offset
+            elif time == timestamp:
+                return middle
+            elif time > timestamp:
+                high, right, right_time = middle - 1, middle, time
+            else:
+                low, left, left_time = middle + 1, middle, time
+        if left_time < 0:
+            return max(right, queue.min_offset)
+        if right_time < 0 or timestamp - left_time <= right_time - timestamp:
+            return left
+        return right
 
     def store_time(self, topic: str, queue_id: int, queue_offset: int) -> Work[int]:
         """Return the store time (ms) of a message, or of the next one if it is lost; -1 without one."""
@@ -104,14 +205,6 @@ class StoreReader:
         """Return the store time of the first message of the queue (ms), -1 without messages."""
         return (yield from self.store_time(topic, queue_id, self.min_offset_in_queue(topic, queue_id)))
 
-    def look_message(self, physical_offset: int, size: int | None = None) -> memoryview | None:
-        """Return the record at ``physical_offset`` (of ``size`` bytes), or ``None``.
-
-        Any offset is allowed.  A client may know a place before the record is on the disk, from a send that does not
-        wait or a check of a transaction: with durability sync, answer after the flush unless ``is_durable``.
-        """
-        return self._log.look_message(physical_offset, size)
-
     def is_durable(self, physical_offset: int) -> bool:
         """Whether a record is as durable as the configuration promises; with durability sync: on the disk."""
         return self._config.durability is not Durability.SYNC or physical_offset < self._log.flushed_offset
@@ -119,7 +212,7 @@ class StoreReader:
     def recent_message(self, physical_offset: int) -> MessageExt | None:
         """Return the message at ``physical_offset`` if it was written lately, so that it is in memory; else ``None``.
 
-        Any offset is allowed, and the message may not be on the disk yet, as in ``look_message``.
+        Any offset is allowed, and the message may not be on the disk yet, as in ``look_up``.
         """
         log = self._log
         if not self._cold_reads.hot_from() <= physical_offset < log.max_offset:
@@ -132,9 +225,13 @@ class StoreReader:
         return message if message is not None and message.physical_offset == physical_offset else None
 
     def look_up(self, physical_offsets: Sequence[int]) -> Work[list[memoryview | None]]:
-        """Return the result of ``look_message`` for each offset."""
+        """Return the record at each physical offset, ``None`` where no good one begins; any offset is allowed.
+
+        A client may know a place before the record is on the disk, from a send that does not wait or a check of a
+        transaction: with durability sync, answer after the flush unless ``is_durable``.
+        """
         yield from self._cold_reads.load_records(physical_offsets)
-        return [self.look_message(physical_offset) for physical_offset in physical_offsets]
+        return [self._log.look_message(physical_offset) for physical_offset in physical_offsets]
 
     def queue_units(self, topic: str, queue_id: int, index: int, count: int) -> list[ConsumeQueueUnit]:
         """Return up to ``count`` visible units of a queue from queue offset ``index`` on."""
@@ -162,116 +259,3 @@ def scan_for(message_filter: MessageFilter, max_msg_nums: int, max_bytes: int | 
     if isinstance(message_filter, SqlFilter):
         return max(min(_MAX_LOOKED_AT, _MAX_PARTS_EVALUATED // message_filter.size), 1), None, _MAX_BYTES_LOOKED_AT
     return min(max_msg_nums, _MAX_UNITS_LOOKED_AT), message_filter.codes, max_bytes
-
-
-def choose(
-    found: GetMessageResult, sql: SqlFilter, config: StoreConfig, max_msg_nums: int, max_bytes: int | None
-) -> GetMessageResult:
-    """Return of a plain read what matches, up to the limits of a usual read."""
-    most, room = config.transfer_limits(max_bytes)
-    most = min(max_msg_nums, most)
-    next_begin_offset = found.next_begin_offset
-    chosen: list[memoryview] = []
-    count = total = 0
-    matches = sql.matches
-    records = ((buffer, record) for buffer in found.buffers for record in iter_properties(buffer) if matches(record[3]))
-    for buffer, (start, end, queue_offset, _) in records:
-        size = end - start
-        if count >= most or (count and total + size > room):
-            next_begin_offset = queue_offset
-            break
-        chosen.append(buffer[start:end])
-        count += 1
-        total += size
-    status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
-    return GetMessageResult(status, next_begin_offset, found.min_offset, found.max_offset, chosen, count, total)
-
-
-def offset_by_time(log: CommitLog, queue: ConsumeQueue, timestamp: int, cold: ColdReads) -> Work[int]:
-    """Return the queue offset of the message stored nearest to ``timestamp`` (ms), 0 for an empty queue.
-
-    With several messages of one millisecond any of them is found, after the last message the last one.
-
-    Where store times go back, each part of the log is searched in which they ascend, from the oldest on: a message
-    before the one returned is older than ``timestamp``, or has the same time.  RocketMQ searches as if they ascended.
-    """
-    begin = queue.min_offset
-    skipped_to = 0
-    for place, newest_ms in chain(log.clock_steps.all, (ClockStep(2**63 - 1, timestamp),)):
-        if newest_ms < timestamp:
-            skipped_to = place
-            continue
-        if skipped_to:
-            begin = yield from _first_unit_at(queue, begin, skipped_to, cold)
-        end = yield from _first_unit_at(queue, begin, place, cold)
-        if begin < end:
-            found = yield from _search(log, queue, begin, end, timestamp, cold)
-            if found < end - 1 or log.store_time(physical_offset_of(queue, found)) >= timestamp:
-                return found
-        begin, skipped_to = end, 0
-    return max(queue.max_offset - 1, queue.min_offset)
-
-
-def _first_unit_at(queue: ConsumeQueue, begin: int, place: int, cold: ColdReads) -> Work[int]:
-    """Return the first unit from ``begin`` on whose record is at or after a place of the log, else the queue's end."""
-    low, high = begin, queue.max_offset
-    if place >= queue.max_physical_offset:
-        return high
-    while low < high:
-        middle = (low + high) // 2
-        yield from cold.load_units(queue, middle)
-        if physical_offset_of(queue, middle) < place:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _search(log: CommitLog, queue: ConsumeQueue, first: int, last: int, timestamp: int, cold: ColdReads) -> Work[int]:
-    """Search the units of [first, last), whose times ascend; only the file that covers the time.
-
-    RocketMQ picks it by modification time, which a copied directory does not keep; here it is the first whose last
-    message is not older than ``timestamp``, or the last.
-    """
-    for file in tuple(queue.files.files):  # retention may delete some meanwhile
-        end = min(file.end // UNIT_SIZE, last)
-        if end <= first:
-            continue
-        begin = max(file.start // UNIT_SIZE, first)
-        if end < last:
-            yield from cold.load_units(queue, end - 1)
-            newest = physical_offset_of(queue, end - 1)
-            yield from cold.load_records((newest,))
-            if log.store_time(newest) < timestamp:
-                continue
-        return (yield from _nearest(log, queue, file.start // UNIT_SIZE, range(begin, end), timestamp, cold))
-    return first
-
-
-def _nearest(
-    log: CommitLog, queue: ConsumeQueue, file_start: int, units: range, timestamp: int, cold: ColdReads
-) -> Work[int]:
-    """Search some units, with the middles RocketMQ takes, as they decide between equal times."""
-    low, high = units[0], units[-1]
-    left = right = left_time = right_time = -1
-    while low <= high:
-        middle = file_start + (low + high - 2 * file_start) // 2
-        yield from cold.load_units(queue, middle)
-        physical_offset = physical_offset_of(queue, middle)
-        yield from cold.load_records((physical_offset,))
-        time = log.store_time(physical_offset)
-        if physical_offset < log.min_offset:
-            low, left = middle + 1, middle
-        elif time < 0:
-            return queue.min_offset
-        elif time == timestamp:
-            return middle
-        elif time > timestamp:
-            high, right, right_time = middle - 1, middle, time
-        else:
-            low, left, left_time = middle + 1, middle, time
-    if left_time < 0:
-        return max(right, queue.min_offset)
-    if right_time < 0 or timestamp - left_time <= right_time - timestamp:
-        return left
-    return right

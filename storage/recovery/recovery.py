@@ -55,6 +55,8 @@ from triomq.storage.recovery.redispatch import Redispatcher
 
 LOGGER: Final = logging.getLogger("triomq.storage.recovery.recovery")
 
+_SAFETY_MS: Final = 3000  # by which the times in the checkpoint count as earlier, as in RocketMQ
+
 
 @dataclass(slots=True)
 class RecoveryReport:
@@ -203,8 +205,21 @@ class Recovery:
         return scan
 
     def _start_after_crash(self) -> int:
-        """End the queues with their good units; return where the walk begins."""
-        first_file = self._first_file()
+        """End the queues with their good units; return where the walk begins.
+
+        That is at the earliest the start of the last file whose first record the checkpoint vouches for: store.md 5.4.
+        """
+        log, checkpoint = self._log, self.checkpoint
+        first_file = log.min_offset
+        for file in reversed(log.files.files):
+            record = log.check(file.start, check_crc=False)
+            if checkpoint.log_end:
+                is_vouched = file.start < checkpoint.end
+            else:
+                is_vouched = 0 < record.store_timestamp <= min(checkpoint.physic, checkpoint.logics) - _SAFETY_MS
+            if record.kind is RecordKind.MESSAGE and is_vouched:
+                first_file = file.start
+                break
         self._recover_queues(first_file)
         return max(first_file, self._last_vouched_record())
 
@@ -220,18 +235,6 @@ class Recovery:
             self._dispatcher.dispatch(wanted)
         self._dispatcher.finish()
         return scan
-
-    def _first_file(self) -> int:
-        """Return the start of the file from which the walk after a crash begins at the earliest: store.md 5.4."""
-        log, checkpoint = self._log, self.checkpoint
-        for file in reversed(log.files.files):
-            record = log.check(file.start, check_crc=False)
-            is_vouched = 0 < record.store_timestamp <= checkpoint.min_time
-            if checkpoint.log_end:
-                is_vouched = file.start < checkpoint.end
-            if record.kind is RecordKind.MESSAGE and is_vouched:
-                return file.start
-        return log.min_offset
 
     def _recover_queues(self, checked_from: int | None) -> int:
         """End the queues with a unit whose record is there; return where the first record may start that has none.

@@ -46,15 +46,6 @@ class ReadOnlyFileSystem(FileSystem):
         return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
 
 
-class StoredOffset(NamedTuple):
-    """Stored offset of a consumer group in a queue."""
-
-    group: str
-    topic: str
-    queue_id: int
-    offset: int
-
-
 class Damage(NamedTuple):
     """A part of the log without a good record.
 
@@ -162,8 +153,8 @@ class StoppedStore:
         last = deque(LogScan(log, start, check_crc=False, progress=progress), maxlen=1)
         return first, last[0] if last else first
 
-    def stored_offsets(self) -> list[StoredOffset]:
-        """Return the stored offsets of all consumer groups.
+    def stored_offsets(self) -> list[tuple[str, str, int, int]]:
+        """Return the stored offsets of all consumer groups: group, topic, queue id and offset.
 
         Raises:
             StoreLayoutError: the table is damaged.
@@ -175,7 +166,7 @@ class StoppedStore:
         try:
             for name, queues in (offsets or {}).items():
                 topic, _, group = str(name).partition("@")
-                found += [StoredOffset(group, topic, int(queue_id), int(n)) for queue_id, n in queues.items()]
+                found += [(group, topic, int(queue_id), int(n)) for queue_id, n in queues.items()]
         except (AttributeError, TypeError, ValueError) as exc:
             raise StoreLayoutError(f"{table.path} holds no table of offsets: {exc}") from exc
         return found

@@ -103,7 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
         half = entry(queue, b"half", b"", sys_flag=bits, born_host=HOSTS[0], store_host=HOSTS[0])
         ((physical_offset, queue_offset),) = self.store.append([half])
         assert queue_offset == 0
-        assert self.store.reader.look_message(physical_offset) is not None
+        assert self.store.commit_log.look_message(physical_offset) is not None
         assert self.store.reader.is_durable(physical_offset) == (self.durability is Durability.ASYNC)
         self.store.flush()
         assert self.store.reader.is_durable(physical_offset)

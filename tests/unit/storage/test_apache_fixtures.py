@@ -158,7 +158,7 @@ def test_decoded_records_written_again_give_the_same_bytes(opened: MessageStore,
     for record in told["commitLog"]:
         if "blank" in record:
             continue
-        view = opened.reader.look_message(record["commitLogOffset"])
+        view = opened.commit_log.look_message(record["commitLogOffset"])
         assert view is not None
         message = decode_record(view)
         again = encode_record(

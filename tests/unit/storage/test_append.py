@@ -36,7 +36,7 @@ def test_prepared_and_rolled_back_records_get_no_unit(store: MessageStore, bits:
     place = put(store, sys_flag=bits | 1)
     assert place.queue_offset == (2 if has_unit else 0)
     assert store.reader.max_offset_in_queue("T", 0) == (3 if has_unit else 2)
-    assert store.reader.look_message(place.physical_offset) is not None
+    assert store.commit_log.look_message(place.physical_offset) is not None
     assert put(store).queue_offset == (3 if has_unit else 2)
 
 

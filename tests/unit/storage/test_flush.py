@@ -154,7 +154,7 @@ def test_after_failed_sync_nothing_is_acknowledged_any_more(
             put(store)
     with pytest.raises(StoreError, match="takes no messages"):
         store.append([])
-    assert store.reader.look_message(place.physical_offset) is not None
+    assert store.commit_log.look_message(place.physical_offset) is not None
     assert "takes no messages" in str(store.refused.error())
     store.close()
     assert (store.config.root / "abort").exists()

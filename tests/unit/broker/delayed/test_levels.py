@@ -210,4 +210,4 @@ def test_delivery_keeps_ipv6_hosts(broker: Broker, clock: Clock) -> None:
     broker.delayed.schedule.deliver(clock.now_ms + 1000)
     (message,) = messages(broker)
     assert message.born_host == "[::1]:50001"
-    assert decode_record(broker.store.reader.look_message(message.physical_offset) or b"").sys_flag & 0x10
+    assert decode_record(broker.store.commit_log.look_message(message.physical_offset) or b"").sys_flag & 0x10

@@ -84,7 +84,7 @@ def outcome(peer: Peer, response: RemotingCommand) -> Any:
 
 
 def stored(peer: Peer, message_id: str) -> MessageExt:
-    view = peer.broker.store.reader.look_message(int(message_id[16:], 16))
+    view = peer.broker.store.commit_log.look_message(int(message_id[16:], 16))
     assert view is not None
     return decode_record(view)
 

@@ -23,7 +23,7 @@ def stored(peer: Peer, response: RemotingCommand) -> list[MessageExt]:
     messages = []
     for text in response.ext_fields["msgId"].split(","):
         _, _, physical_offset = parse_offset_message_id(text)
-        record = peer.broker.store.reader.look_message(physical_offset)
+        record = peer.broker.store.commit_log.look_message(physical_offset)
         assert record is not None
         messages.append(decode_record(record))
     return messages

@@ -51,7 +51,7 @@ def test_a_record_is_what_the_codec_writes(store: MessageStore, born: bytes, sto
         reconsume_times=3,
         prepared_transaction_offset=2**40,
     )
-    view = store.reader.look_message(place.physical_offset)
+    view = store.commit_log.look_message(place.physical_offset)
     assert view is not None
     assert bytes(view) == wanted
     assert store.commit_log.store_time(place.physical_offset) == place.store_timestamp
@@ -59,7 +59,7 @@ def test_a_record_is_what_the_codec_writes(store: MessageStore, born: bytes, sto
 
 def test_mapped_ipv4_peer_is_stored_as_ipv4(store: MessageStore) -> None:
     place = put(store, born_host=encode_host("::ffff:10.1.2.3", 5), sys_flag=0x30)
-    view = store.reader.look_message(place.physical_offset)
+    view = store.commit_log.look_message(place.physical_offset)
     assert view is not None
     message = decode_record(view)
     assert message.born_host == "10.1.2.3:5"
@@ -69,7 +69,7 @@ def test_mapped_ipv4_peer_is_stored_as_ipv4(store: MessageStore) -> None:
 def test_a_memoryview_is_as_good_as_bytes(store: MessageStore) -> None:
     for length in (10, 10_000):
         place = put(store, body=memoryview(b"x" * length))
-        view = store.reader.look_message(place.physical_offset)
+        view = store.commit_log.look_message(place.physical_offset)
         assert view is not None
         assert decode_record(view).stored_body == b"x" * length
 
@@ -149,23 +149,23 @@ def test_min_offset_is_minus_one_without_files(store: MessageStore) -> None:
 def test_look_at_place_without_record_finds_nothing(store: MessageStore, offset: int) -> None:
     put(store, body=bytes(150 - FIXED))
     filled_up_to(store, 900)
-    assert store.reader.look_message(offset) is None
+    assert store.commit_log.look_message(offset) is None
 
 
 def test_looking_with_another_size_finds_nothing(store: MessageStore) -> None:
     place = put(store)
-    view = store.reader.look_message(place.physical_offset)
+    view = store.commit_log.look_message(place.physical_offset)
     assert view is not None
-    assert store.reader.look_message(place.physical_offset, len(view)) == view
-    assert store.reader.look_message(place.physical_offset, len(view) - 1) is None
+    assert store.commit_log.look_message(place.physical_offset, len(view)) == view
+    assert store.commit_log.look_message(place.physical_offset, len(view) - 1) is None
 
 
 def test_record_inside_body_is_never_taken_for_one(store: MessageStore) -> None:
     place = put(store, body=b"inner")
-    inner = store.reader.look_message(place.physical_offset)
+    inner = store.commit_log.look_message(place.physical_offset)
     assert inner is not None
     outer = put(store, body=bytes(inner))
-    assert store.reader.look_message(outer.physical_offset + 88) is None  # it names another place as its own
+    assert store.commit_log.look_message(outer.physical_offset + 88) is None  # it names another place as its own
 
 
 def test_record_claiming_to_extend_beyond_end_not_shown(store: MessageStore) -> None:
@@ -173,10 +173,10 @@ def test_record_claiming_to_extend_beyond_end_not_shown(store: MessageStore) -> 
     file = store.commit_log.files.files[0]
     end = store.commit_log.max_offset
     file.map[end : end + len(forged(end))] = forged(end)
-    assert store.reader.look_message(end) is None
+    assert store.commit_log.look_message(end) is None
     store.commit_log.max_offset = end + 10
-    assert store.reader.look_message(end) is None
-    assert store.reader.look_message(place.physical_offset) is not None
+    assert store.commit_log.look_message(end) is None
+    assert store.commit_log.look_message(place.physical_offset) is not None
 
 
 def forged(physical_offset: int) -> bytes:

@@ -137,7 +137,7 @@ def test_damaged_bytes_quarantined_and_log_has_no_hole(maker: StoreMaker, faulty
     assert kept.read_bytes() == before
     at = faulty.calls.index(("rename", kept))
     assert faulty.calls[at + 1 : at + 3] == [("sync_directory", kept.parent), ("sync_directory", copy)]
-    filler = again.reader.look_message(offset)
+    filler = again.commit_log.look_message(offset)
     assert filler is not None
     assert decode_record(filler).topic == FILLER_TOPIC
     assert len(filler) == size
@@ -291,7 +291,7 @@ def test_record_damaged_before_scan_range_is_not_delivered(maker: StoreMaker, ki
     again = maker()
     assert report(again).damage == ()
     assert bodies(again) == wanted[:HURT] + wanted[HURT + 1 :]
-    assert again.reader.look_message(offset) is None
+    assert again.commit_log.look_message(offset) is None
     alone = again.reader.get_message(("T", 0), HURT, 1)
     assert (alone.message_count, alone.next_begin_offset) == (1, HURT + 2)
     assert again.commit_log.damaged_records == 1

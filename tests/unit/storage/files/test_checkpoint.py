@@ -36,12 +36,6 @@ def test_a_missing_or_cut_checkpoint_vouches_for_nothing(tmp_path: Path, content
     assert load_checkpoint(FILES, tmp_path / "checkpoint") == Checkpoint(0, 0, 0)
 
 
-def test_the_earlier_time_less_three_seconds_is_certain() -> None:
-    assert Checkpoint(10_000, 20_000).min_time == 7000
-    assert Checkpoint(20_000, 10_000).min_time == 7000
-    assert Checkpoint(1000, 20_000).min_time == 0
-
-
 def test_an_existing_checkpoint_is_written_in_place(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     Checkpoint(1, 2, 3).save(FILES, path)

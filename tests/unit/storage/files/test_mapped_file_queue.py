@@ -84,12 +84,12 @@ def test_a_removed_sequence_leaves_no_directory(tmp_path: Path) -> None:
 
 def test_new_directory_needs_sync_with_parents_until_synced(tmp_path: Path) -> None:
     files = sequence(tmp_path)
-    states = [files.is_directory_synced]
+    states = [files.directory_synced == files.directory_changes]
     files.create_next(0)
-    states.append(files.is_directory_synced)
+    states.append(files.directory_synced == files.directory_changes)
     assert list(files.directories()) == [tmp_path / "log" / "0", tmp_path / "log", tmp_path]
     files.directory_synced = files.directory_changes
-    assert [*states, files.is_directory_synced] == [True, False, True]
+    assert [*states, files.directory_synced == files.directory_changes] == [True, False, True]
 
 
 def test_good_directory_gives_starts_of_its_files(tmp_path: Path) -> None:

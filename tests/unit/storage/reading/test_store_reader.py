@@ -53,7 +53,7 @@ def test_lost_message_has_time_of_next_one(maker: StoreMaker) -> None:
         lambda store: finish(store.reader.offset_by_time("T", 0, 0)),
         lambda store: finish(store.reader.store_time("T", 0, 0)),
         lambda store: finish(store.reader.earliest_store_time("T", 0)),
-        lambda store: store.reader.look_message(0),
+        lambda store: store.commit_log.look_message(0),
         lambda store: store.reader.queue_units("T", 0, 0, 1),
         lambda store: store.flush_plan(),
         lambda store: store.flush_consume_queues_plan(),

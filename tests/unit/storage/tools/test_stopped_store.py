@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.storage.making import SMALL, StoreMaker, filled, put
 from triomq.protocol.errors import StoreLayoutError, StoreLockedError
-from triomq.storage.tools.stopped_store import StoppedStore, StoredOffset
+from triomq.storage.tools.stopped_store import StoppedStore
 
 Unpack = Callable[[str], Path]
 
@@ -86,9 +86,9 @@ def test_stored_offsets_are_read(maker: StoreMaker) -> None:
     path.write_text('{"offsetTable":{"T@G":{0:5,1:6},"U@G2":{3:9}}}')
     with StoppedStore(store.config.root) as stopped:
         assert set(stopped.stored_offsets()) == {
-            StoredOffset("G", "T", 0, 5),
-            StoredOffset("G", "T", 1, 6),
-            StoredOffset("G2", "U", 3, 9),
+            ("G", "T", 0, 5),
+            ("G", "T", 1, 6),
+            ("G2", "U", 3, 9),
         }
 
 
