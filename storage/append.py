@@ -7,7 +7,7 @@ Rejected: a thread that dispatches records to the queues later, as RocketMQ has.
 a start would have to find out how far.
 
 Invariant: space for records and units is reserved before the first byte is written, so the disk cannot refuse any of
-them.  The units follow in the same step as the records.  With durability ``sync`` a ``Dispatcher`` holds back
+them.  The units follow in the same step as the records.  With durability ``sync`` the ``Appender`` holds back
 ``max_offset``, which consumers see, until the records are on the disk.  The index follows the log on its own.
 
 Source: CommitLog.java, asyncPutMessage, asyncPutMessages; DefaultMessageStore.java, doDispatch; store.md 2.2, 2.5-2.10,
@@ -27,7 +27,7 @@ from triomq.protocol.record.layout import HEAD, HOST_V6_BITS, MESSAGE_MAGIC, PRO
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES
 from triomq.protocol.record.record import body_crc
 from triomq.storage.commit_log.commit_log import CommitLog
-from triomq.storage.config import StoreConfig
+from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 
@@ -108,57 +108,26 @@ def entry(  # noqa: PLR0913  # the fields of a record
     )
 
 
-class Dispatcher:
-    """Shows appended messages to consumers: at once, or once they are on the disk."""
-
-    def __init__(self, *, wait_for_flush: bool) -> None:
-        self._wait_for_flush = wait_for_flush
-        self._pending: deque[tuple[int, ConsumeQueue, int]] = deque()
-
-    def appended(self, queue: ConsumeQueue, physical_end: int) -> None:
-        """Note that all units of ``queue`` are written, of records before ``physical_end``."""
-        if self._wait_for_flush:
-            self._pending.append((physical_end, queue, queue.next_offset))
-            return
-        queue.max_offset = queue.next_offset
-        if queue.on_arrival is not None:
-            queue.on_arrival(queue)
-
-    def flushed(self, flushed_offset: int) -> None:
-        """Show the messages before ``flushed_offset``; each queue's ``on_arrival`` is called once."""
-        pending = self._pending
-        arrived: dict[ConsumeQueue, None] = {}
-        while pending and pending[0][0] <= flushed_offset:
-            _, queue, max_offset = pending.popleft()
-            queue.max_offset = max_offset
-            arrived[queue] = None
-        for queue in arrived:
-            if queue.on_arrival is not None:
-                queue.on_arrival(queue)
-
-    def forget(self, queues: Collection[ConsumeQueue]) -> None:
-        """Drop the pending messages of queues that were deleted."""
-        self._pending = deque(entry for entry in self._pending if entry[1] not in queues)
-
-
 _Packed: TypeAlias = tuple[list[bytes], list[tuple[int, int]], dict[ConsumeQueue, list[bytes]], int]
 """Parts of the records, place of each message, units of each queue, and the physical offset after the last record."""
 
 
 class Appender:
-    """Appends entries to the log and the queues of an open store."""
+    """Appends entries to the log and the queues of an open store, and shows them to consumers: at once, or once they
+    are on the disk.
+    """
 
     def __init__(
         self,
         config: StoreConfig,
         log: CommitLog,
         queues: QueueTable,
-        dispatcher: Dispatcher,
         clock_ms: Callable[[], int],
     ) -> None:
         """Describe the appender; ``clock_ms`` gives store times."""
         self._log = log
-        self._dispatcher = dispatcher
+        self._waits_for_flush = config.durability is Durability.SYNC
+        self._pending: deque[tuple[int, ConsumeQueue, int]] = deque()
         self._clock_ms = clock_ms
         self._max_body_bytes = config.max_message_size_bytes
         self._max_record_bytes = config.max_record_size_bytes
@@ -208,8 +177,25 @@ class Appender:
         log.write(parts, end - at)
         for queue, units in units_of.items():
             queue.append_units(b"".join(units), end)
-            self._dispatcher.appended(queue, end)
+            if self._waits_for_flush:
+                self._pending.append((end, queue, queue.next_offset))
+            else:
+                queue.show(queue.next_offset)
         return places
+
+    def flushed(self) -> None:
+        """Show the messages that are on the disk; each queue's ``on_arrival`` is called once."""
+        pending, flushed_offset = self._pending, self._log.flushed_offset
+        arrived: dict[ConsumeQueue, int] = {}
+        while pending and pending[0][0] <= flushed_offset:
+            _, queue, max_offset = pending.popleft()
+            arrived[queue] = max_offset
+        for queue, max_offset in arrived.items():
+            queue.show(max_offset)
+
+    def forget(self, queues: Collection[ConsumeQueue]) -> None:
+        """Drop the pending messages of queues that were deleted."""
+        self._pending = deque(entry for entry in self._pending if entry[1] not in queues)
 
     def _pack(self, entries: Sequence[Entry], physical_offset: int, times: tuple[int, int], max_size: int) -> _Packed:
         """Pack records that begin at ``physical_offset``; records above ``max_size`` are checked.

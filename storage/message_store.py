@@ -13,13 +13,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from triomq.protocol.errors import StoreError
-from triomq.storage.append import Appender, Dispatcher, Entry
+from triomq.storage.append import Appender, Entry
 from triomq.storage.commit_log.commit_log import FILL_PIECE_BYTES, SYNCED_FILL_PIECE_BYTES, CommitLog
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
-from triomq.storage.delays import TagsCodeOf, stored_tags_code
 from triomq.storage.files.file_system import DiskSpace, DiskWork, FileSystem, translated
 from triomq.storage.files.log_state import Checkpoint, ClockSteps, DeletedTopics, load_checkpoint
 from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
@@ -60,7 +59,6 @@ class MessageStore:
         file_system: FileSystem | None = None,
         clock_ms: Callable[[], int] = system_clock_ms,
         clock_s: Callable[[], float] = time.monotonic,
-        tags_code_of: TagsCodeOf | None = None,
     ) -> None:
         """Make a closed store; no file is touched.
 
@@ -69,8 +67,6 @@ class MessageStore:
             file_system: access to files; tests pass another one.
             clock_ms: wall clock for store times and the names of index files.
             clock_s: monotonic clock for durations.
-            tags_code_of: returns the tags code of a record whose unit was lost; by default the hash of its tags, and
-                the delivery time for delayed messages.
         """
         self.config = config
         self.recovery: RecoveryReport | None = None
@@ -78,7 +74,6 @@ class MessageStore:
         self._directory = StoreDirectory(config.root, self.file_system)
         self._clock_ms = clock_ms
         self._clock_s = clock_s
-        self._tags_code_of = tags_code_of or stored_tags_code(config.delay_levels)
         self.refused = Refusal(config)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
         self._build_parts()
@@ -197,7 +192,7 @@ class MessageStore:
     def dispatch_flushed(self) -> None:
         """Durability sync: make flushed messages visible to consumers; call it after ``flush_done``."""
         self._require_open()
-        self._dispatcher.flushed(self.commit_log.flushed_offset)
+        self._appender.flushed()
 
     def flush_plan(self, least_pages: int = 0) -> FlushPlan | None:
         """Plan a flush of the commit log, if there is anything: run the plan in any thread, then call ``flush_done``.
@@ -288,7 +283,7 @@ class MessageStore:
         record = None
         if exists or any(queue.files.files for queue in self.queues.of_topic(topic)):
             record = DiskWork(partial(self.deleted.add, topic, self.commit_log.max_offset))
-        return (yield from self.queues.destroy_topic(topic, record, self._dispatcher.forget))
+        return (yield from self.queues.destroy_topic(topic, record, self._appender.forget))
 
     @property
     def has_failed(self) -> bool:
@@ -309,9 +304,7 @@ class MessageStore:
             Checkpoint().save(self.file_system, self._directory.checkpoint)
         self.queues.load(queue_layouts)
         clean = self._directory.mark_running()
-        recovery = Recovery(
-            self.config, self.file_system, self.commit_log, self.queues, self.deleted, checkpoint, self._tags_code_of
-        )
+        recovery = Recovery(self.config, self.file_system, self.commit_log, self.queues, self.deleted, checkpoint)
         report = recovery.run(clean=clean, progress=progress)
         report.removed_index_files = self.index.load(recovery.checkpoint, clean=clean)
         report.seconds = self._clock_s() - started_s
@@ -356,9 +349,8 @@ class MessageStore:
         self.cold_reads = ColdReads(log, config, files, self._clock_s)
         self.index = MessageIndex(config, files, log, self.cold_reads, self._clock_ms, self._clock_s)
         self.deleted = DeletedTopics(directory.config, files)
-        self._dispatcher = Dispatcher(wait_for_flush=waits_for_flush)
         self._reader = StoreReader(config, log, self.queues, self.cold_reads)
-        self._appender = Appender(config, log, self.queues, self._dispatcher, self._clock_ms)
+        self._appender = Appender(config, log, self.queues, self._clock_ms)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
 
     def _require_open(self) -> None:

@@ -302,12 +302,11 @@ class Retention:
         held = []
         for deletion in self.held:
             try:
-                is_done = deletion.finish()
+                if deletion.finish():
+                    continue
             except StoreError as exc:
                 refusals.append(exc)
-                is_done = False
-            if not is_done:
-                held.append(deletion)
+            held.append(deletion)
         self.held = held
         if refusals:
             raise refusals[0]

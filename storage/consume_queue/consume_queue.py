@@ -28,8 +28,6 @@ class CheckedUnits:
     are not the first.  Of ranges that do not touch, the longest are kept.
     """
 
-    __slots__ = ("_ranges",)
-
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
 
@@ -96,29 +94,6 @@ class ConsumeQueue:
         flushed_position: units before it are on the disk, as a position in the sequence of files.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_begins",
-        "_current",
-        "_limit",
-        "_log_file_size",
-        "_map",
-        "_position",
-        "checked",
-        "files",
-        "flushed_position",
-        "generation",
-        "max_offset",
-        "max_physical_offset",
-        "min_offset",
-        "next_offset",
-        "on_arrival",
-        "queue_id",
-        "refusal",
-        "topic",
-        "topic_field",
-    )
-
     def __init__(
         self,
         topic: str,
@@ -152,9 +127,6 @@ class ConsumeQueue:
         self.generation = 0
         self.refusal: StoreError | None = None
         self.checked = CheckedUnits()
-
-    def __repr__(self) -> str:
-        return f"<ConsumeQueue {self.topic}:{self.queue_id} {self.min_offset}..{self.max_offset}>"
 
     @property
     def end_position(self) -> int:
@@ -231,6 +203,12 @@ class ConsumeQueue:
             self._position = end
         self.next_offset += len(units) // UNIT_SIZE
         self.max_physical_offset = physical_end
+
+    def show(self, max_offset: int) -> None:
+        """Make the messages before ``max_offset`` visible to consumers."""
+        self.max_offset = max_offset
+        if self.on_arrival is not None:
+            self.on_arrival(self)
 
     def units_from(self, queue_offset: int, max_units: int) -> memoryview | None:
         """Return the visible units from ``queue_offset`` to the end of its file, at most ``max_units``.

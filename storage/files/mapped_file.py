@@ -81,21 +81,6 @@ class MappedFile:
         on_unmap: called with the file after the pool unmapped it, so that a holder of ``map`` drops it.
     """
 
-    __slots__ = (
-        "_file_system",
-        "_in_order",
-        "_map",
-        "_open_file",
-        "_view",
-        "filled",
-        "on_unmap",
-        "path",
-        "pool",
-        "reserved",
-        "size",
-        "start",
-    )
-
     def __init__(
         self,
         file_system: FileSystem,

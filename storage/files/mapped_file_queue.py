@@ -48,19 +48,6 @@ class MappedFileQueue:
         is_incomplete: files were missing when it was loaded.
     """
 
-    __slots__ = (
-        "_file_system",
-        "_pool",
-        "_reserve_step_bytes",
-        "_scratch",
-        "directory",
-        "directory_changes",
-        "directory_synced",
-        "file_size",
-        "files",
-        "is_incomplete",
-    )
-
     def __init__(
         self,
         file_system: FileSystem,

@@ -43,8 +43,6 @@ class IndexBatch:
         damage: why a place that was passed holds no record, "" if all do.
     """
 
-    __slots__ = ("damage", "end", "is_full", "keys", "last_record", "offsets", "shares", "skip", "timestamps")
-
     def __init__(self, begin: int) -> None:
         self.end = begin
         self.last_record = -1

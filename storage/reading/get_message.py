@@ -107,12 +107,11 @@ def get_message(
         if run is not None:
             buffers, count, size_bytes = run
             return GetMessageResult(GetMessageStatus.FOUND, queue_offset + count, low, high, buffers, count, size_bytes)
-    reader = _RecordReader(log, queue)
-    limits = _Limits(log, config, max_msg_nums, max_bytes)
-    if limits.may_trust(units, queue, queue_offset, codes):
-        scanned, count, size_bytes = reader.scan_trusted(units, limits, codes)
+    reader = _RecordReader(log, config, queue, max_msg_nums, max_bytes)
+    if reader.may_trust(units, queue_offset, codes):
+        scanned, count, size_bytes = reader.scan_trusted(units, codes)
     else:
-        scanned, count, size_bytes = reader.scan(units, limits, codes)
+        scanned, count, size_bytes = reader.scan(units, codes)
         if count == scanned:  # all were looked at, and all are good
             queue.checked.add(queue_offset, queue_offset + scanned)
     return GetMessageResult(reader.status, queue_offset + scanned, low, high, reader.buffers, count, size_bytes)
@@ -187,60 +186,53 @@ def _outside(queue_offset: int, low: int, high: int, end: int) -> tuple[GetMessa
     return GetMessageStatus.OFFSET_OVERFLOW_BADLY, high
 
 
-class _Limits:
-    """When a read is full; records far from the end of the log count as on disk, where a usual read gets less."""
-
-    __slots__ = ("_own_from", "disk_bytes", "disk_count", "memory_bytes", "memory_count", "on_disk_below")
-
-    def __init__(self, log: CommitLog, config: StoreConfig, max_msg_nums: int, max_bytes: int | None) -> None:
-        self._own_from = log.own_from
-        self.on_disk_below = log.max_offset - config.in_memory_bytes if max_bytes is None else _NOTHING
-        most, self.memory_bytes = config.transfer_limits(max_bytes)
-        self.memory_count = min(max_msg_nums, most)
-        self.disk_count = min(max_msg_nums, config.max_transfer_count_in_disk)
-        self.disk_bytes = config.max_transfer_bytes_in_disk
-
-    def may_trust(
-        self, units: memoryview, queue: ConsumeQueue, queue_offset: int, codes: frozenset[int] | None
-    ) -> bool:
-        """Whether no record needs to be looked at: this process wrote or checked them, and they count as in memory.
-
-        ``units`` are those of ``queue`` from ``queue_offset`` on.  With ``codes`` any number of them may be read.
-        """
-        (first,) = _first_offset(units)
-        if first < self.on_disk_below:
-            return False
-        if first >= self._own_from:
-            return True
-        count = len(units) // UNIT_SIZE
-        most = count if codes is not None else min(count, self.memory_count)
-        return queue.checked.covers(queue_offset, queue_offset + most)
-
-
 class _RecordReader:
-    """Iterates over units and collects the records they name."""
+    """Iterates over the units of one read and collects the records they name, up to the limits of such a read.
 
-    __slots__ = ("_begin", "_end", "_log", "_map", "_queue_id", "_topic_field", "_view", "buffers", "status")
+    Records far from the end of the log count as on disk, where a usual read gets less.
+    """
 
-    def __init__(self, log: CommitLog, queue: ConsumeQueue) -> None:
+    def __init__(
+        self, log: CommitLog, config: StoreConfig, queue: ConsumeQueue, max_msg_nums: int, max_bytes: int | None
+    ) -> None:
         self._log = log
-        self._topic_field = queue.topic_field
-        self._queue_id = queue.queue_id
+        self._config = config
+        self._queue = queue
+        self._max_msg_nums = max_msg_nums
+        most, self._memory_bytes = config.transfer_limits(max_bytes)
+        self._memory_count = min(max_msg_nums, most)
+        self._on_disk_below = log.max_offset - config.in_memory_bytes if max_bytes is None else _NOTHING
         self._view = memoryview(b"")  # of the commit log file that held the last record
         self._map: mmap | bytes = b""  # the same file
         self._begin = self._end = 0  # its start, and the end of its readable part
         self.buffers: list[memoryview] = []
         self.status = GetMessageStatus.NO_MATCHED_MESSAGE
 
-    def scan(self, units: memoryview, limits: _Limits, codes: frozenset[int] | None) -> tuple[int, int, int]:
+    def may_trust(self, units: memoryview, queue_offset: int, codes: frozenset[int] | None) -> bool:
+        """Whether no record needs to be looked at: this process wrote or checked them, and they count as in memory.
+
+        ``units`` are those from ``queue_offset`` on.  With ``codes`` any number of them may be read.
+        """
+        (first,) = _first_offset(units)
+        if first < self._on_disk_below:
+            return False
+        if first >= self._log.own_from:
+            return True
+        count = len(units) // UNIT_SIZE
+        most = count if codes is not None else min(count, self._memory_count)
+        return self._queue.checked.covers(queue_offset, queue_offset + most)
+
+    def scan(self, units: memoryview, codes: frozenset[int] | None) -> tuple[int, int, int]:
         """Return the number of units read, and number and bytes of the records found.
 
         Records of an earlier process are checked, as a disk may have changed them: a damaged one is skipped and noted.
         """
         own_from = self._log.own_from
-        topic_field, queue_id = self._topic_field, self._queue_id
-        on_disk_below = limits.on_disk_below
-        memory_count, memory_bytes = limits.memory_count, limits.memory_bytes
+        topic_field, queue_id = self._queue.topic_field, self._queue.queue_id
+        on_disk_below = self._on_disk_below
+        memory_count, memory_bytes = self._memory_count, self._memory_bytes
+        disk_count = min(self._max_msg_nums, self._config.max_transfer_count_in_disk)
+        disk_bytes = self._config.max_transfer_bytes_in_disk
         map_, view, begin, end = self._map, self._view, self._begin, self._end
         append = self.buffers.append
         scanned = count = total = 0
@@ -253,7 +245,7 @@ class _RecordReader:
             if count and (  # the first one is taken whatever its size
                 (count >= memory_count or total + size > memory_bytes)
                 if offset >= on_disk_below
-                else (count >= limits.disk_count or total + size > limits.disk_bytes)
+                else (count >= disk_count or total + size > disk_bytes)
             ):
                 break
             scanned += 1
@@ -289,9 +281,9 @@ class _RecordReader:
         self._add_last(count, piece_view[piece_at:piece_stop])
         return scanned, count, total
 
-    def scan_trusted(self, units: memoryview, limits: _Limits, codes: frozenset[int] | None) -> tuple[int, int, int]:
+    def scan_trusted(self, units: memoryview, codes: frozenset[int] | None) -> tuple[int, int, int]:
         """As ``scan`` for units that are known to name intact records, so none of them is looked at."""
-        max_count, max_bytes = limits.memory_count, limits.memory_bytes
+        max_count, max_bytes = self._memory_count, self._memory_bytes
         view, begin, end = self._view, self._begin, self._end
         append = self.buffers.append
         scanned = count = total = piece_at = piece_stop = 0
@@ -304,7 +296,7 @@ class _RecordReader:
             if not begin <= offset < end:
                 if not self._find(offset, size):  # its file was deleted
                     if not count:
-                        return self.scan(units, limits, codes)  # handles missing records
+                        return self.scan(units, codes)  # handles missing records
                     scanned -= 1
                     break
                 if count:

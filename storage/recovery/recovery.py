@@ -37,7 +37,7 @@ from triomq.storage.consume_queue.unit_search import (
     parts_with_units,
     record_before,
 )
-from triomq.storage.delays import TagsCodeOf
+from triomq.storage.delays import stored_tags_code
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.log_state import CHECKPOINT, Checkpoint, DeletedTopics
 from triomq.storage.flush import sync_files
@@ -94,12 +94,6 @@ class RecoveryReport:
     removed_index_files: tuple[str, ...] = ()
     seconds: float = 0.0
 
-    @property
-    def has_changes(self) -> bool:
-        """Whether log or queues were changed."""
-        changes = self.truncated_bytes, self.damage, self.removed_files, self.units_removed, self.units_added
-        return any(changes)
-
 
 class Recovery:
     """One start of a store whose files are loaded; ``run`` once.
@@ -118,7 +112,6 @@ class Recovery:
         queues: QueueTable,
         deleted: DeletedTopics,
         checkpoint: Checkpoint,
-        tags_code_of: TagsCodeOf,
     ) -> None:
         self._config = config
         self._file_system = file_system
@@ -127,7 +120,7 @@ class Recovery:
         self._deleted = deleted
         self.checkpoint = checkpoint
         self.report = RecoveryReport()
-        self._dispatcher = Redispatcher(log, queues, deleted, tags_code_of)
+        self._dispatcher = Redispatcher(log, queues, deleted, stored_tags_code(config.delay_levels))
         self._intact: dict[ConsumeQueue, QueueEnds] = {}  # queues of which only the ends are read
         self._changed: set[ConsumeQueue] = set()  # these may be on the disk already
         self._shortened: list[ConsumeQueue] = []  # their last units named no record
@@ -165,7 +158,8 @@ class Recovery:
         for queue in self._queues:
             if queue not in self._intact or queue in self._changed:
                 correct_min_offset(queue, log.min_offset)
-        if not clean or report.has_changes:
+        changes = report.truncated_bytes, report.damage, report.removed_files, report.units_removed, report.units_added
+        if not clean or any(changes):
             self._sync(min([scan.start, *(part.start for part in report.damage)]))
         log.files.expect_order(in_order=False)  # from now on they are written, and old records are read otherwise
         newest, end, known = log.store_timestamp, log.max_offset, self.checkpoint

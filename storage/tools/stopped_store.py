@@ -8,10 +8,10 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from triomq.protocol.errors import ConfigError, StoreLayoutError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
@@ -22,7 +22,7 @@ from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import correct_min_offset, newest_unit
-from triomq.storage.files.file_system import FileSystem, OpenFile, list_store_directory, translated
+from triomq.storage.files.file_system import FileSystem, OpenFile, translated
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.files.log_state import ClockSteps, DeletedTopics
 from triomq.storage.files.mapped_file_queue import FoundFiles, file_name
@@ -32,6 +32,10 @@ from triomq.storage.store_directory import StoreDirectory
 _OFFSETS_TABLE: Final = "consumerOffset.json"
 _TOPICS_TABLE: Final = "topics.json"
 _COMPARED_AT_ONCE: Final = 256 * 1024
+_FILES_OF_SIZE: Final = {
+    "commit_log_file_size_bytes": "commitlog/*",
+    "consume_queue_file_size_bytes": "consumequeue/*/*/*",
+}
 
 
 class ReadOnlyFileSystem(FileSystem):
@@ -198,8 +202,12 @@ class StoppedStore:
 
     def _load(self) -> None:
         directory, files = self.directory, self.file_system
+        sizes: dict[str, Any] = {}
+        for name, pattern in _FILES_OF_SIZE.items():  # the first one that has any byte
+            paths = (path for path in sorted(self.root.glob(pattern)) if path.is_file() and path.stat().st_size)
+            sizes.update((name, path.stat().st_size) for path in islice(paths, 1))
         try:
-            self.config = _config(self.root, directory, files)
+            self.config = StoreConfig(root=self.root, **sizes)
         except ConfigError as exc:
             raise StoreLayoutError(f"{self.root} has files of a size no store has: {exc}") from exc
         self.queues = QueueTable(self.config, files)
@@ -230,25 +238,3 @@ class StoppedStore:
                 queue.next_offset = queue.max_offset = file.start // UNIT_SIZE + count
                 queue.max_physical_offset = self.log.max_offset  # at most
                 return
-
-
-def _config(root: Path, directory: StoreDirectory, file_system: FileSystem) -> StoreConfig:
-    """Return settings with the sizes of the first files found; RocketMQ's sizes without files."""
-    config = StoreConfig(root=root)
-    if (size := _first_file_size(file_system, directory.commit_log)) is not None:
-        config = replace(config, commit_log_file_size_bytes=size)
-    for topic in list_store_directory(file_system, directory.consume_queue):
-        below = directory.consume_queue / topic.name
-        for queue in list_store_directory(file_system, below) if topic.is_directory else ():
-            if (size := _first_file_size(file_system, below / queue.name)) is not None:
-                return replace(config, consume_queue_file_size_bytes=size)
-    return config
-
-
-def _first_file_size(file_system: FileSystem, directory: Path) -> int | None:
-    if not directory.is_dir():
-        return None
-    sizes = (
-        entry.size_bytes for entry in list_store_directory(file_system, directory) if entry.is_file and entry.size_bytes
-    )
-    return next(sizes, None)

@@ -14,7 +14,7 @@ from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_records
 from triomq.storage.append import Entry, entry
 from triomq.storage.config import StoreConfig
-from triomq.storage.files.file_system import FileSystem, OpenFile
+from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.json_table import JsonTable
 from triomq.storage.index.message_index import IndexMatches
 from triomq.storage.message_store import MessageStore
@@ -42,6 +42,17 @@ class Clock:
         return self.now_ms
 
 
+_PATHS: Final[dict[str, Callable[..., Iterable[Path]]]] = {
+    "create_file": lambda scratch, size_bytes, path: (path,),
+    "rename": lambda source, target: (target,),
+    "sync_all": lambda paths: paths,
+    **dict.fromkeys(("map_file", "reserve", "zero", "sync_file"), lambda file, *_: (file.path,)),
+    **dict.fromkeys(("make_directories", "open_file", "sync_directory", "unlink"), lambda path: (path,)),
+    **dict.fromkeys(("remove_directory", "overwrite_file", "write_file"), lambda path, *_: (path,)),
+}
+"""By the names of calls: the paths that a call is about."""
+
+
 class FaultyFileSystem(FileSystem):
     """Raises ``OSError(code)`` from the calls that ``fails`` picks by their number, name and path."""
 
@@ -50,68 +61,19 @@ class FaultyFileSystem(FileSystem):
         self.fails: Callable[[int, str, Path], bool] = lambda number, name, path: False
         self.calls: list[tuple[str, Path]] = []
 
-    def _call(self, name: str, path: Path) -> None:
-        self.calls.append((name, path))
-        if self.fails(len(self.calls), name, path):
-            raise OSError(self.code, os.strerror(self.code), str(path))
+    def __getattribute__(self, name: str) -> Any:
+        method = super().__getattribute__(name)
+        if name not in _PATHS:
+            return method
 
-    def make_directories(self, path: Path) -> None:
-        self._call("make_directories", path)
-        super().make_directories(path)
+        def call(*arguments: Any) -> Any:
+            for path in _PATHS[name](*arguments):
+                self.calls.append((name, path))
+                if self.fails(len(self.calls), name, path):
+                    raise OSError(self.code, os.strerror(self.code), str(path))
+            return method(*arguments)
 
-    def create_file(self, scratch: Path, size_bytes: int, path: Path) -> OpenFile:
-        self._call("create_file", path)
-        return super().create_file(scratch, size_bytes, path)
-
-    def open_file(self, path: Path) -> OpenFile:
-        self._call("open_file", path)
-        return super().open_file(path)
-
-    def map_file(self, file: OpenFile, size_bytes: int) -> mmap:
-        self._call("map_file", file.path)
-        return super().map_file(file, size_bytes)
-
-    def reserve(self, file: OpenFile, start: int, length: int) -> None:
-        self._call("reserve", file.path)
-        super().reserve(file, start, length)
-
-    def zero(self, file: OpenFile, start: int, length: int) -> None:
-        self._call("zero", file.path)
-        super().zero(file, start, length)
-
-    def sync_file(self, file: OpenFile) -> None:
-        self._call("sync_file", file.path)
-        super().sync_file(file)
-
-    def sync_directory(self, path: Path) -> None:
-        self._call("sync_directory", path)
-        super().sync_directory(path)
-
-    def sync_all(self, paths: Iterable[Path]) -> None:
-        paths = [*paths]
-        for path in paths:
-            self._call("sync_all", path)
-        super().sync_all(paths)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._call("rename", target)
-        super().rename(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._call("unlink", path)
-        super().unlink(path)
-
-    def remove_directory(self, path: Path) -> None:
-        self._call("remove_directory", path)
-        super().remove_directory(path)
-
-    def overwrite_file(self, path: Path, content: bytes) -> None:
-        self._call("overwrite_file", path)
-        super().overwrite_file(path, content)
-
-    def write_file(self, path: Path, content: bytes) -> None:
-        self._call("write_file", path)
-        super().write_file(path, content)
+        return call
 
 
 class NothingInMemory(FileSystem):
@@ -129,18 +91,16 @@ class StoreMaker:
         self.clock = Clock()
         self._stores: list[MessageStore] = []
 
-    def __call__(
-        self, root: Path | None = None, *, file_system: FileSystem | None = None, **settings: Any
-    ) -> MessageStore:
-        """Open a store with small files, at ``root`` or the common place."""
-        store = self.describe(root, file_system=file_system, **settings)
+    def __call__(self, *arguments: Any, **settings: Any) -> MessageStore:
+        """Open a store with small files, at a given root or the common place; see ``describe``."""
+        store = self.describe(*arguments, **settings)
         store.open()
         return store
 
     def describe(
         self, root: Path | None = None, *, file_system: FileSystem | None = None, **settings: Any
     ) -> MessageStore:
-        """The same, not opened."""
+        """Make a store that is not open yet."""
         config = StoreConfig(root=root or self.root / "store", **{**SMALL, **settings})
         store = MessageStore(config, file_system=file_system, clock_ms=self.clock)
         self._stores.append(store)

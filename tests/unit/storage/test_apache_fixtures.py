@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,9 +12,8 @@ import pytest
 from tests.unit.storage.making import SMALL, FaultyFileSystem, StoreMaker, matches, put
 from triomq.protocol.errors import StoreLayoutError
 from triomq.protocol.filters.filter_types import TagFilter
-from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT_SIZE
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.record.record import RecordKind, decode_record, decode_records, encode_record
+from triomq.protocol.record.record import RecordKind, decode_record, decode_records
 from triomq.storage.commit_log.log_scan import LogScan
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import finish
@@ -132,15 +130,6 @@ def described(found: GetMessageResult) -> dict[str, Any]:
     }
 
 
-def test_lookup_by_time_finds_message_as_apache(opened: MessageStore, told: Expected) -> None:
-    for name, queue in told["queues"].items():
-        for lookup in queue["offsetByTime"] if queue["offsetByTimeUsesOneFile"] else ():
-            assert finish(opened.reader.offset_by_time(*key(name), lookup["timestamp"])) == lookup["offset"], (
-                name,
-                lookup,
-            )
-
-
 @pytest.mark.parametrize("name", ["store-normal", "store-crash", "store-trimmed"])
 def test_time_lookups_match_apache_with_genuine_file_times(
     name: str, unpack: Unpack, maker: StoreMaker, expected: Expected
@@ -152,38 +141,6 @@ def test_time_lookups_match_apache_with_genuine_file_times(
                 queue_name,
                 lookup,
             )
-
-
-def test_decoded_records_written_again_give_the_same_bytes(opened: MessageStore, told: Expected) -> None:
-    for record in told["commitLog"]:
-        if "blank" in record:
-            continue
-        view = opened.commit_log.look_message(record["commitLogOffset"])
-        assert view is not None
-        message = decode_record(view)
-        again = encode_record(
-            queue_id=message.queue_id,
-            queue_offset=message.queue_offset,
-            physical_offset=message.physical_offset,
-            sys_flag=message.sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=bytes(view[48:56]),
-            store_timestamp=message.store_timestamp,
-            store_host=bytes(view[64:72]),
-            body=message.stored_body,
-            topic=message.topic.encode(),
-            properties=raw_properties(view),
-            flag=message.flag,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=message.prepared_transaction_offset,
-        )
-        assert again == view
-
-
-def raw_properties(view: memoryview) -> bytes:
-    (body_length,) = struct.unpack_from(">i", view, 84)
-    topic_length = view[88 + body_length]
-    return bytes(view[88 + body_length + 1 + topic_length + 2 :])
 
 
 def test_cleanly_closed_directory_opens_and_closes_unchanged(unpack: Unpack, maker: StoreMaker) -> None:
@@ -205,20 +162,6 @@ def test_queues_rebuilt_from_log_apaches_byte_for_byte(name: str, unpack: Unpack
     before = contents(root / "consumequeue")
     shutil.rmtree(root / "consumequeue")
     maker(root).close()
-    assert contents(root / "consumequeue") == before
-
-
-def test_dispatching_a_whole_log_again_changes_nothing(unpack: Unpack, maker: StoreMaker) -> None:
-    root = unpack("store-normal")
-    before = contents(root / "consumequeue")
-    (root / "abort").touch()
-    (root / "checkpoint").unlink()
-    store = maker(root)
-    assert store.recovery is not None
-    assert store.recovery.scan_start == 0
-    assert store.recovery.records == 154
-    assert store.recovery.units_added == 0
-    store.close()
     assert contents(root / "consumequeue") == before
 
 
@@ -271,25 +214,6 @@ def test_power_loss_keeps_everything_before_torn_message(unpack: Unpack, maker: 
     assert report.truncated_bytes > 0
     last = (root / "commitlog" / "00000000000000262144").read_bytes()
     assert not any(last[264202 - 262144 :])
-
-
-def test_only_index_files_beyond_log_end_are_removed(unpack: Unpack, maker: StoreMaker) -> None:
-    root = unpack("store-powerloss")
-    before = contents(root / "index")
-    report = maker(root).recovery
-    assert report is not None
-    assert report.removed_index_files == ("20261120223824994",)
-    after = contents(root / "index")
-    assert after == {name: content for name, content in before.items() if name != "20261120223824994"}
-
-
-def test_a_trimmed_directory_hides_its_blank_units(unpack: Unpack, maker: StoreMaker) -> None:
-    store = maker(unpack("store-trimmed"))
-    queue = store.queue("FixtureTopic", 0)
-    first = queue.files.files[0]
-    assert first.start == 1000
-    assert bytes(first.view[: 20 * UNIT_SIZE]) == BLANK_UNIT * 20
-    assert queue.min_offset == 70
 
 
 def test_messages_put_into_apaches_directory_follow_its_own(unpack: Unpack, maker: StoreMaker) -> None:

@@ -4,20 +4,11 @@ from typing import Any
 import pytest
 
 from triomq.protocol.errors import ConfigError
-from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.config import StoreConfig
 
 
 def config(**settings: Any) -> StoreConfig:
     return StoreConfig(root=Path("store"), **settings)
-
-
-def test_defaults_are_rocketmqs() -> None:
-    defaults = config()
-    assert defaults.commit_log_file_size_bytes == 1_073_741_824
-    assert defaults.consume_queue_file_size_bytes == 6_000_000
-    assert defaults.max_message_size_bytes == 4_194_304
-    assert defaults.durability is Durability.ASYNC
-    assert defaults.delay_levels.max_level == 18
 
 
 def test_consume_queue_files_hold_whole_units() -> None:

@@ -14,14 +14,7 @@ from triomq.storage.delays import (
 )
 
 
-def test_default_levels_are_rocketmqs_eighteen() -> None:
-    levels = DelayLevels()
-    assert levels.max_level == 18
-    assert levels.delays_ms[:5] == (1000, 5000, 10_000, 30_000, 60_000)
-    assert levels.delays_ms[-1] == 7_200_000
-
-
-def test_a_level_above_the_highest_is_the_highest() -> None:
+def test_level_above_highest_is_highest() -> None:
     assert DelayLevels("1s 2m").delivery_time(99, 1_000_000) == 1_120_000
     assert DelayLevels("1s 2m").delivery_time(1, 1_000_000) == 1_001_000
 
@@ -45,7 +38,7 @@ def test_message_asks_for_level_by_property(properties: bytes, level: int) -> No
 
 
 @pytest.mark.parametrize("value", [b"x", b"7s", b"\xd9\xa1", b"12345678901", b"9" * 5000])
-def test_a_level_that_is_no_number_is_illegal(value: bytes) -> None:
+def test_level_must_be_number(value: bytes) -> None:
     with pytest.raises(MessageIllegalError, match="not a number"):
         requested_level(b"DELAY\x01" + value)
 
@@ -74,7 +67,7 @@ def test_first_requested_delay_applies_unless_already_waited(properties: bytes, 
 
 
 @pytest.mark.parametrize("value", [b"soon", b"1.5", b" 1", b"9" * 19])
-def test_a_request_that_is_no_number_is_refused(value: bytes) -> None:
+def test_delivery_time_must_be_number(value: bytes) -> None:
     with pytest.raises(MessageIllegalError, match=r"TIMER_DELAY_MS .* is not a number of at most 18 digits"):
         requested_time(b"TIMER_DELAY_MS\x01" + value, NOW)
 

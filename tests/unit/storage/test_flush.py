@@ -21,35 +21,6 @@ def synced(faulty: FaultyFileSystem, root: Path) -> list[str]:
     return [str(path.relative_to(root)) for name, path in faulty.calls if name in {"sync_file", "sync_directory"}]
 
 
-def test_flush_advances_flushed_offset_to_its_planned_end(store: MessageStore) -> None:
-    put(store)
-    plan = store.flush_plan()
-    end = store.commit_log.max_offset
-    put(store)
-    assert plan is not None
-    assert store.commit_log.flushed_offset == 0
-    plan.run()
-    assert store.commit_log.flushed_offset == 0
-    store.flush_done(plan)
-    assert store.commit_log.flushed_offset == end
-    assert store.flush_plan() is not None
-
-
-def test_first_flush_of_file_also_syncs_parent_directories(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
-    store = maker(file_system=faulty)
-    root = store.config.root
-    put(store)
-    faulty.calls.clear()
-    store.flush()
-    assert synced(faulty, root)[:3] == ["commitlog/" + "0" * 20, "commitlog", "."]
-    put(store)
-    faulty.calls.clear()
-    plan = store.flush_plan()
-    assert plan is not None
-    plan.run()
-    assert synced(faulty, root) == ["commitlog/" + "0" * 20]
-
-
 def test_full_file_is_flushed_despite_few_dirty_pages(store: MessageStore) -> None:
     put(store, body=bytes(10_000))
     assert store.flush_plan(least_pages=4) is None
@@ -65,7 +36,7 @@ def test_full_file_is_flushed_despite_few_dirty_pages(store: MessageStore) -> No
     assert store.flush_plan(least_pages=100) is not None
 
 
-def test_consume_queues_have_the_same_rule(maker: StoreMaker) -> None:
+def test_queue_flush_counts_dirty_pages(maker: StoreMaker) -> None:
     store = maker(consume_queue_file_size_bytes=20_000)
     for _ in range(500):
         put(store)
@@ -91,7 +62,7 @@ def test_full_queue_flush_writes_checkpoint_of_flushed_data(maker: StoreMaker) -
     assert checkpoint(store) == (first, second, 0)  # the log was flushed before the second message
 
 
-def test_a_thorough_queue_flush_without_news_does_nothing(store: MessageStore) -> None:
+def test_thorough_queue_flush_without_news(store: MessageStore) -> None:
     put(store)
     store.flush()
     assert store.flush_consume_queues_plan() is None
@@ -115,7 +86,7 @@ def test_flushed_log_is_reason_for_new_checkpoint(maker: StoreMaker) -> None:
     assert checkpoint(store) == (maker.clock.now_ms, maker.clock.now_ms, 0)
 
 
-def test_a_flush_of_few_pages_leaves_the_checkpoint(store: MessageStore) -> None:
+def test_partial_flush_leaves_checkpoint(store: MessageStore) -> None:
     for _ in range(60):
         put(store)
     plan = store.flush_consume_queues_plan(least_pages=1)
@@ -123,15 +94,6 @@ def test_a_flush_of_few_pages_leaves_the_checkpoint(store: MessageStore) -> None
     plan.run()
     store.flush_done(plan)
     assert checkpoint(store) == (0, 0, 0)
-
-
-def test_plan_that_has_not_run_cannot_be_completed(store: MessageStore) -> None:
-    put(store)
-    plan = store.flush_plan()
-    assert plan is not None
-    with pytest.raises(ValueError, match="not run"):
-        store.flush_done(plan)
-    assert store.commit_log.flushed_offset == 0
 
 
 @pytest.mark.parametrize("failing", ["sync_file", "sync_directory"])
@@ -261,31 +223,7 @@ def test_store_closed_while_flush_runs_spoils_neither(maker: StoreMaker) -> None
     assert store.commit_log.flushed_offset < store.commit_log.max_offset
 
 
-def test_sync_durability_shows_messages_only_after_their_flush(maker: StoreMaker) -> None:
-    store = maker(durability=Durability.SYNC)
-    arrived: list[tuple[str, int]] = []
-    for topic in ("T", "U"):
-        store.queue(topic, 0).on_arrival = lambda queue: arrived.append((queue.topic, queue.max_offset))
-    for topic in ("T", "U", "T"):
-        put(store, topic)
-    assert store.reader.max_offset_in_queue("T", 0) == 0
-    assert store.reader.get_message(("T", 0), 0, 32).message_count == 0
-    plan = store.flush_plan()
-    assert plan is not None
-    late = put(store, "U")
-    assert late.queue_offset == 1
-    plan.run()
-    store.flush_done(plan)
-    assert arrived == []
-    store.dispatch_flushed()
-    assert arrived == [("T", 2), ("U", 1)]
-    assert store.reader.get_message(("T", 0), 0, 32).message_count == 2
-    assert store.reader.get_message(("U", 0), 0, 32).message_count == 1
-    store.flush()
-    assert arrived == [("T", 2), ("U", 1), ("U", 2)]
-
-
-def test_reads_at_unflushed_offsets_wait_for_the_flush(maker: StoreMaker) -> None:
+def test_reads_at_unflushed_offsets_wait(maker: StoreMaker) -> None:
     """A sender that does not wait for the flush knows these offsets."""
     store = maker(durability=Durability.SYNC)
 
@@ -301,16 +239,6 @@ def test_reads_at_unflushed_offsets_wait_for_the_flush(maker: StoreMaker) -> Non
         put(store, "T")
     assert [*map(read, (3, 4))] == [(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset) for offset in (3, 4)]
     assert read(5) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 2)
-
-
-def test_store_of_many_queues_closed_with_few_syncs(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
-    """One for each queue would take a usual disk longer than container engines wait for a broker to stop."""
-    store = maker(file_system=faulty)
-    for number in range(200):
-        put(store, f"T{number}")
-    faulty.calls.clear()
-    store.close()
-    assert sum(name in {"sync_file", "sync_directory"} for name, _ in faulty.calls) < 60
 
 
 def test_many_queues_are_synced_together_but_not_log(
@@ -340,14 +268,3 @@ def test_many_queues_are_synced_together_but_not_log(
     faulty.fails = lambda number, name, path: name == "sync_all"
     with pytest.raises(StoreError, match="cannot sync"):
         store.close()
-
-
-def test_deleted_topic_drops_messages_that_wait_for_flush(maker: StoreMaker) -> None:
-    store = maker(durability=Durability.SYNC)
-    put(store, "T")
-    put(store, "U")
-    store.delete_topic("T")
-    assert put(store, "T").queue_offset == 0
-    store.flush()
-    assert store.reader.max_offset_in_queue("T", 0) == 1
-    assert store.reader.max_offset_in_queue("U", 0) == 1

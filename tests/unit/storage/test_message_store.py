@@ -1,6 +1,5 @@
 import errno
 import os
-import resource
 import shutil
 import struct
 import time
@@ -8,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.making import FaultyFileSystem, StoreMaker, message, put
+from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
 from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
 from triomq.storage.config import StoreConfig
-from triomq.storage.files.file_system import DiskSpace, FileSystem
 from triomq.storage.message_store import MessageStore
 
 
@@ -73,20 +71,7 @@ def test_close_removes_files_of_rejected_messages(maker: StoreMaker, faulty: Fau
     assert maker().reader.max_offset_in_queue("T", 0) == 4
 
 
-def test_close_removes_queue_file_of_rejected_batch(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
-    store = maker(file_system=faulty)
-    for _ in range(49):
-        put(store)
-    faulty.fails = lambda number, name, path: name == "reserve" and path.name == f"{1000:020d}"
-    with pytest.raises(StoreFullError):
-        store.append([message(store)] * 2)
-    assert (store.config.root / f"consumequeue/T/0/{1000:020d}").exists()
-    store.close()
-    assert not (store.config.root / f"consumequeue/T/0/{1000:020d}").exists()
-    assert maker().reader.max_offset_in_queue("T", 0) == 49
-
-
-def test_failed_close_leaves_the_abort_marker(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_failed_close_leaves_abort_marker(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     put(store)
     faulty.code = errno.EIO
@@ -104,7 +89,7 @@ def test_failed_close_leaves_the_abort_marker(maker: StoreMaker, faulty: FaultyF
 ORDERED = {"sync_file", "overwrite_file", "unlink"}
 
 
-def test_the_mark_of_a_crash_goes_last(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_crash_mark_is_removed_last(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     put(store)
     store.index.catch_up()
@@ -121,7 +106,7 @@ def test_the_mark_of_a_crash_goes_last(maker: StoreMaker, faulty: FaultyFileSyst
     ]
 
 
-def test_a_failed_open_gives_the_lock_back(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_failed_open_releases_lock(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     faulty.fails = lambda number, name, path: path.name == "abort"
     store = maker.describe(file_system=faulty)
     with pytest.raises(StoreError, match=r"cannot create .*abort"):
@@ -131,46 +116,12 @@ def test_a_failed_open_gives_the_lock_back(maker: StoreMaker, faulty: FaultyFile
     put(store)
 
 
-def test_deleting_an_unknown_topic_changes_nothing(store: MessageStore) -> None:
-    put(store)
-    assert store.delete_topic("U") == 0
-    assert store.delete_topic("../..") == 0
-    assert not (store.config.root / "config").exists()
-    assert store.reader.max_offset_in_queue("T", 0) == 1
-
-
-def test_queue_object_survives_deletion_of_topic(store: MessageStore) -> None:
-    queue = store.queue("T", 0)
-    arrived: list[int] = []
-    queue.on_arrival = lambda queue: arrived.append(queue.max_offset)
-    for _ in range(60):
-        put(store)
-    assert store.delete_topic("T") == 1
-    assert store.queue("T", 0) is queue
-    assert put(store).queue_offset == 0
-    assert arrived[-1] == 1
-
-
 def test_small_stores_take_little_disk_space(tmp_path: Path) -> None:
     with MessageStore(StoreConfig(root=tmp_path)) as store:
         put(store)
         used = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file())
         assert used < 17 * 1024 * 1024
         assert (tmp_path / "commitlog" / f"{0:020d}").stat().st_size == 1024**3
-
-
-def test_disallowed_file_creation_is_error_for_sender(maker: StoreMaker) -> None:
-    store = maker(commit_log_file_size_bytes=100_000)
-    put(store, body=b"first")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
-        put(store, body=bytes(60_000))
-        with pytest.raises(StoreError, match=r"cannot create .*File too large"):
-            put(store, body=bytes(60_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert put(store, body=bytes(60_000)).queue_offset == 2
 
 
 def test_sparse_rocketmq_files_are_reserved_before_writing(maker: StoreMaker) -> None:
@@ -203,27 +154,6 @@ def test_full_disk_allows_flush_close_and_start(maker: StoreMaker, faulty: Fault
         (root / "abort").touch()
         again = maker(root, file_system=faulty)
         assert again.reader.get_message(("T", 0), 0, 32).message_count == 2
-
-
-def test_full_disk_logged_once_until_there_room_again(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "triomq.storage.message_store")
-    space = DiskSpace(used_bytes=901, available_bytes=99)
-    monkeypatch.setattr(FileSystem, "space", lambda self, path: space)
-    store = maker()
-    caplog.clear()
-    for _ in range(3):
-        store.check_disk()
-        with pytest.raises(StoreFullError):
-            put(store)
-    assert [record.message.partition(" root=")[0] for record in caplog.records] == ["store refuses messages"]
-    assert "91 % full" in caplog.text
-    space = DiskSpace(used_bytes=100, available_bytes=900)
-    for _ in range(3):
-        store.check_disk()
-    assert caplog.records[-1].message.startswith("store accepts messages again")
-    assert len(caplog.records) == 2
 
 
 def test_messages_rejected_by_full_disk_are_logged_once(

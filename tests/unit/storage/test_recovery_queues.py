@@ -21,13 +21,12 @@ from tests.unit.storage.making import (
 from triomq.protocol.names import SCHEDULE_TOPIC
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT
 from triomq.protocol.record.properties import encode_properties
-from triomq.storage.message_store import MessageStore
 
 FILE: Final = 65536
 SECTOR: Final = 512
 
 
-def test_a_record_whose_unit_is_missing_gets_it(maker: StoreMaker) -> None:
+def test_missing_unit_is_written(maker: StoreMaker) -> None:
     store = filled(maker, 10)
     copy = maker.killed_copy(store)
     overwrite(queue_file(copy, "T", 0), 4 * 20, bytes(20))
@@ -131,18 +130,6 @@ def test_misplaced_files_of_another_queue_are_rebuilt(maker: StoreMaker, clean: 
     assert [path.read_bytes() for path in files] == content
 
 
-def test_tags_codes_can_be_computed_by_the_caller(maker: StoreMaker) -> None:
-    store = filled(maker, 2)
-    copy = maker.killed_copy(store)
-    discard(store)
-    shutil.rmtree(copy / "consumequeue")
-    again = MessageStore(
-        maker.describe(copy).config, clock_ms=maker.clock, tags_code_of=lambda record: record.queue_offset + 77
-    )
-    with again:
-        assert again.reader.queue_units("T", 0, 0, 1)[0].tags_code == 77
-
-
 def test_resurrected_files_of_deleted_topic_are_deleted_again(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     old = maker.killed_copy(store)
@@ -175,20 +162,7 @@ def test_messages_after_rocketmq_restored_units_are_kept(maker: StoreMaker) -> N
         store.close()
 
 
-def test_deletion_does_not_outlive_log_it_belongs_to(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    cut = store.reader.queue_units("U", 0, 3, 1)[0].physical_offset
-    store.delete_topic("T")
-    copy = maker.killed_copy(store)
-    overwrite(log_file(copy, 0), cut, bytes(FILE - cut))
-    again = maker(copy)
-    for number in range(5):
-        put(again, "T", body=b"new %d" % number)
-    once_more = maker(maker.killed_copy(again))
-    assert bodies(once_more, "T") == [b"new %d" % number for number in range(5)]
-
-
-def test_queues_without_a_log_are_deleted(maker: StoreMaker) -> None:
+def test_queues_without_log_are_deleted(maker: StoreMaker) -> None:
     store = filled(maker, 20)
     store.delete_topic("U")
     copy = maker.killed_copy(store)
@@ -198,15 +172,6 @@ def test_queues_without_a_log_are_deleted(maker: StoreMaker) -> None:
     assert not (copy / "consumequeue" / "T" / "0").exists()
     put(again, "U", body=b"new")
     assert bodies(maker(maker.killed_copy(again)), "U") == [b"new"]
-
-
-def test_a_unit_that_points_nowhere_is_cut_off(maker: StoreMaker) -> None:
-    store = filled(maker, 10)
-    copy = maker.killed_copy(store)
-    overwrite(queue_file(copy, "T", 0), 5 * 20, UNIT.pack(3, 100, 0) + UNIT.pack(2**50, 100, 0))
-    again = maker(copy)
-    assert report(again).units_removed == 2
-    assert again.reader.max_offset_in_queue("T", 0) == 5
 
 
 def torn_units(before: bytes, behind: bytes) -> Iterator[tuple[int, bytes]]:
@@ -256,31 +221,7 @@ def test_differing_but_untorn_unit_across_sectors_is_kept(maker: StoreMaker) -> 
     assert again.reader.queue_units("T", 0, 25, 1)[0].tags_code == 7
 
 
-def test_start_killed_before_queue_rebuild_hides_no_message(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = filled(maker, 300)
-    maker.clock.now_ms += 100_000
-    put(store, "U")
-    store.flush()
-    maker.clock.now_ms += 63_001
-    put(store, "U")
-    store.flush()  # the checkpoint vouches for everything of T
-    wanted = bodies(store)
-    copy = maker.killed_copy(store)
-    queue_file(copy, "T", 1000).unlink()
-    interrupted = maker.describe(copy)
-
-    def kill(*_: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 1)
-    with pytest.raises(KeyboardInterrupt):
-        interrupted.open(kill)
-    again = maker(copy)
-    assert bodies(again) == wanted
-    assert put(again).queue_offset == len(wanted)
-
-
-def test_records_of_a_deleted_topic_mend_no_units(maker: StoreMaker) -> None:
+def test_records_of_deleted_topic_mend_no_units(maker: StoreMaker) -> None:
     for made_again in (False, True):
         store = filled(maker, 40, topics=("T",))
         store.delete_topic("T")

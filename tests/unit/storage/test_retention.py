@@ -157,7 +157,7 @@ def test_log_queues_and_minimum_follow_one_another(maker: StoreMaker) -> None:
     assert bodies(store) == before[minimum:]
 
 
-def test_the_newest_files_stay_whatever_their_age(maker: StoreMaker) -> None:
+def test_newest_files_stay_at_any_age(maker: StoreMaker) -> None:
     store = filled(maker, 300)
     make_old(maker, store, 99, hours=1000)
     newest = log_files(store)[-1]
@@ -186,7 +186,7 @@ def test_empty_queue_keeps_its_numbers(maker: StoreMaker) -> None:
     assert bodies(maker(), "Gone") == [b"body"]
 
 
-def test_a_file_that_is_not_flushed_stays(maker: StoreMaker) -> None:
+def test_unflushed_file_stays(maker: StoreMaker) -> None:
     store = filled(maker, 300)
     for file in store.commit_log.files.files:
         os.utime(file.path, (0, 0))
@@ -204,7 +204,7 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_delete_hours_are_those_of_the_local_day(maker: StoreMaker, far_east: None) -> None:
+def test_delete_hours_are_local(maker: StoreMaker, far_east: None) -> None:
     hour = time.gmtime(maker.clock.now_ms / 1000).tm_hour + 9
     store = maker(delete_when=((hour + 1) % 24, (hour + 2) % 24))
     for number in range(200):
@@ -220,7 +220,7 @@ def test_delete_hours_are_those_of_the_local_day(maker: StoreMaker, far_east: No
     assert retention.plan() == []
 
 
-def test_a_request_holds_for_twenty_runs(maker: StoreMaker) -> None:
+def test_request_holds_for_twenty_runs(maker: StoreMaker) -> None:
     store = filled(maker, 200)
     make_old(maker, store, 1)
     retention = requested(store)
@@ -267,7 +267,7 @@ def test_reader_of_deleted_file_unaffected_and_space_freed(
     assert retention.plan() == [Reason.DISK]
 
 
-def test_failed_deletion_stops_the_run_and_is_retried(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_failed_deletion_stops_run_and_is_retried(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker(file_system=faulty)
     for number in range(300):
         put(store, body=body(number))
@@ -289,21 +289,7 @@ def test_failed_deletion_stops_the_run_and_is_retried(maker: StoreMaker, faulty:
     put(store)
 
 
-def test_each_deletion_is_on_disk_before_next(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
-    store = maker(file_system=faulty)
-    for number in range(400):
-        put(store, body=body(number))
-    make_old(maker, store, 4)
-    faulty.calls.clear()
-    run(requested(store))
-    calls = [(name, path) for name, path in faulty.calls if name in {"unlink", "sync_directory"}]
-    assert len(calls) >= 10
-    for (name, path), (following, directory) in zip(calls[::2], calls[1::2], strict=True):
-        assert (name, following) == ("unlink", "sync_directory")
-        assert path.parent == directory
-
-
-def test_uncertain_deletion_is_repeated_before_the_next(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
+def test_uncertain_deletion_is_synced_first(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     """After a power cut the first file could be there again and the second not: then all behind it would not count."""
     store = maker(file_system=faulty)
     for number in range(400):
@@ -327,19 +313,6 @@ def test_uncertain_deletion_is_repeated_before_the_next(maker: StoreMaker, fault
     faulty.calls.clear()
     maker(file_system=faulty)
     assert ("sync_directory", directory) in faulty.calls
-
-
-def test_next_run_deletes_remains_of_killed_run(maker: StoreMaker) -> None:
-    store = filled(maker, 400)
-    make_old(maker, store, 3)
-    retention = requested(store)
-    for reason in retention.plan():
-        retention.delete_log_file(reason)
-    again = maker(maker.killed_copy(store))
-    assert again.reader.min_offset_in_queue("T", 0) > 50
-    assert queue_file(again.config.root, "T", 0).exists()
-    assert run(Retention(again)) == 0
-    assert not queue_file(again.config.root, "T", 0).exists()
 
 
 def test_log_begin_announced_once_and_after_queue_cleanup(maker: StoreMaker) -> None:
@@ -369,18 +342,3 @@ def test_failed_follower_is_called_again(maker: StoreMaker) -> None:
     assert retention.is_behind
     run(retention)
     assert not retention.is_behind
-
-
-def test_topic_deleted_between_two_steps_does_no_harm(maker: StoreMaker) -> None:
-    store = filled(maker, 400)
-    make_old(maker, store, 3)
-    retention = requested(store)
-    for reason in retention.plan():
-        retention.delete_log_file(reason).finish()
-    retention.correct_queues(store.queues)
-    deletion = retention.delete_queue_files(store.queues)
-    store.delete_topic("T")
-    put(store, body=b"new")
-    assert deletion.finish()
-    assert not retention.delete_queue_files(store.queues)
-    assert bodies(store) == [b"new"]

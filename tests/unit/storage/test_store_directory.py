@@ -13,12 +13,6 @@ from triomq.storage.files.file_system import FileSystem
 from triomq.storage.store_directory import LockFile, StoreDirectory
 
 
-def test_a_missing_root_is_made(maker: StoreMaker) -> None:
-    store = maker(maker.root / "a" / "b" / "c")
-    assert (store.config.root / "lock").read_bytes() == b"lock"
-    assert (store.config.root / "abort").read_bytes() == b""
-
-
 def test_files_are_for_their_owner_alone(maker: StoreMaker) -> None:
     before = os.umask(0)
     try:
@@ -67,16 +61,6 @@ def test_unreadable_root_is_rejected_before_locking(maker: StoreMaker) -> None:
     with pytest.raises(StoreLayoutError, match=r"cannot read the directory .*Permission denied"):
         maker(file_system=Unreadable())
     assert not (maker.root / "store" / "lock").exists()
-
-
-def test_second_store_on_directory_is_rejected_without_effect(maker: StoreMaker) -> None:
-    store = maker()
-    put(store)
-    with pytest.raises(StoreLockedError, match=f"pid {os.getpid()}"):
-        maker()
-    put(store)
-    store.close()
-    assert maker().reader.max_offset_in_queue("T", 0) == 2
 
 
 @pytest.mark.parametrize(
@@ -137,27 +121,12 @@ def test_file_sizes_differing_from_directory_are_rejected(maker: StoreMaker) -> 
         maker(consume_queue_file_size_bytes=2000)
 
 
-def test_running_mark_shows_unclean_end(tmp_path: Path) -> None:
-    directory = StoreDirectory(tmp_path, FileSystem())
-    assert directory.mark_running()
-    assert not directory.mark_running()
-    directory.mark_closed()
-    assert directory.mark_running()
-
-
 def test_mark_is_on_disk_before_anything_else_happens(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     directory = StoreDirectory(tmp_path, faulty)
     directory.mark_running()
     assert faulty.calls[-2:] == [("write_file", tmp_path / "abort"), ("sync_directory", tmp_path)]
     directory.mark_closed()
     assert faulty.calls[-2:] == [("unlink", tmp_path / "abort"), ("sync_directory", tmp_path)]
-
-
-def test_a_half_made_file_is_cleared_away(maker: StoreMaker) -> None:
-    (maker.root / "store").mkdir()
-    (maker.root / "store" / "new-file.tmp").write_bytes(b"x")
-    maker()
-    assert not (maker.root / "store" / "new-file.tmp").exists()
 
 
 def test_empty_extension_directories_are_no_extensions(maker: StoreMaker) -> None:
@@ -175,18 +144,7 @@ sys.stdin.read()
 """
 
 
-def test_the_lock_holds_four_bytes_of_text(tmp_path: Path) -> None:
-    lock = LockFile(tmp_path / "lock")
-    lock.acquire()
-    assert lock.path.read_bytes() == b"lock"
-    lock.release()
-    lock.path.write_bytes(b"something else")
-    lock.acquire()
-    lock.release()
-    assert lock.path.read_bytes() == b"lock"
-
-
-def test_same_process_is_excluded_without_losing_the_lock(tmp_path: Path) -> None:
+def test_second_lock_of_same_process_is_refused(tmp_path: Path) -> None:
     lock = LockFile(tmp_path / "lock")
     lock.acquire()
     with pytest.raises(StoreLockedError, match=f"open in this process already.*{os.getpid()}"):
@@ -220,7 +178,7 @@ def test_javas_lock_excludes_us_and_process_named(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_flock_excludes_us_too(tmp_path: Path) -> None:
+def test_flock_of_another_process_is_respected(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with path.open("w+b") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -228,21 +186,7 @@ def test_a_flock_excludes_us_too(tmp_path: Path) -> None:
             LockFile(path).acquire()
 
 
-def test_releasing_twice_or_without_a_lock_is_harmless(tmp_path: Path) -> None:
-    lock = LockFile(tmp_path / "lock")
-    lock.release()
-    lock.acquire()
-    lock.release()
-    lock.release()
-
-
-def test_a_lock_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    (tmp_path / "lock").mkdir()
-    with pytest.raises(StoreError, match=f"cannot open {tmp_path}/lock"):
-        LockFile(tmp_path / "lock").acquire()
-
-
-def test_another_failure_than_a_busy_lock_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_failure_other_than_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

@@ -1,4 +1,3 @@
-import struct
 from typing import Any, Final
 
 import pytest
@@ -8,7 +7,7 @@ from tests.unit.storage.making import BORN, HOST, StoreMaker, discard, put
 from triomq.protocol.errors import MessageIllegalError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.layout import record_size
-from triomq.protocol.record.record import RecordKind, decode_record, encode_record
+from triomq.protocol.record.record import RecordKind, encode_record
 from triomq.storage.message_store import MessageStore
 
 FILE: Final = 65536
@@ -28,7 +27,7 @@ def filled_up_to(store: MessageStore, left: int) -> None:
 @pytest.mark.parametrize("born", [HOST, encode_host("2001:db8::1", 40000)])
 @pytest.mark.parametrize("stored", [HOST, encode_host("::ffff:10.0.0.1", 10911), encode_host("fe80::1", 10911)])
 @pytest.mark.parametrize("length", [0, 1, 4096, 4097, 20000])
-def test_a_record_is_what_the_codec_writes(store: MessageStore, born: bytes, stored: bytes, length: int) -> None:
+def test_appended_record_equals_encoded_one(store: MessageStore, born: bytes, stored: bytes, length: int) -> None:
     body = bytes(range(256)) * (length // 256) + bytes(length % 256)
     put(store, body=b"first")
     place = put(
@@ -55,23 +54,6 @@ def test_a_record_is_what_the_codec_writes(store: MessageStore, born: bytes, sto
     assert view is not None
     assert bytes(view) == wanted
     assert store.commit_log.store_time(place.physical_offset) == place.store_timestamp
-
-
-def test_mapped_ipv4_peer_is_stored_as_ipv4(store: MessageStore) -> None:
-    place = put(store, born_host=encode_host("::ffff:10.1.2.3", 5), sys_flag=0x30)
-    view = store.commit_log.look_message(place.physical_offset)
-    assert view is not None
-    message = decode_record(view)
-    assert message.born_host == "10.1.2.3:5"
-    assert message.sys_flag == 0
-
-
-def test_a_memoryview_is_as_good_as_bytes(store: MessageStore) -> None:
-    for length in (10, 10_000):
-        place = put(store, body=memoryview(b"x" * length))
-        view = store.commit_log.look_message(place.physical_offset)
-        assert view is not None
-        assert decode_record(view).stored_body == b"x" * length
 
 
 def test_message_that_leaves_room_for_least_blank_fits(store: MessageStore) -> None:
@@ -103,16 +85,9 @@ def test_file_sized_message_stored_and_longer_one_rejected(store: MessageStore) 
     assert put(store).physical_offset == 2 * FILE
 
 
-def test_a_refused_message_takes_no_number(store: MessageStore) -> None:
-    put(store)
-    with pytest.raises(MessageIllegalError):
-        put(store, body=bytes(FILE))
-    assert put(store).queue_offset == 1
-
-
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize(("step_ms", "is_followed"), [(1, False), (3000, False), (3001, True), (86_400_000, True)])
-def test_store_times_follow_a_clock_set_back_far(
+def test_store_times_follow_large_clock_steps_only(
     maker: StoreMaker, step_ms: int, is_followed: bool, is_restarted: bool
 ) -> None:
     store = maker()
@@ -136,13 +111,6 @@ def test_step_of_clock_is_forgotten_with_log(maker: StoreMaker) -> None:
     put(store)
     discard(store)
     assert maker().commit_log.clock_steps.all == ()
-
-
-def test_min_offset_is_minus_one_without_files(store: MessageStore) -> None:
-    assert store.commit_log.min_offset == -1
-    assert store.commit_log.max_offset == 0
-    put(store)
-    assert store.commit_log.min_offset == 0
 
 
 @pytest.mark.parametrize("offset", [-1, -(2**62), 1, 50, 91, 149, 151, 5000, FILE - 8, FILE, 2**62])
@@ -200,11 +168,3 @@ def test_out_of_range_numbers_rejected_before_any_write(store: MessageStore) -> 
     assert store.commit_log.max_offset == end
     assert not any(store.commit_log.files.files[0].view[end:])
     assert put(store).queue_offset == 1
-
-
-def test_file_is_entered_only_when_record_goes_there(store: MessageStore) -> None:
-    filled_up_to(store, 8)
-    assert len(store.commit_log.files.files) == 1
-    put(store)
-    assert len(store.commit_log.files.files) == 2
-    assert struct.unpack(">iI", store.commit_log.files.files[0].view[-8:]) == (8, 0xCBD43194)

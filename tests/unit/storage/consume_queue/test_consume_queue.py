@@ -1,11 +1,12 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.unit.storage.making import FaultyFileSystem
-from triomq.protocol.errors import StoreFullError
-from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT
-from triomq.storage.consume_queue.consume_queue import ConsumeQueue, lost_units
+from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT, ConsumeQueueUnit
+from triomq.storage.consume_queue.consume_queue import CheckedUnits, ConsumeQueue, lost_units
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
 
@@ -24,14 +25,6 @@ def fill(queue: ConsumeQueue, count: int) -> None:
     for _ in range(count):
         number = queue.next_offset
         queue.append_visible(1000 + number * 100, 100, number)
-
-
-def test_a_new_queue_has_nothing_on_disk(tmp_path: Path) -> None:
-    queue = make(tmp_path)
-    assert (queue.min_offset, queue.max_offset, queue.next_offset, queue.max_physical_offset) == (0, 0, 0, 0)
-    assert queue.unit(0) is None
-    assert queue.units_from(0, 10) is None
-    assert not (tmp_path / "T").exists()
 
 
 def test_units_lie_behind_one_another_across_files(tmp_path: Path) -> None:
@@ -66,32 +59,6 @@ def test_reserve_covers_all_files_of_many_units(tmp_path: Path) -> None:
     assert queue.unit(14) == (2400, 100, 14)
 
 
-def test_a_full_disk_changes_nothing_that_readers_see(tmp_path: Path, faulty: FaultyFileSystem) -> None:
-    queue = make(tmp_path, faulty)
-    fill(queue, 4)
-    faulty.fails = lambda number, name, path: name == "create_file"
-    with pytest.raises(StoreFullError):
-        queue.reserve(2)
-    assert queue.next_offset == 4
-    fill(queue, 1)
-    with pytest.raises(StoreFullError):
-        queue.reserve(1)
-    faulty.fails = lambda number, name, path: False
-    fill(queue, 1)
-    assert queue.unit(5) == (1500, 100, 5)
-
-
-def test_file_made_for_failed_reservation_is_used_later(tmp_path: Path, faulty: FaultyFileSystem) -> None:
-    queue = make(tmp_path, faulty)
-    faulty.fails = lambda number, name, path: name == "reserve"
-    for _ in range(2):
-        with pytest.raises(StoreFullError):
-            queue.reserve(1)
-    faulty.fails = lambda number, name, path: False
-    fill(queue, 6)
-    assert len(queue.files.files) == 2
-
-
 def test_read_stops_at_file_end_and_limit(tmp_path: Path) -> None:
     queue = make(tmp_path)
     fill(queue, 8)
@@ -122,21 +89,6 @@ def test_queue_starting_midway_is_padded_with_blank_units(tmp_path: Path) -> Non
     assert [file.start for file in queue.files.files] == [200, 300]
 
 
-def test_queue_beginning_with_file_has_no_blank_unit(tmp_path: Path) -> None:
-    queue = make(tmp_path)
-    queue.start_at(10, 2000, 100)
-    assert queue.files.start == 200
-    assert not any(queue.files.files[0].view)
-
-
-def test_lost_messages_keep_their_numbers(tmp_path: Path) -> None:
-    queue = make(tmp_path)
-    fill(queue, 4)
-    queue.append_lost(3, 1700, 100)
-    assert (queue.next_offset, queue.max_offset, queue.max_physical_offset) == (7, 7, 1400)
-    assert queue.unit(6) == UNIT.unpack(BLANK_UNIT)
-
-
 @pytest.mark.parametrize("count", [1, 1023, 1025, 2047, 2049, 3500])
 def test_many_lost_messages_share_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("triomq.storage.consume_queue.consume_queue._LOST_AT_ONCE", 1024)
@@ -150,7 +102,7 @@ def test_many_lost_messages_share_one_write(tmp_path: Path, monkeypatch: pytest.
     assert bytes(units) == lost_units(count, "T", 10**9, 1700, 100)
 
 
-def test_a_destroyed_queue_begins_again_at_zero(tmp_path: Path) -> None:
+def test_destroyed_queue_begins_again_at_zero(tmp_path: Path) -> None:
     queue = make(tmp_path)
     fill(queue, 7)
     queue.flushed_position = 140
@@ -163,7 +115,71 @@ def test_a_destroyed_queue_begins_again_at_zero(tmp_path: Path) -> None:
     assert queue.unit(0) == (1000, 100, 0)
 
 
-def test_a_queue_says_what_it_is(tmp_path: Path) -> None:
-    queue = make(tmp_path)
-    assert queue.topic_field == b"\x01T"
-    assert repr(queue) == "<ConsumeQueue T:3 0..0>"
+RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)).map(lambda r: (r[0], sum(r))), max_size=30)
+
+
+@given(RANGES)
+def test_nothing_is_covered_that_was_not_added(ranges: list[tuple[int, int]]) -> None:
+    checked = CheckedUnits()
+    added: set[int] = set()
+    for begin, end in ranges:
+        checked.add(begin, end)
+        added.update(range(begin, end))
+        assert checked.covers(begin, end)
+    assert all(unit in added for unit in range(80) if checked.covers(unit, unit + 1))
+
+
+def test_consecutive_readers_make_one_range() -> None:
+    checked = CheckedUnits()
+    for begin in range(0, 320, 32):
+        checked.add(begin, begin + 32)
+    checked.add(352, 384)
+    assert checked.covers(0, 320)
+    assert not checked.covers(0, 321)
+    checked.add(320, 352)
+    assert checked.covers(0, 384)
+
+
+def test_of_too_many_ranges_shortest_old_one_goes() -> None:
+    checked = CheckedUnits()
+    for begin, count in ((0, 10), (100, 3), (200, 20), (300, 5), (400, 1)):
+        checked.add(begin, begin + count)
+    assert [checked.covers(begin, begin + 1) for begin in (0, 100, 200, 300, 400)] == [True, False, True, True, True]
+
+
+def test_cleared_ranges_cover_nothing() -> None:
+    checked = CheckedUnits()
+    checked.add(0, 10)
+    checked.clear()
+    assert not checked.covers(0, 1)
+
+
+FILE_SIZE = 10_000
+
+
+def units(content: bytes) -> list[ConsumeQueueUnit]:
+    return [ConsumeQueueUnit._make(unit) for unit in UNIT.iter_unpack(content)]
+
+
+def test_lost_unit_in_first_file_names_next_record() -> None:
+    found = units(lost_units(3, "T", FILE_SIZE, 9_999, 150))
+    assert [unit[:2] for unit in found] == [(9_999, 150)] * 3
+    assert all(unit.is_lost for unit in found)
+    assert {unit.tags_code & 0xFFFF_FFFF for unit in found} == {0}, "who asks for tags is asked to take none of them"
+
+
+def test_before_message_of_later_file_they_are_blank() -> None:
+    assert lost_units(3, "T", FILE_SIZE, 10_000, 150) == BLANK_UNIT * 3
+
+
+@pytest.mark.parametrize("topic", [SCHEDULE_TOPIC, TIMER_TOPIC])
+def test_messages_that_wait_are_not_named_twice(topic: str) -> None:
+    assert lost_units(3, topic, FILE_SIZE, 500, 150) == BLANK_UNIT * 3
+
+
+def test_units_of_one_read_name_next_record() -> None:
+    found = units(lost_units(5_000, "T", FILE_SIZE, 500, 150))
+    assert len(found) == 5_000
+    assert all(unit.is_lost for unit in found)
+    assert [unit.physical_offset for unit in found[-1024:]] == [500] * 1024
+    assert {unit.physical_offset for unit in found[:-1024]} == {0}

@@ -16,33 +16,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config" / "topics.json"
 
 
-def test_a_table_comes_back_as_it_was_saved(path: Path) -> None:
-    JsonTable(path).save({"offsetTable": {"T@g": {"0": 5}}})
-    assert JsonTable(path).load() == {"offsetTable": {"T@g": {"0": 5}}}
-
-
-def test_what_rocketmq_writes_is_read(path: Path) -> None:
+def test_table_of_rocketmq_is_read(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b'{\n\t"offsetTable":{\n\t\t"T@g":{0:70,1:13\n\t\t}\n\t}\n}')
     assert JsonTable(path).load() == {"offsetTable": {"T@g": {0: 70, 1: 13}}}
 
 
-def test_what_is_written_is_standard_json_in_ascii(path: Path) -> None:
+def test_table_is_written_as_ascii_json(path: Path) -> None:
     table = {"b": {1: "\u00fc\U0001f600\t"}, "a": [True, None]}
     JsonTable(path).save(table)
     content = path.read_bytes()
     assert content.isascii()
     assert json.loads(content) == {"a": [True, None], "b": {"1": "\u00fc\U0001f600\t"}}
     assert encode({1: "x"}) == b'{\n  "1": "x"\n}'
-
-
-def test_the_generation_before_is_kept(path: Path) -> None:
-    table = JsonTable(path)
-    for number in range(3):
-        table.save({"n": number})
-    assert json.loads(path.read_bytes()) == {"n": 2}
-    assert json.loads(table.backup_path.read_bytes()) == {"n": 1}
-    assert sorted(entry.name for entry in path.parent.iterdir()) == ["topics.json", "topics.json.bak"]
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"\0" * 100, b" \n", b'{"n": 1', b"\xff", b"null"])
@@ -86,7 +72,7 @@ def test_damage_without_backup_not_read_as_empty_table(path: Path) -> None:
         JsonTable(path).load()
 
 
-def test_two_damaged_generations_are_an_error(path: Path) -> None:
+def test_two_damaged_generations_are_refused(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"")
     JsonTable(path).backup_path.write_bytes(b"{broken")
@@ -94,7 +80,7 @@ def test_two_damaged_generations_are_an_error(path: Path) -> None:
         JsonTable(path).load()
 
 
-def test_an_unreadable_table_is_an_error(path: Path) -> None:
+def test_unreadable_table_is_refused(path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(StoreLayoutError, match="cannot read"):
         JsonTable(path).load()

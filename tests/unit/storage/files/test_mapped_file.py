@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.storage.making import FaultyFileSystem, StoreMaker, bodies, message, put
-from triomq.protocol.errors import StoreError, StoreFullError
+from triomq.protocol.errors import StoreError
 from triomq.storage.files import mapped_file
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.mapped_file import MappedFile, MappingPool, affordable_mappings
@@ -26,14 +26,6 @@ def disk_bytes(file: MappedFile) -> int:
     return os.fstat(file.file.fileno()).st_blocks * 512
 
 
-def test_new_file_takes_no_disk_space_before_reserved(tmp_path: Path) -> None:
-    file = mapped(tmp_path, FileSystem())
-    assert disk_bytes(file) == 0
-    file.reserve(1, 64 * 1024)
-    assert file.reserved == 64 * 1024
-    assert disk_bytes(file) >= 64 * 1024
-
-
 def test_reserved_range_is_not_reserved_again(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     file.reserve(10, 4096)
@@ -42,7 +34,7 @@ def test_reserved_range_is_not_reserved_again(tmp_path: Path, faulty: FaultyFile
     assert len(faulty.calls) == calls
 
 
-def test_reserving_ends_with_the_file(tmp_path: Path) -> None:
+def test_reservation_ends_with_file(tmp_path: Path) -> None:
     file = mapped(tmp_path, FileSystem(), 5000)
     file.reserve(4999, 1024 * 1024)
     assert file.reserved == 5000
@@ -65,28 +57,6 @@ def test_nearly_full_disk_gives_less_than_whole_step(tmp_path: Path, faulty: Fau
     assert file.reserved == 16384
 
 
-def test_full_disk_error_with_path_and_free_bytes(tmp_path: Path, faulty: FaultyFileSystem) -> None:
-    file = mapped(tmp_path, faulty)
-    faulty.fails = lambda number, name, path: name == "reserve"
-    with pytest.raises(
-        StoreFullError, match=r"cannot reserve 8192 bytes in .*0: No space left on device, \d+ bytes are free"
-    ):
-        file.reserve(5000, 1024 * 1024)
-    assert file.reserved == 0
-    faulty.fails = lambda number, name, path: False
-    file.reserve(5000, 8192)
-    assert file.reserved == 8192
-
-
-def test_other_errors_while_reserving_are_no_full_disk(tmp_path: Path, faulty: FaultyFileSystem) -> None:
-    file = mapped(tmp_path, faulty)
-    faulty.code = errno.EROFS
-    faulty.fails = lambda number, name, path: name == "reserve"
-    with pytest.raises(StoreError, match=r"reserve 4096 bytes in .*Read-only") as caught:
-        file.reserve(1, 1)
-    assert not isinstance(caught.value, StoreFullError)
-
-
 def test_fill_zeroes_up_to_next_step_within_reservation(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     file.map[:] = b"x" * SIZE
@@ -101,27 +71,6 @@ def test_fill_zeroes_up_to_next_step_within_reservation(tmp_path: Path, faulty: 
     assert file.map[:] == b"x" * 10 + bytes(file.filled - 10) + b"x" * (SIZE - file.filled)
 
 
-def test_filling_ends_with_the_file(tmp_path: Path) -> None:
-    file = mapped(tmp_path, FileSystem(), 5000)
-    file.reserve(4999, SIZE)
-    file.fill(1, SIZE, SIZE)
-    assert file.filled == 5000
-    assert os.fstat(file.file.fileno()).st_size == 5000
-
-
-@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, StoreFullError), (errno.EIO, StoreError)])
-def test_a_disk_that_takes_no_bytes_is_named(
-    tmp_path: Path, faulty: FaultyFileSystem, code: int, kind: type[StoreError]
-) -> None:
-    file = mapped(tmp_path, faulty)
-    file.reserve(100, 4096)
-    faulty.code = code
-    faulty.fails = lambda number, name, path: name == "zero"
-    with pytest.raises(kind, match=f"cannot write zeros to {file.path}: .* bytes are free"):
-        file.fill(100, 4096, 4096)
-    assert file.filled == 0
-
-
 def test_clearing_end_touches_only_what_is_not_zero(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     assert file.zero_from(0) == 0
@@ -133,35 +82,6 @@ def test_clearing_end_touches_only_what_is_not_zero(tmp_path: Path, faulty: Faul
     cleared = [path for name, path in faulty.calls if name == "zero"]
     assert file.zero_from(1005) == 0
     assert [path for name, path in faulty.calls if name == "zero"] == cleared
-
-
-def test_views_outlive_the_file_and_its_name(tmp_path: Path) -> None:
-    files = FileSystem()
-    file = mapped(tmp_path, files)
-    file.map[:5] = b"hello"
-    view = file.view[:5]
-    files.unlink(file.path)
-    del file
-    gc.collect()
-    assert bytes(view) == b"hello"
-
-
-def test_views_are_read_only(tmp_path: Path) -> None:
-    assert mapped(tmp_path, FileSystem()).view.readonly
-
-
-def test_a_file_that_cannot_be_mapped_is_named(tmp_path: Path, faulty: FaultyFileSystem) -> None:
-    faulty.code = errno.ENOMEM
-    faulty.fails = lambda number, name, path: name == "map_file"
-    with pytest.raises(StoreError, match=f"cannot map {tmp_path}/0"):
-        mapped(tmp_path, faulty)
-
-
-def test_end_is_where_the_next_file_starts(tmp_path: Path) -> None:
-    files = FileSystem()
-    file = MappedFile(files, files.create_file(tmp_path / "scratch", 100, tmp_path / "0"), 300, 100)
-    assert file.end == 400
-    assert file.path == tmp_path / "0"
 
 
 QUEUES = 12
@@ -205,7 +125,7 @@ def test_oldest_mapping_is_unmapped_when_limit_is_exceeded(tmp_path: Path, three
     assert len(pool) == 3
 
 
-def test_written_data_and_held_views_outlive_a_mapping(tmp_path: Path) -> None:
+def test_data_and_views_outlive_mapping(tmp_path: Path) -> None:
     file = make(tmp_path, MappingPool(0))
     file.map[:5] = b"hello"
     held = file.view[:5]
@@ -249,7 +169,7 @@ def test_full_file_stays_mapped_while_next_one_made(maker: StoreMaker, three: No
     assert bodies(store) == [b"body"] * 51
 
 
-def test_a_step_unmaps_none_of_its_own_queues(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_append_unmaps_none_of_its_queues(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapped_file, "MIN_MAPPED_FILES", 8)
     monkeypatch.setattr("triomq.storage.consume_queue.queue_table.affordable_mappings", lambda: 8)
     store = maker()
@@ -274,7 +194,7 @@ def test_many_queues_are_recovered_with_few_mapped(used: MessageStore, maker: St
         assert put(again, queue_id=queue_id).queue_offset == 20
 
 
-def test_a_flush_syncs_files_that_are_not_mapped(maker: StoreMaker, faulty: FaultyFileSystem, three: None) -> None:
+def test_flush_syncs_unmapped_files(maker: StoreMaker, faulty: FaultyFileSystem, three: None) -> None:
     store = maker(file_system=faulty)
     for number in range(QUEUES):
         put(store, queue_id=number)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.storage.making import FaultyFileSystem
-from triomq.protocol.errors import StoreFullError, StoreLayoutError
+from triomq.protocol.errors import StoreLayoutError
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.mapped_file import MappingPool
 from triomq.storage.files.mapped_file_queue import FoundFiles, MappedFileQueue, check_directory
@@ -19,15 +19,7 @@ def names(root: Path) -> list[str]:
     return sorted(path.name for path in (root / "log" / "0").iterdir())
 
 
-def test_files_are_named_after_their_first_byte(tmp_path: Path) -> None:
-    files = sequence(tmp_path)
-    files.create_next(300)
-    files.create_next(0)  # behind the newest, wherever that is
-    assert names(tmp_path) == ["00000000000000000300", "00000000000000000400"]
-    assert files.start == 300
-
-
-def test_a_position_is_found_in_its_file(tmp_path: Path) -> None:
+def test_position_is_found_in_its_file(tmp_path: Path) -> None:
     files = sequence(tmp_path)
     assert files.file_at(0) is None
     first, second = files.create_next(300), files.create_next(0)
@@ -39,65 +31,11 @@ def test_a_position_is_found_in_its_file(tmp_path: Path) -> None:
     assert files.file_at(-1) is None
 
 
-def test_loaded_files_keep_their_units(tmp_path: Path) -> None:
-    written = sequence(tmp_path)
-    written.create_next(0).map[:3] = b"abc"
-    written.create_next(0)
-    read = sequence(tmp_path)
-    read.load(FoundFiles([0, 100], [], []))
-    assert bytes(read.files[0].view[:3]) == b"abc"
-    assert [file.start for file in read.files] == [0, 100]
-
-
 def test_file_that_cannot_be_opened_is_layout_error(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     sequence(tmp_path).create_next(0)
     faulty.fails = lambda number, name, path: name == "open_file"
     with pytest.raises(StoreLayoutError, match="cannot open"):
         sequence(tmp_path, faulty).load(FoundFiles([0], [], []))
-
-
-def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path: Path, faulty: FaultyFileSystem) -> None:
-    faulty.fails = lambda number, name, path: name == "rename"
-    files = sequence(tmp_path, faulty)
-    with pytest.raises(StoreFullError):
-        files.create_next(0)
-    assert not files.files
-    assert names(tmp_path) == []
-
-
-def test_the_newest_files_go_first(tmp_path: Path) -> None:
-    files = sequence(tmp_path)
-    for _ in range(3):
-        files.create_next(0)
-    assert files.remove_from(1) == 2
-    assert names(tmp_path) == ["00000000000000000000"]
-    assert files.remove_from(1) == 0
-
-
-def test_a_removed_sequence_leaves_no_directory(tmp_path: Path) -> None:
-    files = sequence(tmp_path)
-    files.create_next(0)
-    files.remove_directory()
-    assert not (tmp_path / "log" / "0").exists()
-    files.remove_directory()
-
-
-def test_new_directory_needs_sync_with_parents_until_synced(tmp_path: Path) -> None:
-    files = sequence(tmp_path)
-    states = [files.directory_synced == files.directory_changes]
-    files.create_next(0)
-    states.append(files.directory_synced == files.directory_changes)
-    assert list(files.directories()) == [tmp_path / "log" / "0", tmp_path / "log", tmp_path]
-    files.directory_synced = files.directory_changes
-    assert [*states, files.directory_synced == files.directory_changes] == [True, False, True]
-
-
-def test_good_directory_gives_starts_of_its_files(tmp_path: Path) -> None:
-    files = sequence(tmp_path)
-    files.create_next(300)
-    files.create_next(0)
-    assert check_directory(files.directory, FileSystem().list_directory(files.directory), 100) == ([300, 400], [], [])
-    assert check_directory(tmp_path / "none", [], 100) == ([], [], [])
 
 
 def test_empty_files_at_end_are_deleted(tmp_path: Path) -> None:
@@ -176,18 +114,12 @@ def test_removal_synced_before_file_of_same_name_created(tmp_path: Path) -> None
         ("00000000000000000200", 100, "00000000000000000100 is missing"),
     ],
 )
-def test_anything_else_in_the_directory_is_refused(tmp_path: Path, name: str, size: int, reason: str) -> None:
+def test_unknown_directory_entry_is_refused(tmp_path: Path, name: str, size: int, reason: str) -> None:
     files = sequence(tmp_path)
     files.create_next(0)
     (files.directory / name).write_bytes(bytes(size))
     with pytest.raises(StoreLayoutError, match=reason):
         check_directory(files.directory, FileSystem().list_directory(files.directory), 100)
-
-
-def test_a_directory_among_the_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "00000000000000000000").mkdir()
-    with pytest.raises(StoreLayoutError, match="not a file of the store"):
-        check_directory(tmp_path, FileSystem().list_directory(tmp_path), 100)
 
 
 def test_first_file_in_pool_reserves_little_at_first(tmp_path: Path) -> None:

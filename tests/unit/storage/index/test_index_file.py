@@ -1,6 +1,5 @@
 """index_file: one file, byte for byte, and the chains in it."""
 
-import errno
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -10,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.storage.making import FaultyFileSystem, overwrite
-from triomq.protocol.errors import IndexDamagedError, StoreError, StoreFullError
+from triomq.protocol.errors import IndexDamagedError, StoreFullError
 from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record import layouts
 from triomq.protocol.record.index_unit import HEADER, IndexHeader
@@ -83,7 +82,7 @@ def as_rocketmq_writes(entries: Iterable[Entry], preset: int = 0) -> bytes:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ENTRIES, st.integers(0, 11), st.sampled_from([0, 1000, 2**40]))
-def test_a_file_is_the_one_that_rocketmq_writes(tmp_path: Path, entries: list[Entry], cut: int, preset: int) -> None:
+def test_file_equals_rocketmqs(tmp_path: Path, entries: list[Entry], cut: int, preset: int) -> None:
     file = make(tmp_path, NO_UNITS._replace(begin_timestamp=preset, end_timestamp=preset))
     for part in (entries[:cut], entries[cut:]):
         if part:
@@ -126,13 +125,6 @@ def test_times_compared_in_whole_seconds_since_file_begin(tmp_path: Path) -> Non
     assert find(file, 1, end=10_499) == []
 
 
-def test_first_time_relative_to_end_of_previous_file(tmp_path: Path) -> None:
-    file = make(tmp_path, IndexHeader(4000, 4000, PhysicalOffset(50), PhysicalOffset(50), 0, 1))
-    append(file, [Entry(1, 60, 9000), Entry(1, 70, 11_000)])
-    assert [file.unit(number).time_diff_s for number in (1, 2)] == [5, 2]
-    assert file.header[:4] == (9000, 11_000, 60, 70)
-
-
 def test_new_file_is_empty_and_header_repeats_arguments(tmp_path: Path) -> None:
     header = IndexHeader(4000, 4000, PhysicalOffset(50), PhysicalOffset(50), 0, 1)
     file = make(tmp_path, header)
@@ -143,7 +135,7 @@ def test_new_file_is_empty_and_header_repeats_arguments(tmp_path: Path) -> None:
     assert not (tmp_path / "scratch").exists()
 
 
-def test_a_long_chain_is_walked_in_steps(tmp_path: Path) -> None:
+def test_long_chain_is_walked_in_steps(tmp_path: Path) -> None:
     file = IndexFile(FileSystem(), IndexLayout(1, 6000), tmp_path / "index" / "1", NO_UNITS)
     file.create(tmp_path / "scratch")
     append(file, [Entry(number % 2, number, 1) for number in range(5000)])
@@ -152,48 +144,11 @@ def test_a_long_chain_is_walked_in_steps(tmp_path: Path) -> None:
     assert found == list(range(4999, 0, -2))
 
 
-def test_file_can_be_unmapped_and_is_mapped_again(tmp_path: Path) -> None:
-    file = make(tmp_path)
-    append(file, [Entry(1, 0, 1)])
-    file.unmap()
-    assert file.mapped is None
-    assert find(file, 1) == [0]
-    assert file.mapped is not None
-
-
 def test_failed_creation_on_full_disk_leaves_no_file(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     faulty.fails = lambda number, name, path: name == "reserve"
     with pytest.raises(StoreFullError):
         make(tmp_path, file_system=faulty)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_no_unit_is_written_where_disk_refuses_space(tmp_path: Path, faulty: FaultyFileSystem) -> None:
-    path = make(tmp_path).path
-    file = open_index_file(faulty, SMALL, path, SMALL.file_size)
-    before = path.read_bytes()
-    faulty.fails = lambda number, name, path: name == "reserve"
-    with pytest.raises(StoreFullError):
-        append(file, [Entry(1, 0, 1)])
-    assert path.read_bytes() == before
-    faulty.fails = lambda number, name, path: False
-    append(file, [Entry(1, 0, 1)])
-    assert find(file, 1) == [0]
-
-
-def test_unreadable_file_error_has_its_path(tmp_path: Path, faulty: FaultyFileSystem) -> None:
-    path = make(tmp_path).path
-    file = open_index_file(faulty, SMALL, path, SMALL.file_size)
-    faulty.code = errno.EMFILE
-    faulty.fails = lambda number, name, path: name == "open_file"
-    with pytest.raises(StoreError, match="ulimit"):
-        append(file, [Entry(1, 0, 1)])
-
-
-def test_another_length_than_that_of_settings_is_damage(tmp_path: Path) -> None:
-    file = make(tmp_path)
-    with pytest.raises(IndexDamagedError, match="index_slots"):
-        open_index_file(FileSystem(), SMALL, file.path, SMALL.file_size - 1)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +163,7 @@ def test_another_length_than_that_of_settings_is_damage(tmp_path: Path) -> None:
         IndexHeader(0, -1, PhysicalOffset(0), PhysicalOffset(8), 1, 3),
     ],
 )
-def test_an_impossible_header_is_damage(tmp_path: Path, header: IndexHeader) -> None:
+def test_impossible_header_is_damage(tmp_path: Path, header: IndexHeader) -> None:
     file = make(tmp_path)
     overwrite(file.path, 0, HEADER.pack(*header))
     with pytest.raises(IndexDamagedError, match="impossible header"):
@@ -236,7 +191,7 @@ def test_units_that_contradict_header_are_damage(tmp_path: Path, number: int) ->
         (SMALL.units_at + 20 * 3 + 16, b"\0\0\0\3"),  # a chain that leads to itself
     ],
 )
-def test_a_broken_chain_is_damage(tmp_path: Path, position: int, content: bytes) -> None:
+def test_broken_chain_is_damage(tmp_path: Path, position: int, content: bytes) -> None:
     file = make(tmp_path)
     append(file, [Entry(1, 10, 1), Entry(1, 20, 1), Entry(1, 30, 1)])
     overwrite(file.path, position, content)

@@ -132,12 +132,7 @@ def test_damage_up_to_end_of_log_passed_over(maker: StoreMaker) -> None:
     assert batch.end == store.commit_log.max_offset
 
 
-def test_nothing_is_read_where_there_is_no_log(store: MessageStore) -> None:
-    batch = KeyReader(store.commit_log).read(0, 0, 10)
-    assert (batch.end, batch.last_record, batch.offsets) == (0, -1, [])
-
-
-def test_many_topics_do_not_fill_the_memory(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_topics_are_bounded(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.index.index_keys._MAX_TOPICS", 3)
     reader = KeyReader(store.commit_log)
     for number in range(10):

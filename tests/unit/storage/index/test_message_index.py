@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -20,12 +20,12 @@ from tests.unit.storage.making import (
     put,
     report,
 )
-from triomq.protocol.errors import ConfigError, IndexDamagedError, StoreError
+from triomq.protocol.errors import StoreError
 from triomq.protocol.record.index_unit import HEADER
 from triomq.protocol.record.properties import encode_properties, get_property
 from triomq.storage.config import Durability
 from triomq.storage.files.file_system import FileSystem
-from triomq.storage.files.log_state import Checkpoint, load_checkpoint
+from triomq.storage.files.log_state import load_checkpoint
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import ColdRange, Needed, finish
 
@@ -76,12 +76,6 @@ def test_search_finds_what_was_put_moment_before(store: MessageStore) -> None:
     assert matches(store, "V", "b") == ([], 0, 0)
 
 
-def test_putting_a_message_touches_no_index_file(store: MessageStore) -> None:
-    put_keys(store, "a")
-    assert not (store.config.root / "index").exists()
-    assert store.index.position == 0
-
-
 def test_at_most_64_of_newest_found_oldest_first(maker: StoreMaker) -> None:
     store = filled(maker, 100)
     found = matches(store, "T", "all", most=1000).offsets
@@ -90,7 +84,7 @@ def test_at_most_64_of_newest_found_oldest_first(maker: StoreMaker) -> None:
     assert found[-3:] == matches(store, "T", "all", most=3).offsets
 
 
-def test_a_time_range_over_several_files_is_kept(maker: StoreMaker) -> None:
+def test_search_by_time_in_several_files(maker: StoreMaker) -> None:
     store = filled(maker)
     begin = maker.clock.now_ms - 399_000
     found = matches(store, "T", "all", begin=begin + 100_000, end=begin + 110_000).offsets
@@ -217,70 +211,6 @@ def test_damaged_files_are_rebuilt_with_all_behind(
     assert contents(root) == wanted
 
 
-SLOTS_AT, UNITS_AT = HEADER.size, HEADER.size + 4 * 50
-MADE_EMPTY: Final = {  # pages of the newest file that are as they were when it had no unit yet
-    "header": (0, HEADER.size),
-    "slots": (SLOTS_AT, UNITS_AT - SLOTS_AT),
-    "units": (UNITS_AT, 150 * 20),
-}
-
-
-@pytest.mark.parametrize(
-    ("parts", "number", "ahead_ms", "removed"),
-    [
-        *((parts, -1, None, 1) for parts in ("header", "slots", "units", "slots header", "units header")),
-        ("header slots units", 1, None, 5),  # a power loss left the second file empty
-        ("slots", 1, 1, 6),  # the checkpoint names messages that the log does not have
-        ("slots", 1, 10**9, 6),
-        ("", 0, -1, 6),  # nothing was flushed
-    ],
-)
-def test_crash_keeps_only_files_known_on_disk(
-    maker: StoreMaker, parts: str, number: int, ahead_ms: int | None, removed: int
-) -> None:
-    store = filled(maker)
-    index_all(store)
-    if ahead_ms != -1:
-        store.flush()
-    full = store.index.files.all[-2].header
-    made = HEADER.pack(full.end_timestamp, full.end_timestamp, full.end_physical_offset, full.end_physical_offset, 0, 0)
-    copy = maker.killed_copy(store)
-    for part in parts.split():
-        at, length = MADE_EMPTY[part]
-        overwrite(copy / "index" / names(copy)[number], at, made if part == "header" and number < 0 else bytes(length))
-    if ahead_ms is not None and ahead_ms > 0:
-        times = maker.clock.now_ms + ahead_ms
-        Checkpoint(times, times, times).save(FileSystem(), copy / "checkpoint")
-    again = maker(copy)
-    assert len(report(again).removed_index_files) == removed
-    assert everything_is_found(again)
-    again.close()
-    store.close()
-    assert contents(copy) == contents(store.config.root)
-
-
-@pytest.mark.parametrize("units", [1, 148, 149, 150, 298, 299])
-def test_partially_indexed_record_gets_its_remaining_keys(
-    maker: StoreMaker, monkeypatch: pytest.MonkeyPatch, units: int
-) -> None:
-    """As after a full disk, in the middle of a record's keys."""
-    monkeypatch.setattr("triomq.storage.index.index_keys._MAX_KEYS", 400)
-    store = maker()
-    put_keys(store, *(f"k{number}" for number in range(400)))
-    batch = store.index._reader.read(0, store.commit_log.max_offset, 1)
-    whole_batch = store.index._reader.read(0, store.commit_log.max_offset, 1)
-    for column in (batch.keys, batch.shares, batch.offsets, batch.timestamps):
-        del column[units:]
-    store.index._write(batch)
-    store.index._resume()
-    index_all(store)
-    found = contents(store.config.root)
-    shutil.rmtree(store.config.root / "index")
-    store.index.files.all.clear()
-    store.index._write(whole_batch)
-    assert contents(store.config.root) == found
-
-
 def test_records_that_are_not_indexed_lack_no_file(maker: StoreMaker) -> None:
     store = maker()
     for number in range(400):
@@ -300,37 +230,6 @@ def test_records_that_are_not_indexed_lack_no_file(maker: StoreMaker) -> None:
     assert report(store).removed_index_files == ()
     store.close()
     assert contents(store.config.root) == wanted
-
-
-def test_only_provably_flushed_files_are_kept_after_crash(maker: StoreMaker) -> None:
-    store = filled(maker)
-    index_all(store)
-    before = names(store.config.root)
-    for make_plan in (store.flush_plan, store.flush_consume_queues_plan):
-        assert load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes == 0
-        plan = make_plan(1)
-        assert plan is not None
-        plan.run()
-        store.flush_done(plan)
-    assert load_checkpoint(FileSystem(), store.config.root / "checkpoint").indexes > 0
-    assert store.flush_consume_queues_plan(1) is None
-    copy = maker.killed_copy(store)
-    again = maker(copy)
-    assert report(again).removed_index_files == (before[-1],)
-    assert everything_is_found(again)
-    again.close()
-    store.close()
-    assert contents(copy) == contents(store.config.root)
-
-
-def test_full_files_of_one_millisecond_survive_a_crash(maker: StoreMaker) -> None:
-    store = maker()
-    for _ in range(3):
-        put_keys(store, *(f"k{number}" for number in range(149)))
-        index_all(store)
-        store.flush()
-    again = maker(maker.killed_copy(store))
-    assert len(report(again).removed_index_files) == 1  # no later key is on the disk
 
 
 def test_file_filled_by_first_record_needs_flush(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
@@ -434,31 +333,6 @@ def test_checkpoint_excludes_files_rebuilt_at_startup(maker: StoreMaker) -> None
     assert vouched(store) == wanted
 
 
-def test_checkpoint_excludes_files_rebuilt_later(maker: StoreMaker) -> None:
-    store = filled(maker)
-    index_all(store)
-    store.flush()
-    wanted = vouched(store)
-    first, second = store.index.files.all[:2]
-    second._map().map[HEADER.size : HEADER.size + 200] = b"\x7f" * 200  # slots that lead nowhere
-    assert everything_is_found(store)
-    assert store.index.files.all[1] is not second
-    store.flush()
-    assert vouched(store) == first.header.end_timestamp
-    store.flush()
-    assert vouched(store) == wanted
-
-
-def test_close_syncs_all_files_that_were_made_again(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
-    filled(maker).close()
-    store = maker(file_system=faulty)
-    store.index._rebuild(store.index.files.all[1], IndexDamagedError("rotten"))
-    faulty.calls.clear()
-    store.close()
-    synced = {path.name for name, path in faulty.calls if name == "sync_file"}
-    assert synced.issuperset(names(store.config.root)[1:])
-
-
 def test_unopenable_full_file_is_flushed_later(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = filled(maker, file_system=faulty)
     index_all(store)
@@ -478,26 +352,6 @@ def test_unopenable_full_file_is_flushed_later(maker: StoreMaker, faulty: Faulty
     assert vouched(store)
 
 
-def test_files_that_lead_behind_end_of_log_go(maker: StoreMaker) -> None:
-    store = filled(maker)
-    store.close()
-    for number in (1, 2):
-        (store.config.root / "commitlog" / f"{65536 * number:020d}").unlink(missing_ok=True)
-    again = maker()
-    assert report(again).removed_index_files
-    assert all(file.header.end_physical_offset < again.commit_log.max_offset for file in again.index.files.all)
-    assert len(matches(again, "T", "key-1").offsets) == 1
-
-
-def test_files_that_none_of_index_left_alone(maker: StoreMaker) -> None:
-    store = filled(maker, 10)
-    store.close()
-    strange = store.config.root / "index" / "notes"
-    strange.write_bytes(b"mine")
-    assert everything_is_found(maker(), 10)
-    assert strange.read_bytes() == b"mine"
-
-
 def test_damage_met_by_search_is_reported_and_mended(maker: StoreMaker, caplog: pytest.LogCaptureFixture) -> None:
     store = filled(maker)
     index_all(store)
@@ -508,15 +362,6 @@ def test_damage_met_by_search_is_reported_and_mended(maker: StoreMaker, caplog: 
     assert "rebuilt from the commit log" in caplog.text
     assert files[1] in caplog.text
     assert contents(store.config.root) == wanted
-
-
-def test_damage_that_the_writer_meets_is_made_good(maker: StoreMaker) -> None:
-    store = filled(maker, 10)
-    index_all(store)
-    overwrite(store.config.root / "index" / names(store.config.root)[-1], 40, b"\xff" * 200)
-    put_keys(store, "key-10")
-    index_all(store)
-    assert everything_is_found(store, 11)
 
 
 def test_full_disk_delays_indexing_and_loses_nothing(
@@ -544,17 +389,6 @@ def test_full_disk_delays_indexing_and_loses_nothing(
     assert contents(again.config.root) == wanted
 
 
-def test_file_that_cannot_be_read_fails_search_alone(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
-    store = filled(maker, file_system=faulty)
-    index_all(store)
-    faulty.code = errno.EIO
-    faulty.fails = lambda number, name, path: name == "open_file" and path.parent.name == "index"
-    with pytest.raises(StoreError, match="cannot open"):
-        matches(store, "T", "key-0")
-    faulty.fails = lambda number, name, path: False
-    assert everything_is_found(store)
-
-
 def test_few_files_are_mapped_however_many_there_are(maker: StoreMaker) -> None:
     store = filled(maker, 800)
     index_all(store)
@@ -563,7 +397,7 @@ def test_few_files_are_mapped_however_many_there_are(maker: StoreMaker) -> None:
     assert sum(file.mapped is not None for file in store.index.files.all) == 5
 
 
-def test_expired_files_go_but_never_the_newest(maker: StoreMaker) -> None:
+def test_expired_files_go_but_newest_stays(maker: StoreMaker) -> None:
     store = filled(maker)
     index_all(store)
     first, second, *others = store.index.files.all
@@ -575,22 +409,6 @@ def test_expired_files_go_but_never_the_newest(maker: StoreMaker) -> None:
     assert len(matches(store, "T", "key-399").offsets) == 1
 
 
-def test_index_behind_log_begin_resumes_there(maker: StoreMaker) -> None:
-    store = filled(maker, 50)
-    index_all(store)
-    for number in range(50, 400):
-        put_keys(store, f"key-{number}", size=1000)
-    store.close()
-    (store.config.root / "commitlog" / f"{0:020d}").unlink()
-    keep = names(store.config.root)[0]
-    for name in names(store.config.root)[1:]:
-        (store.config.root / "index" / name).unlink()
-    again = maker()
-    assert again.index.position == again.commit_log.min_offset == 65536
-    assert len(matches(again, "T", "key-399").offsets) == 1
-    assert keep in names(store.config.root)
-
-
 def test_search_proceeds_in_steps_over_unindexed_log(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=1024**2, index_units=10_000)
     for number in range(1500):
@@ -598,12 +416,6 @@ def test_search_proceeds_in_steps_over_unindexed_log(maker: StoreMaker) -> None:
     search = store.index.search("T", "key-1499", 1, 0, 2**63 - 1)
     assert sum(1 for _ in search) == 5  # 256 keys in each
     assert store.index.position == store.commit_log.max_offset
-
-
-@pytest.mark.parametrize(("slots", "units"), [(0, 10), (10, 1), (100_000_001, 10), (10, 80_000_001)])
-def test_impossible_sizes_are_refused(maker: StoreMaker, slots: int, units: int) -> None:
-    with pytest.raises(ConfigError, match="index_"):
-        maker(index_slots=slots, index_units=units)
 
 
 def test_message_with_many_keys_delays_no_other(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.storage.making import FaultyFileSystem, StoreMaker, body, filled, put
+from tests.unit.storage.making import StoreMaker, body, filled, put
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE, ConsumeQueueUnit
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -82,16 +82,6 @@ def in_windows(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> tuple[Mess
     return store, queue, queue.max_offset
 
 
-def test_known_distant_windows_suffice_for_a_read(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, queue, count = in_windows(maker, monkeypatch)
-    cold = reads(store, memory := Memory())
-    for file in [*queue.files.files, *store.commit_log.files.files]:
-        memory.load([ColdRange(file, 0, file.size, 0)])
-    assert cold.find(queue, 0, count, None) == []
-    monkeypatch.setattr(ColdReads, "_wanted", None)  # not even which records it needs
-    assert cold.find(queue, 0, count, None) == []
-
-
 def test_record_in_unknown_window_is_checked(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     store, queue, count = in_windows(maker, monkeypatch)
     memory = Memory()
@@ -109,7 +99,7 @@ def test_record_in_unknown_window_is_checked(maker: StoreMaker, monkeypatch: pyt
     assert [part.file for part in cold.find(queue, 0, count, None)] == [last]
 
 
-def test_what_written_just_now_not_asked_for(maker: StoreMaker) -> None:
+def test_recent_records_are_not_asked_for(maker: StoreMaker) -> None:
     store = maker()
     memory = Memory()
     cold = reads(store, memory)
@@ -119,13 +109,7 @@ def test_what_written_just_now_not_asked_for(maker: StoreMaker) -> None:
     assert memory.asked == 0
 
 
-def test_what_an_earlier_process_wrote_is_asked_for(maker: StoreMaker) -> None:
-    store, queue = old(maker)
-    cold = reads(store, Memory())
-    assert cold.find(queue, 99, 32, None) != []
-
-
-def test_far_from_the_end_it_is_asked_for(maker: StoreMaker) -> None:
+def test_records_far_from_end_are_asked_for(maker: StoreMaker) -> None:
     store = maker(hot_bytes=5000)
     cold = reads(store, memory := Memory())
     for number in range(20):
@@ -134,23 +118,6 @@ def test_far_from_the_end_it_is_asked_for(maker: StoreMaker) -> None:
     assert cold.find(queue, 17, 32, None) == []
     assert memory.asked == 0
     assert cold.find(queue, 10, 32, None) != []
-
-
-@pytest.mark.parametrize("queue_offset", [-1, 100, 101])
-def test_where_nothing_can_read_nothing_asked_for(maker: StoreMaker, queue_offset: int) -> None:
-    store, queue = old(maker)
-    assert reads(store, memory := Memory()).find(queue, queue_offset, 32, None) == []
-    assert memory.asked == 0
-
-
-def test_only_what_one_read_gives_is_asked_for(maker: StoreMaker) -> None:
-    store, queue = old(maker, max_transfer_bytes_in_memory=5000)
-    memory = Memory()
-    cold = reads(store, memory)
-    memory.load(cold.find(queue, 0, 32, None))
-    records = cold.find(queue, 0, 32, None)
-    found = store.reader.get_message(queue, 0, 32)
-    assert sum(each.end - each.start for each in records) == found.size_bytes
 
 
 @pytest.mark.parametrize(("wanted", "max_bytes"), [(60, 2**20), (100, 20_000), (100, 1), (5, 2**20), (100, 2**31 - 1)])
@@ -219,27 +186,7 @@ def test_records_on_both_sides_of_file_border_load(maker: StoreMaker) -> None:
     assert asked[-1].end == last.physical_offset + last.size - second.start
 
 
-def test_interleaved_distant_queues_share_one_check_per_place(maker: StoreMaker) -> None:
-    settings: dict[str, Any] = {"commit_log_file_size_bytes": 4 * 1024**2, "max_transfer_bytes_in_memory": 8 * 1024**2}
-    store = maker(**settings)
-    for _ in range(8):
-        for queue_id in range(4):
-            put(store, queue_id=queue_id, body=bytes(500_000))
-    store.close()
-    store = maker(**settings)
-    cold = reads(store, memory := Memory())
-    files = [*(file for queue in store.queues for file in queue.files.files), *store.commit_log.files.files]
-    memory.load([ColdRange(file, 0, file.size) for file in files])
-    looks = []
-    for queue_id in range(4):
-        before = memory.asked
-        assert cold.find(store.queue("T", queue_id), 0, 32, None) == []
-        looks.append(memory.asked - before)
-    assert looks[0] > 8
-    assert sum(looks[1:]) < looks[0]
-
-
-def test_resident_window_is_not_rechecked_for_a_moment(maker: StoreMaker) -> None:
+def test_resident_window_is_not_rechecked_at_once(maker: StoreMaker) -> None:
     now = 100.0
     store, queue = old(maker)
     cold = reads(store, memory := Memory(), lambda: now)
@@ -273,16 +220,6 @@ def test_log_asked_for_from_place_on_until_end(maker: StoreMaker) -> None:
     assert finish(cold.load_log(log.own_from)) == log.max_offset
 
 
-def test_cold_page_delays_only_reads_that_need_it(maker: StoreMaker) -> None:
-    store, queue = old(maker)
-    cold = reads(store, memory := Memory())
-    files = [*queue.files.files, *store.commit_log.files.files]
-    memory.load([ColdRange(file, 0, file.size) for file in files])
-    memory.pages.remove((id(store.commit_log.files.files[0].map), 0))
-    assert cold.find(queue, 0, 1, None) != []
-    assert cold.find(queue, 90, 1, None) == []
-
-
 def test_deleted_and_damaged_places_are_left_to_read(maker: StoreMaker) -> None:
     store, queue = old(maker)
     memory = Memory()
@@ -295,7 +232,7 @@ def test_deleted_and_damaged_places_are_left_to_read(maker: StoreMaker) -> None:
     assert cold.find(queue, 0, 1, None) == []
 
 
-def test_the_kernel_knows_what_is_in_memory(tmp_path: Path) -> None:
+def test_kernel_reports_pages_in_memory(tmp_path: Path) -> None:
     files = FileSystem()
     file = files.create_file(tmp_path / "scratch", 1024 * 1024, tmp_path / "scratch")
     os.pwrite(file.fileno(), b"x" * 1024 * 1024, 0)
@@ -316,18 +253,6 @@ def test_the_kernel_knows_what_is_in_memory(tmp_path: Path) -> None:
 def test_unknown_page_counts_as_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq.storage.files.file_system._mincore", lambda *_: -1)
     assert FileSystem().is_resident(mmap.mmap(-1, 4096), 0, 4096)
-
-
-def test_disk_that_cannot_read_is_error_with_path(maker: StoreMaker) -> None:
-    class Broken(FaultyFileSystem):
-        def read_into_memory(self, file: object, start: int, end: int) -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-    store, queue = old(maker)
-    ranges = reads(store, Memory()).find(queue, 0, 1, None)
-    with pytest.raises(StoreError, match=r"cannot read .*consumequeue/T/0/0+: Input/output error"):
-        read_ranges(ranges, Broken())
-    read_ranges(ranges)
 
 
 def test_truncated_file_raises_error_without_killing_process(maker: StoreMaker) -> None:

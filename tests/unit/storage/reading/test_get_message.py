@@ -44,15 +44,7 @@ def test_offset_outside_queue_gets_next_offset(store: MessageStore) -> None:
     assert outcome(store.reader.get_message(queue, 2**62, 32)) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 3)
 
 
-def test_a_queue_given_by_name_is_not_created(store: MessageStore) -> None:
-    found = store.reader.get_message(("T", 0), 0, 32)
-    assert outcome(found) == (GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0)
-    assert len(store.queues) == 0
-    put(store)
-    assert outcome(store.reader.get_message(("T", 0), 0, 32)) == (GetMessageStatus.FOUND, 1)
-
-
-def test_records_behind_one_another_share_a_view(store: MessageStore) -> None:
+def test_adjacent_records_share_view(store: MessageStore) -> None:
     for queue_id in (0, 0, 0, 1, 0, 0):
         put(store, "T", queue_id)
     for max_msg_nums, buffers in ((3, 1), (32, 5)):
@@ -71,14 +63,7 @@ def test_read_returns_one_to_32_messages(store: MessageStore, wanted: int, got: 
     assert (found.message_count, found.next_begin_offset) == (got, got)
 
 
-def test_the_first_message_passes_whatever_its_size(maker: StoreMaker) -> None:
-    store = maker(commit_log_file_size_bytes=1024 * 1024)
-    for _ in range(2):
-        put(store, body=bytes(500_000))
-    assert offsets(store.reader.get_message(("T", 0), 0, 32)) == [0]
-
-
-def test_a_read_gives_at_most_256_kib(maker: StoreMaker) -> None:
+def test_read_returns_at_most_256_kib(maker: StoreMaker) -> None:
     store = maker(commit_log_file_size_bytes=1024 * 1024)
     for _ in range(6):
         put(store, body=bytes(65536 - FIXED))
@@ -101,13 +86,6 @@ def test_records_far_from_end_give_smaller_reads(maker: StoreMaker) -> None:
     assert offsets(store.reader.get_message(("T", 0), first_in_memory, 32)) == list(range(first_in_memory, 30))
 
 
-def test_read_from_disk_returns_at_most_64_kib(maker: StoreMaker) -> None:
-    store = maker(commit_log_file_size_bytes=1024 * 1024, physical_memory_bytes=1)
-    for _ in range(4):
-        put(store, body=bytes(32768 - FIXED))
-    assert offsets(store.reader.get_message(("T", 0), 0, 32)) == [0, 1]
-
-
 TAKES_MORE: Final[dict[str, Any]] = {"max_transfer_bytes_asked": 20 * (FIXED + 4), "max_transfer_count_asked": 15}
 
 
@@ -117,7 +95,7 @@ TAKES_MORE: Final[dict[str, Any]] = {"max_transfer_bytes_asked": 20 * (FIXED + 4
 )
 @pytest.mark.parametrize("memory_bytes", [2**30, 1])
 @pytest.mark.parametrize("codes", [None, frozenset({tags_code("A")})])
-def test_large_read_honoured_up_to_own_limits(
+def test_large_read_respects_its_own_limits(
     maker: StoreMaker, codes: frozenset[int] | None, memory_bytes: int, wanted: int, most_records: int, got: int
 ) -> None:
     store = maker(**TAKES_MORE, max_transfer_count_in_memory=3, physical_memory_bytes=memory_bytes)
@@ -131,7 +109,7 @@ def test_large_read_honoured_up_to_own_limits(
     assert store.reader.get_message(("T", 0), 0, wanted, codes).message_count <= 8
 
 
-def test_a_thousand_messages_come_as_they_were_stored(maker: StoreMaker) -> None:
+def test_read_of_thousand_messages(maker: StoreMaker) -> None:
     store = maker(consume_queue_file_size_bytes=40_000, commit_log_file_size_bytes=2**20)
     for number in range(1500):
         put(store, body=b"%d" % number)
@@ -161,7 +139,7 @@ def test_huge_unit_hides_nothing_from_large_read(store: MessageStore) -> None:
         assert found == [0, 2, 3]
 
 
-def test_only_the_low_32_bits_are_compared(store: MessageStore) -> None:
+def test_filter_compares_low_32_bits(store: MessageStore) -> None:
     put(store, tags_code=(5 << 32) + 77)
     put(store, tags_code=(5 << 32) + 0xFFFFFFFF)
     assert offsets(store.reader.get_message(("T", 0), 0, 32, frozenset({77}))) == [0]
@@ -177,13 +155,6 @@ def test_filter_without_match_returns_after_800_units(maker: StoreMaker) -> None
     assert outcome(store.reader.get_message(("T", 0), 800, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 1000)
     assert outcome(store.reader.get_message(("T", 0), 1000, 32, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 1100)
     assert outcome(store.reader.get_message(("T", 0), 0, 950, nothing)) == (GetMessageStatus.NO_MATCHED_MESSAGE, 950)
-
-
-def test_full_read_leaves_next_unit_for_next_read(store: MessageStore) -> None:
-    for tags in ("A", "B", "A", "A"):
-        put(store, tags=tags)
-    found = store.reader.get_message(("T", 0), 0, 2, frozenset({tags_code("A")}))
-    assert (offsets(found), found.next_begin_offset) == ([0, 2], 3)
 
 
 def remove_first_log_file(store: MessageStore) -> None:
@@ -265,16 +236,6 @@ def test_damaged_record_of_earlier_process_is_always_skipped(store: MessageStore
     assert store.commit_log.damaged_records == 1
 
 
-def test_own_records_whose_file_gone_send_reader_on(maker: StoreMaker) -> None:
-    store = maker(commit_log_file_size_bytes=4096)
-    for number in range(60):
-        put(store, body=bytes(200), queue_id=number % 2)
-    store.commit_log.files.files.pop(0)
-    own = [outcome(store.reader.get_message(("T", 0), offset, 32)) for offset in range(20)]
-    as_found_at_start(store)
-    assert own == [outcome(store.reader.get_message(("T", 0), offset, 32)) for offset in range(20)]
-
-
 @pytest.mark.parametrize(
     "unit",
     [
@@ -297,17 +258,6 @@ def test_damaged_unit_yields_nothing_false_and_hides_nothing(store: MessageStore
     found = store.reader.get_message(("T", 0), 0, 32)
     assert (offsets(found), found.next_begin_offset) == ([0, 2, 3], 4)
     assert outcome(store.reader.get_message(("T", 0), 1, 1)) == (GetMessageStatus.FOUND, 3)
-
-
-def test_huge_unit_ends_read_and_is_skipped_next(store: MessageStore) -> None:
-    for _ in range(4):
-        put(store)
-    as_found_at_start(store)
-    overwrite(store.queue("T", 0), 1, (0, 0x7FFFFFFF, 0))
-    found = store.reader.get_message(("T", 0), 0, 32)
-    assert (offsets(found), found.next_begin_offset) == ([0], 1)
-    found = store.reader.get_message(("T", 0), 1, 32)
-    assert (offsets(found), found.next_begin_offset) == ([2, 3], 4)
 
 
 def test_unit_pointing_beyond_log_end_is_not_read(store: MessageStore) -> None:

@@ -1,7 +1,7 @@
 """The fast way to copy records does what the slow one does: decode, look up, encode."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,11 +11,11 @@ from tests.unit.storage import making
 from tests.unit.storage.making import Appended
 from triomq.protocol.errors import IllegalNameError, ProtocolError
 from triomq.protocol.host import IPV4_HOST_LENGTH, encode_host
-from triomq.protocol.record.consume_queue_unit import UNIT, ConsumeQueueUnit
+from triomq.protocol.record.consume_queue_unit import ConsumeQueueUnit
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import get_property
-from triomq.protocol.record.record import decode_record, encode_record, tags_code_of
-from triomq.storage.append import Entry, entry
+from triomq.protocol.record.record import decode_record, tags_code_of
+from triomq.storage.append import Entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading import record_copies
@@ -77,9 +77,7 @@ def read(store: MessageStore, reader: CopyReader, *places: Appended) -> list[Ent
 
 @SEVERAL
 @given(messages=st.lists(st.tuples(ENDING, st.binary(max_size=40), HOSTS), min_size=1, max_size=6))
-def test_what_read_what_decoding_each_record_gives(
-    store: MessageStore, messages: list[tuple[bytes, bytes, bytes]]
-) -> None:
+def test_copies_equal_decoded_records(store: MessageStore, messages: list[tuple[bytes, bytes, bytes]]) -> None:
     places = [put(store, *message) for message in messages]
     looked: list[int] = []
     reader = CopyReader(find_of(store, looked))
@@ -111,7 +109,7 @@ def test_damaged_record_read_as_slow_way_reads(store: MessageStore, at: int, val
 
 
 @pytest.mark.parametrize("unit", [(-1, 200, 0), (0, 0, 0), (0, -5, 0), (0, 90, 0), (10**12, 200, 0), (5, 65_536, 0)])
-def test_a_unit_that_points_nowhere_gives_nothing(store: MessageStore, unit: tuple[int, int, int]) -> None:
+def test_unit_without_record_gives_nothing(store: MessageStore, unit: tuple[int, int, int]) -> None:
     good = put(store, PLACE)
     reader = CopyReader(find_of(store, []))
     (good_unit,) = store.reader.queue_units("W", 0, good.queue_offset, 1)
@@ -129,54 +127,10 @@ def test_records_of_several_files_read_in_one_go(store: MessageStore) -> None:
     assert looked == [0], "the others are alike"
 
 
-def test_what_it_remembers_has_a_bound(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_texts_are_bounded(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_copies, "_MAX_KNOWN", 3)
     reader = CopyReader(find_of(store, []))
     for number in range(10):
         read(store, reader, put(store, b"TAGS\x01%d\x02REAL_TOPIC\x01T%d\x02REAL_QID\x010" % (number, number)))
         assert len(reader._codes) <= 3
         assert len(reader._queues) <= 3
-
-
-@SEVERAL
-@given(messages=st.lists(st.tuples(PROPERTIES, st.binary(max_size=40), HOSTS, HOSTS), min_size=1, max_size=6))
-def test_copy_record_that_encoding_anew_would_give(
-    store: MessageStore, messages: list[tuple[bytes, bytes, bytes, bytes]]
-) -> None:
-    entries, expected, queues = [], [], [store.queue("T", queue_id) for queue_id in (0, 1)]
-    next_offsets = [queue.next_offset for queue in queues]
-    at = store.commit_log.max_offset
-    for number, (properties, body, born_host, store_host) in enumerate(messages):
-        queue_id = number % 2
-        fields: dict[str, Any] = {
-            "sys_flag": 1,
-            "born_timestamp": 2,
-            "born_host": born_host,
-            "store_host": store_host,
-            "flag": -7,
-            "reconsume_times": 4,
-            "prepared_transaction_offset": 9,
-        }
-        entries.append(entry(queues[queue_id], body, properties, tags_code=4711 + number, **fields))
-        record = encode_record(
-            queue_id=queue_id,
-            queue_offset=next_offsets[queue_id],
-            physical_offset=at,
-            store_timestamp=store.now_ms(),
-            topic=b"T",
-            body=body,
-            properties=properties,
-            **fields,
-        )
-        expected.append((record, UNIT.pack(at, len(record), 4711 + number), (at, next_offsets[queue_id])))
-        next_offsets[queue_id] += 1
-        at += len(record)
-    places = store.append(entries)
-    assert places == [place for _, _, place in expected]
-    for (record, packed_unit, (physical_offset, queue_offset)), number in zip(expected, range(6), strict=False):
-        view = store.commit_log.view(physical_offset, len(record))
-        assert view is not None
-        assert bytes(view) == record
-        unit = queues[number % 2].unit(queue_offset)
-        assert unit is not None
-        assert UNIT.pack(*unit) == packed_unit

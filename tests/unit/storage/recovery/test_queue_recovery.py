@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -6,17 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.storage.making import FaultyFileSystem, StoreMaker, put
-from triomq.protocol.errors import StoreError
+from tests.unit.storage.making import StoreMaker, put
 from triomq.protocol.message_queue import PhysicalOffset
-from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, REPEATED_CODE, UNIT, ConsumeQueueUnit
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, REPEATED_CODE, UNIT
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.unit_search import correct_min_offset, newest_unit, oldest_unit, parts_with_units
-from triomq.storage.files.file_system import FileSystem, OpenFile
+from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.mapped_file import MappedFile, MappingPool
 from triomq.storage.files.mapped_file_queue import MappedFileQueue, check_directory
 from triomq.storage.recovery.queue_recovery import (
-    cut_queue,
     ends_intact,
     find_good_units,
     find_last_unit,
@@ -94,13 +91,6 @@ def test_crash_recovery_checks_all_files_beyond_start_position(tmp_path: Path) -
     assert queue.next_offset == 3
 
 
-def test_a_queue_without_files_stays_empty(tmp_path: Path) -> None:
-    queue = make(tmp_path)
-    recover_queue(queue, FileSystem(), 0)
-    assert queue.next_offset == 0
-    assert truncate_queue(queue, 0) == 0
-
-
 def test_blank_units_are_units_without_messages(tmp_path: Path) -> None:
     queue = make(tmp_path)
     queue.start_at(8, 1800, 100)
@@ -113,24 +103,6 @@ def test_blank_units_are_units_without_messages(tmp_path: Path) -> None:
     assert newest_unit(queue) == oldest_unit(queue) == (1800, 100, 7)
 
 
-def test_first_message_after_many_lost_ones_found_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = tmp_path / "scratch"
-    files = MappedFileQueue(FileSystem(), tmp_path / "q", 2_000_000, reserve_step_bytes=100, scratch=scratch)
-    queue = ConsumeQueue("T", 0, files, LOG_FILE_SIZE)
-    queue.start_at(90_000, 1000, 100)
-    fill(queue, 1)
-    looked_at: list[int] = []
-    unit = ConsumeQueue.unit
-
-    def counted(queue: ConsumeQueue, queue_offset: int) -> ConsumeQueueUnit | None:
-        looked_at.append(queue_offset)
-        return unit(queue, queue_offset)
-
-    monkeypatch.setattr(ConsumeQueue, "unit", counted)
-    assert oldest_unit(queue) == (1000 + 90_000 * 100, 100, 7)
-    assert len(looked_at) < 2000
-
-
 def test_truncating_keeps_what_ends_before_end_of_log(tmp_path: Path) -> None:
     queue = fill(make(tmp_path), 12)
     assert truncate_queue(queue, 1700) == 5
@@ -141,27 +113,11 @@ def test_truncating_keeps_what_ends_before_end_of_log(tmp_path: Path) -> None:
     assert queue.files.files == []
 
 
-def test_cutting_at_file_border_leaves_no_empty_file(tmp_path: Path) -> None:
-    queue = fill(make(tmp_path), 12)
-    cut_queue(queue, 5)
-    assert [file.start for file in queue.files.files] == [0]
-    fill(queue, 1)
-    assert queue.unit(5) == (1500, 100, 7)
-
-
 def test_min_offset_is_first_message_log_still_has(tmp_path: Path) -> None:
     queue = fill(make(tmp_path), 12)
     for log_start, wanted in ((-1, 0), (0, 0), (1000, 0), (1001, 1), (1850, 9), (2100, 11), (2101, 12), (10**6, 12)):
         correct_min_offset(queue, log_start)
         assert queue.min_offset == wanted, log_start
-
-
-def test_blank_units_stay_hidden_at_log_zero(tmp_path: Path) -> None:
-    queue = make(tmp_path)
-    queue.start_at(8, 1800, 100)
-    fill(queue, 2)
-    correct_min_offset(queue, 0)
-    assert queue.min_offset == 8
 
 
 def test_clean_start_loses_no_unit_after_damaged_one(tmp_path: Path) -> None:
@@ -184,25 +140,9 @@ def test_clean_start_clears_non_units_at_queue_end(tmp_path: Path, unit: bytes, 
     assert not any(queue.files.files[-1].view[first_bad % PER_FILE * 20 :] if first_bad % PER_FILE else b"")
 
 
-def test_clean_start_checks_only_last_file_of_queue(tmp_path: Path) -> None:
-    looked_at: set[str] = set()
-
-    class Watched(FileSystem):
-        def data_ranges(self, file: OpenFile, start: int, end: int) -> Iterator[tuple[int, int]]:
-            looked_at.add(file.path.name)
-            return super().data_ranges(file, start, end)
-
-    fill(make(tmp_path), 22)
-    queue = make(tmp_path, Watched())
-    queue.files.load(check_directory(tmp_path / "q", FileSystem().list_directory(tmp_path / "q"), 100))
-    resume_queue(queue, Watched())
-    assert queue.next_offset == 22
-    assert looked_at == {f"{400:020d}"}
-
-
 @pytest.mark.parametrize("count", [1, 4, 5, 6, 14, 15, 16, 40])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_start_returns_both_queue_ends_without_mapping(tmp_path: Path, count: int, is_clean: bool) -> None:
+def test_start_returns_queue_ends_without_mapping(tmp_path: Path, count: int, is_clean: bool) -> None:
     fill(make(tmp_path), count)
     queue = loaded(tmp_path, MappingPool(1000))
     found = resume_queue(queue, FileSystem()) if is_clean else recover_queue(queue, FileSystem(), 0)
@@ -289,17 +229,6 @@ def test_bulk_unit_search_matches_one_by_one_search(last: list[tuple[int, int, i
         assert found == (wanted, units[0], units[wanted - 1], not any(content[wanted * 20 :]))
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    class Broken(FaultyFileSystem):
-        def data_ranges(self, file: object, start: int, end: int) -> None:  # type: ignore[override]
-            raise OSError(5, "Input/output error")
-
-    files = FileSystem()
-    mapped = MappedFile(files, files.create_file(tmp_path / "s", 100, tmp_path / "0"), 0, 100)
-    with pytest.raises(StoreError, match=f"cannot read {tmp_path}/0"):
-        find_good_units(mapped, Broken())
-
-
 def test_unit_of_expired_record_is_no_dangling_one(maker: StoreMaker) -> None:
     store = maker()
     put(store, "T")
@@ -313,7 +242,7 @@ def test_unit_of_expired_record_is_no_dangling_one(maker: StoreMaker) -> None:
 
 @pytest.mark.parametrize("log_start", [0, 1, 1000, 1150, 1200, 1250, 5000])
 @pytest.mark.parametrize("log_file_size", [LOG_FILE_SIZE, 10**6])
-def test_lost_messages_in_the_middle_hide_no_other(tmp_path: Path, log_start: int, log_file_size: int) -> None:
+def test_lost_messages_in_middle_hide_no_other(tmp_path: Path, log_start: int, log_file_size: int) -> None:
     queue = fill(make(tmp_path, log_file_size=log_file_size), 3)
     queue.append_lost(1500, 151_300, 100)
     fill(queue, 2)
@@ -387,30 +316,3 @@ def test_lost_units_of_interrupted_start_hide_nothing(tmp_path: Path) -> None:
     assert parts_with_units(queue, [1100], [1900]) == [0]
     assert lose_units(queue, 1100, 1900) == 9 - PER_FILE
     assert [number for number in range(12) if (unit := queue.unit(number)) and unit.is_lost] == [*range(1, 9)]
-
-
-def test_queue_without_records_in_damage_is_barely_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = fill(make(tmp_path), 1000)
-    begins = [1000 + number * 100 + 50 for number in range(1000)]
-    looks = 0
-    look = ConsumeQueue.unit
-
-    def counted(self: ConsumeQueue, queue_offset: int) -> ConsumeQueueUnit | None:
-        nonlocal looks
-        looks += 1
-        return look(self, queue_offset)
-
-    monkeypatch.setattr(ConsumeQueue, "unit", counted)
-    assert parts_with_units(queue, [200_000], [200_100]) == []
-    assert looks == 0
-    few = make(tmp_path / "few")
-    few.start_at(7, 50_000, 100)
-    few.append_visible(50_000, 100, 7)
-    assert parts_with_units(few, begins, [begin + 10 for begin in begins]) == []
-    assert looks < 10
-
-
-def test_lost_messages_at_end_of_queue_are_cut(tmp_path: Path) -> None:
-    queue = fill(make(tmp_path), 12)
-    assert lose_units(queue, 1900, 5000) == 3
-    assert queue.next_offset == 9

@@ -68,17 +68,6 @@ def test_clean_start_uses_readahead_only_for_log_walk(maker: StoreMaker, monkeyp
     assert mapped_without_read_ahead(maker.root / "store") == log_and_queue_files(maker.root / "store")
 
 
-def test_clean_start_maps_only_queue_of_last_record(maker: StoreMaker) -> None:
-    store = filled(maker, 90, topics=("T", "U", "V", "W"))
-    wanted = {topic: bodies(store, topic) for topic in ("T", "U", "V", "W")}
-    store.close()
-    again = maker()
-    mapped = {queue.topic for queue in again.queues if any(file.is_mapped for file in queue.files.files)}
-    assert mapped == {"U"}  # that of message 89
-    assert {topic: bodies(again, topic) for topic in wanted} == wanted
-    assert [put(again, topic).queue_offset for topic in "TUVW"] == [23, 23, 22, 22]
-
-
 def test_clean_start_syscalls_ignore_queue_length(maker: StoreMaker, faulty: FaultyFileSystem) -> None:
     store = maker()
     for number in range(49 + 50):  # "long" has files that are full, and both are read from
@@ -89,13 +78,6 @@ def test_clean_start_syscalls_ignore_queue_length(maker: StoreMaker, faulty: Fau
     assert opened.count("short") == 1
     assert opened.count("long") == 2 + 2  # its first unit, its last one, and that of the last record is mapped
     assert again.reader.max_offset_in_queue("long", 0) == 98
-
-
-def test_new_files_are_mapped_without_read_ahead(maker: StoreMaker) -> None:
-    """A first write would wait until the system has filled up to 8 MiB with zeros."""
-    store = filled(maker, 150)
-    assert len(store.commit_log.files.files) > 1
-    assert mapped_without_read_ahead(maker.root / "store") == log_and_queue_files(maker.root / "store")
 
 
 def test_crash_recovery_skips_records_before_checkpoint(maker: StoreMaker) -> None:
@@ -173,41 +155,12 @@ def test_checkpoint_ahead_of_log_vouches_for_nothing(maker: StoreMaker, ahead_ms
     assert report(third).scan_start > 0, "the recovery has forgotten the checkpoint of another log"
 
 
-def test_without_the_crc_check_a_changed_body_passes(maker: StoreMaker) -> None:
+def test_changed_body_passes_without_crc_check(maker: StoreMaker) -> None:
     store = filled(maker, 4)
     copy = maker.killed_copy(store)
     last = store.reader.queue_units("U", 0, 1, 1)[0].physical_offset
     overwrite(log_file(copy, 0), last + 100, b"\xff" * 20)
     assert report(maker(copy, check_crc_on_recover=False)).truncated_bytes == 0
-
-
-def test_files_behind_the_end_are_deleted(maker: StoreMaker) -> None:
-    store = filled(maker)
-    copy = maker.killed_copy(store)
-    content = log_file(copy, FILE).read_bytes()
-    log_file(copy, FILE).write_bytes(bytes(10) + content[10:100] + bytes(FILE - 100))
-    for start in (2 * FILE, 3 * FILE):
-        log_file(copy, start).write_bytes(bytes(FILE))
-    again = maker(copy)
-    assert report(again).log_end == FILE
-    assert report(again).removed_files == 2
-    assert sorted(path.name for path in (copy / "commitlog").iterdir()) == [f"{0:020d}", f"{FILE:020d}"]
-    assert not any(log_file(copy, FILE).read_bytes())
-    kept = bodies(again, "T")
-    assert 0 < len(kept) < 100
-    assert kept == bodies(store, "T")[: len(kept)]
-
-
-def test_stale_record_after_log_end_is_not_accepted(maker: StoreMaker) -> None:
-    store = filled(maker, 10)
-    copy = maker.killed_copy(store)
-    unit = store.reader.queue_units("T", 0, 3, 1)[0]
-    stale = bytes(log_file(copy, 0).read_bytes()[unit.physical_offset : unit.physical_offset + unit.size])
-    overwrite(log_file(copy, 0), store.commit_log.max_offset, stale)
-    again = maker(copy)
-    assert report(again).log_end == store.commit_log.max_offset
-    assert "record of position" in report(again).stopped_by
-    assert report(again).truncated_bytes > 0
 
 
 def test_blank_record_at_very_end_stays_end(maker: StoreMaker) -> None:
@@ -226,22 +179,6 @@ def test_blank_record_at_very_end_stays_end(maker: StoreMaker) -> None:
     place = put(again)
     assert place.physical_offset == FILE
     assert bodies(again)[-1] == b"body"
-
-
-def test_units_of_lost_records_never_come_back(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    copy = maker.killed_copy(store)
-    cut = store.reader.queue_units("T", 0, 5, 1)[0].physical_offset
-    overwrite(log_file(copy, 0), cut, bytes(FILE - cut))
-    again = maker(copy)
-    assert [again.reader.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
-    for topic in ("T", "U"):
-        assert not any(queue_file(copy, topic, 0).read_bytes()[5 * 20 :])
-    for _ in range(20):
-        put(again, "V", body=bytes(1000))  # the log grows over the place of the lost records
-    again.close()
-    once_more = maker(copy)
-    assert [once_more.reader.max_offset_in_queue(topic, 0) for topic in ("T", "U")] == [5, 5]
 
 
 def test_queue_pointing_beyond_log_end_is_truncated(maker: StoreMaker) -> None:
@@ -277,42 +214,6 @@ def test_damage_on_clean_start_moves_queue_begins(maker: StoreMaker) -> None:
     assert report(again).lost_messages == 1  # that of V; the unit of U's is cut
     assert [again.reader.min_offset_in_queue(topic, 0) for topic in ("U", "V")] == [0, 1]
     assert [len(bodies(again, topic)) for topic in ("U", "V")] == [1, 1]
-
-
-def test_queue_begins_with_log_after_clean_exit(maker: StoreMaker) -> None:
-    store = filled(maker, 200, topics=("T", "U"))
-    put(store, "V")
-    store.close()
-    log_file(store.config.root, 0).unlink()  # as if it had expired while the store was closed
-    again = maker()
-    begins = [again.reader.min_offset_in_queue(topic, 0) for topic in ("T", "U", "V")]
-    assert 0 < begins[0] == begins[1]
-    assert begins[2] == 0
-    for topic, begin in zip(("T", "U", "V"), begins, strict=True):
-        [first] = again.reader.queue_units(topic, 0, begin, 1)
-        assert first.physical_offset >= FILE
-        assert not begin or again.queue(topic, 0).unit(begin - 1).physical_offset < FILE  # type: ignore[union-attr]
-
-
-def test_a_log_of_zeros_is_an_empty_log(maker: StoreMaker) -> None:
-    store = filled(maker, 20)
-    copy = maker.killed_copy(store)
-    overwrite(log_file(copy, 0), 0, bytes(FILE))
-    again = maker(copy)
-    assert report(again).log_end == 0
-    assert again.reader.max_offset_in_queue("T", 0) == 0
-    assert put(again).physical_offset == 0
-
-
-def test_progress_is_logged_during_long_read(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triomq.storage.commit_log.log_scan._PROGRESS_STEP_BYTES", 50_000)
-    store = filled(maker)
-    told: list[tuple[int, int]] = []
-    again = maker.describe(maker.killed_copy(store))
-    again.open(lambda done, total: told.append((done, total)))
-    assert len(told) >= 3
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert {total for _, total in told} == {len(list((again.config.root / "commitlog").iterdir())) * FILE}
 
 
 def test_crash_start_syncs_log_and_cut_queues(maker: StoreMaker, faulty: FaultyFileSystem) -> None:

@@ -25,16 +25,6 @@ def redispatcher(store: MessageStore) -> Redispatcher:
     return Redispatcher(store.commit_log, store.queues, store.deleted, lambda record: record.tags_code)
 
 
-def test_records_in_order_get_units_once(redispatcher: Redispatcher, store: MessageStore) -> None:
-    for _ in range(2):
-        redispatcher.dispatch(record(number, 1000 + number * 100) for number in range(30))
-    queue = store.queue("T", 0)
-    assert redispatcher.units_added == queue.max_offset == 30
-    assert queue.unit(29) == (3900, 100, 7)
-    assert not redispatcher.gaps
-    assert not redispatcher.ignored_records
-
-
 def test_unit_behind_gap_is_never_misplaced(redispatcher: Redispatcher, store: MessageStore) -> None:
     redispatcher.dispatch([record(0, 1000), record(3, 1300), record(4, 1400)])
     queue = store.queue("T", 0)

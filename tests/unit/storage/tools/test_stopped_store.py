@@ -47,7 +47,7 @@ def test_store_that_broker_runs_on_is_refused(maker: StoreMaker) -> None:
         pass
 
 
-def test_what_no_store_refused_and_nothing_made(tmp_path: Path) -> None:
+def test_folder_without_store_is_refused_unchanged(tmp_path: Path) -> None:
     with pytest.raises(StoreLayoutError, match="is no store"), StoppedStore(tmp_path / "no"):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -62,7 +62,7 @@ def test_file_of_impossible_size_rejected_and_lock_released(tmp_path: Path) -> N
             pass
 
 
-def test_a_store_without_messages_has_rocketmqs_sizes(tmp_path: Path) -> None:
+def test_store_without_messages_has_rocketmqs_sizes(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     with StoppedStore(tmp_path) as store:
         assert store.config.commit_log_file_size_bytes == 1024**3
@@ -70,7 +70,7 @@ def test_a_store_without_messages_has_rocketmqs_sizes(tmp_path: Path) -> None:
         assert list(store.queues) == []
 
 
-def test_what_is_opened_for_reading_cannot_be_written(maker: StoreMaker) -> None:
+def test_opened_files_are_read_only(maker: StoreMaker) -> None:
     store = filled(maker, 1)
     store.close()
     with StoppedStore(store.config.root) as stopped, pytest.raises(TypeError):
