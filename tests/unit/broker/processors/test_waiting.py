@@ -156,7 +156,7 @@ def send_back(peer: Peer, offset: int, *, level: int = 0, version: int = 407, **
 def only(broker: Broker, topic: str, queue_id: int = 0) -> MessageExt:
     """Return the one message of a queue."""
     (unit,) = broker.store.reader.queue_units(topic, queue_id, 0, 10)
-    record = broker.store.reader.look_message(unit.physical_offset)
+    record = broker.store.commit_log.look_message(unit.physical_offset)
     assert record is not None
     return decode_record(record)
 
@@ -170,7 +170,7 @@ def failed(peer: Peer) -> int:
 
 def test_sent_back_message_keeps_its_identity_while_delayed(peer: Peer, failed: int) -> None:
     """C.2 scenario 40: the broker's part."""
-    original = decode_record(peer.broker.store.reader.look_message(failed) or b"")
+    original = decode_record(peer.broker.store.commit_log.look_message(failed) or b"")
     assert send_back(Peer(peer.broker, "192.0.2.77:7"), failed).code == ResponseCode.SUCCESS
     message = only(peer.broker, SCHEDULE, 2)
     assert message.stored_body == b"body"
@@ -242,7 +242,7 @@ def test_message_after_last_retry_is_dead_letter(
 
 def test_dead_letter_names_original_topic_and_record(peer: Peer, failed: int) -> None:
     """C.2 scenario 41: through the retry topic and back again."""
-    first = decode_record(peer.broker.store.reader.look_message(failed) or b"")
+    first = decode_record(peer.broker.store.commit_log.look_message(failed) or b"")
     send_back(peer, failed, level=1)
     waiting = only(peer.broker, SCHEDULE, 0)
     peer.broker.delayed.schedule.deliver(waiting.store_timestamp + 1000)
