@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
 def test_table_of_rocketmq_is_read(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b'{\n\t"offsetTable":{\n\t\t"T@g":{0:70,1:13\n\t\t}\n\t}\n}')
-    assert JsonTable(path).load() == {"offsetTable": {"T@g": {0: 70, 1: 13}}}
+    assert JsonTable(path).load() == {"offsetTable": {"T@g": {"0": 70, "1": 13}}}
 
 
 def test_table_is_written_as_ascii_json(path: Path) -> None:
