@@ -93,11 +93,11 @@ class BrokerMetrics:
 
     def _name(self, labels: "_Labels") -> Work[None]:
         """Make the labels of all topics and groups."""
-        for topic in self._broker.topics.names():
+        for topic in list(self._broker.topics.configs):
             labels.topics[topic] = label("topic", topic) + _IS_SYSTEM[topic_kind(topic, self._names) == "system"]
             yield PAUSE
         groups = self._broker.groups
-        for group in chain(groups.settings.names(), [live.name for live in groups.consumers]):
+        for group in chain(list(groups.settings.configs), [live.name for live in groups.consumers]):
             labels.groups[group] = label("consumer_group", group)
             if is_system_group(group):
                 labels.system_groups.add(group)
@@ -112,7 +112,7 @@ class BrokerMetrics:
             yield from text.add(name, ((labels.topics.get(topic), count) for topic, count in list(counts.items())))
         given_up = (
             (labels.group(group) if topic in labels.topics else None, statistics.put_by_topic.get(topic, 0))
-            for group in self._broker.groups.settings.names()
+            for group in list(self._broker.groups.settings.configs)
             if (topic := dead_letter_topic(group))
         )
         yield from text.add("rocketmq_send_to_dlq_messages_total", given_up)

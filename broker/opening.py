@@ -5,7 +5,6 @@ Source: behaviour.md A.1.
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from itertools import chain
 
 import trio
 
@@ -74,36 +73,28 @@ async def open_broker(
         async with trio.open_nursery() as monitoring:
             if monitor is not None:
                 monitoring.start_soon(monitor.run)
-            pairs = ((listener.broker, listener.namesrv) for listener in config.listeners)
-            check_ports((*chain.from_iterable(pairs), config.admin_listen))
+            ports = [port for each in config.listeners for port in (each.broker, each.namesrv)]
+            check_ports([*ports, config.admin_listen])
             await check_broker_name(config)
             store = await _open_store(config.store, clock_ms, file_system)
             broker = Broker(config, store, clock_ms, gate=gate, elapsed_clock_ms=elapsed_clock_ms)
-            broker.tls = tls
-            broker.context.reader.lingers = is_alone and broker.group_commit is None
+            broker.tls, broker.context.reader.lingers = tls, is_alone and broker.group_commit is None
             if monitor is not None:
                 broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)
-            async with _serving(broker):
-                yield broker
+            try:
+                broker.load()
+                endpoints = await broker.listen()
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(broker.serve, endpoints)
+                    yield broker
+                    await broker.registration.leave()
+                    broker.stopping.set()
+            finally:
+                broker.save_tables()
+                broker.store.close()
             monitoring.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # a lone one, however deep
             error = error.exceptions[0]
         raise error from None
-
-
-@asynccontextmanager
-async def _serving(broker: Broker) -> AsyncGenerator[None]:
-    """Listen and serve until the block ends; then close the store."""
-    try:
-        broker.load()
-        endpoints = await broker.listen()
-        async with trio.open_nursery() as nursery:
-            await nursery.start(broker.serve, endpoints)
-            yield
-            await broker.registration.leave()
-            broker.stopping.set()
-    finally:
-        broker.save_tables()
-        broker.store.close()

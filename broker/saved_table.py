@@ -1,7 +1,7 @@
 """Tables in memory that are saved as a JSON file in ``config/`` after they have changed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig, TopicConfig
@@ -79,6 +79,7 @@ class ConfigTable(SavedTable, Generic[Config]):
     """Name to configuration, with a version that grows with every change.
 
     Attributes:
+        configs: all of them; only the table changes it.
         data_version: a new object after each change.
     """
 
@@ -88,48 +89,39 @@ class ConfigTable(SavedTable, Generic[Config]):
     def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int], on_change: Callable[[], None]) -> None:
         super().__init__(table, on_change)
         self._clock_ms = clock_ms
-        self._configs: dict[str, Config] = {}
+        self.configs: Final[dict[str, Config]] = {}
         self.data_version = DataVersion(counter=0, timestamp=clock_ms())
 
     def _take(self, saved: Any) -> None:
-        self._configs.update(self._rows(saved, self._CONFIG.from_json))
+        self.configs.update(self._rows(saved, self._CONFIG.from_json))
         if isinstance(saved.get("dataVersion"), dict):
             self.data_version = DataVersion.from_json(saved["dataVersion"])
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as its file and the responses to slaves hold it."""
-        configs = {name: config.to_json() for name, config in self._configs.items()}
+        configs = {name: config.to_json() for name, config in self.configs.items()}
         return {"dataVersion": self.data_version.to_json(), self._FIELD: configs}
 
     def copy(self) -> dict[str, Any]:
         """Return the table as :meth:`to_json` does, with configurations as bodies."""
-        return {"dataVersion": self.data_version, self._FIELD: dict(self._configs)}
+        return {"dataVersion": self.data_version, self._FIELD: dict(self.configs)}
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the content of the file in pieces."""
-        head = {"dataVersion": self.data_version.to_json()}
-        return encode_rows(head, self._FIELD, list(self._configs), self._row)
 
-    def _row(self, name: str) -> dict[str, Any] | None:
-        config = self._configs.get(name)
-        return config.to_json() if config is not None else None
+        def row(name: str) -> dict[str, Any] | None:
+            config = self.configs.get(name)
+            return config.to_json() if config is not None else None
 
-    @property
-    def configs(self) -> Mapping[str, Config]:
-        """All configurations by name; it changes with the table."""
-        return self._configs
+        return encode_rows({"dataVersion": self.data_version.to_json()}, self._FIELD, list(self.configs), row)
 
     def get(self, name: str) -> Config | None:
         """Return a configuration; nothing is created."""
-        return self._configs.get(name)
-
-    def names(self) -> list[str]:
-        """Return all names, built-in ones included."""
-        return list(self._configs)
+        return self.configs.get(name)
 
     def delete(self, name: str) -> bool:
         """Remove an entry; return whether it existed."""
-        if self._configs.pop(name, None) is None:
+        if self.configs.pop(name, None) is None:
             return False
         self._changed()
         return True
@@ -140,17 +132,17 @@ class ConfigTable(SavedTable, Generic[Config]):
         Raises:
             RefusedError: it would be one too many.
         """
-        if name in self._configs:
+        if name in self.configs:
             return
-        if len(self._configs) >= limit:
+        if len(self.configs) >= limit:
             raise RefusedError(
-                f"{name[:_SHOWN]}: the broker has {len(self._configs)} {self._KIND} and may have {limit}: "
+                f"{name[:_SHOWN]}: the broker has {len(self.configs)} {self._KIND} and may have {limit}: "
                 f"delete those that nobody uses, or raise {setting}",
                 limit=setting,
             )
 
     def _put(self, name: str, config: Config) -> None:
-        self._configs[name] = config
+        self.configs[name] = config
         self._changed()
 
     def _changed(self) -> None:

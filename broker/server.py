@@ -82,7 +82,7 @@ class Broker:
         transactions: the checks of undecided transactions.
         housekeeping, retention, registration, table_saving: services.
         pipeline: serves the requests.
-        statistics, worker: those of the context.
+        statistics, worker, connections: those of the context.
         listeners: the listening ports.
         stopping: set to stop it.
         tls: the certificates of all ports, if configured.
@@ -113,7 +113,7 @@ class Broker:
         self.config: Final = config
         self.store: Final = store
         self.context: Final = self._build_context(access.quotas)
-        self.worker: Final = self.context.worker
+        self.worker, self.connections = self.context.worker, self.context.connections
         self.pulls: Final = self._build_pulls()
         self.group_commit: Final = self._build_group_commit()
         self.topics: Final = TopicTable(
@@ -232,11 +232,6 @@ class Broker:
     def admin_address(self) -> Address | None:
         """The address of --admin-listen, with the port really used."""
         return self.listeners.admin
-
-    @property
-    def connections(self) -> set[Connection]:
-        """Open connections."""
-        return self.context.connections
 
     def clock_moved(self) -> None:
         """Read the wall clock at once, after it was set; without this call that takes up to a second."""

@@ -82,9 +82,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         """
         super().load()
         built_in = [*self._built_in, *self._template()]
-        is_complete = all(config.topic_name in self._configs for config in built_in)
-        self._configs.pop(AUTO_CREATE_TOPIC, None)
-        self._configs.update({config.topic_name: config for config in built_in})
+        is_complete = all(config.topic_name in self.configs for config in built_in)
+        self.configs.pop(AUTO_CREATE_TOPIC, None)
+        self.configs.update({config.topic_name: config for config in built_in})
         if not is_complete:  # when RocketMQ deletes a topic, it also deletes the queues of topics missing in the file
             self.is_dirty = True
             self._on_change()
@@ -100,14 +100,14 @@ class TopicTable(ConfigTable[TopicConfig]):
         template = self._template()
         if not template:
             self.delete(AUTO_CREATE_TOPIC)
-        elif self._configs.get(AUTO_CREATE_TOPIC) != template[0]:
+        elif self.configs.get(AUTO_CREATE_TOPIC) != template[0]:
             self.put(template[0])
 
     def adopt(self, queues: Iterable[tuple[str, int]]) -> None:
         """Add the topics that have queues but no configuration, as after a crash before the table was saved."""
         found: dict[str, int] = {}
         for topic, queue_id in queues:
-            if topic not in self._configs and topic != OP_HALF_TOPIC:
+            if topic not in self.configs and topic != OP_HALF_TOPIC:
                 found[topic] = max(found.get(topic, 0), queue_id + 1)
         for topic, count in found.items():
             self.put(_config(topic, count))
@@ -135,7 +135,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             RefusedError: there are too many topics.
         """
         validate_topic(topic)
-        template = self._configs.get(template_topic)
+        template = self.configs.get(template_topic)
         if template is not None and template.perm & Permission.INHERIT:
             count = max(0, min(queues, template.write_queue_nums))
             config = _config(topic, count, template.perm & ~int(Permission.INHERIT))
@@ -156,7 +156,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         Raises:
             IllegalNameError: it does not exist, and its name breaks RocketMQ's rules.
         """
-        config = self._configs.get(topic)
+        config = self.configs.get(topic)
         if config is None:
             validate_topic(topic)
             config = _config(topic, queues)

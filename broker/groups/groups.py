@@ -198,7 +198,7 @@ class Groups:
         self.consumers.forget(connection)
         self.producers.forget(connection)
         self.former.forget(connection)
-        if self.locks.has_locked(connection):
+        if connection in self.locks.groups_of:
             self._worker.nursery.start_soon(self._release_locks, connection, closed_by_peer)
 
     async def _release_locks(self, connection: Connection, closed_by_peer: bool) -> None:

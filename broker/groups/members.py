@@ -35,15 +35,13 @@ class Member:
     subscriptions: list[SubscriptionData] = field(default_factory=list)  # of a consumer: its own
 
 
+@dataclass(slots=True)
 class Subscription:
     """The subscription of a group to a topic."""
 
-    __slots__ = ("_filter", "_parse", "data")
-
-    def __init__(self, data: SubscriptionData, parse: Callable[[str, str], MessageFilter]) -> None:
-        self.data = data
-        self._parse = parse
-        self._filter: MessageFilter | SubscriptionParseError | None = None
+    data: SubscriptionData
+    _parse: Callable[[str, str], MessageFilter]
+    _filter: MessageFilter | SubscriptionParseError | None = None
 
     @property
     def message_filter(self) -> MessageFilter | SubscriptionParseError:

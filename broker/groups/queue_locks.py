@@ -55,6 +55,9 @@ class QueueLock:
 class QueueLocks:
     """The locks of all groups.
 
+    Attributes:
+        groups_of: the groups in which queues were locked, by connection.
+
     Args:
         clock_ms: a steady clock: if the wall clock were set forward, all locks would end at once.
         freed: called with a group one of whose queues became free after a client had been refused it.
@@ -72,7 +75,7 @@ class QueueLocks:
         self._freed = freed
         self._may_lock = may_lock
         self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}
-        self._groups_of: dict[Connection, set[str]] = {}
+        self.groups_of: Final[dict[Connection, set[str]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._locks.values()))
@@ -107,7 +110,7 @@ class QueueLocks:
             lock.connection, lock.renewed_ms, lock.ends_with_connection = connection, now_ms, ends_with_connection
             granted.append(queue)
         if granted:
-            self._groups_of.setdefault(connection, set()).add(group)
+            self.groups_of.setdefault(connection, set()).add(group)
         elif not locks:
             del self._locks[group]
         return granted
@@ -121,10 +124,6 @@ class QueueLocks:
     def leave(self, group: str, client_id: str) -> None:
         """Free all queues of a client that unregistered from the group."""
         self.unlock(group, client_id, tuple(self._locks.get(group, ())))
-
-    def has_locked(self, connection: Connection) -> bool:
-        """Return whether queues were locked on this connection."""
-        return connection in self._groups_of
 
     def release(
         self,
@@ -144,7 +143,7 @@ class QueueLocks:
             Seconds until the last of the other locks ends, when :meth:`free_ended` is to be called; 0 without any.
         """
         ends_ms = 0
-        for group in self._groups_of.pop(connection, ()):
+        for group in self.groups_of.pop(connection, ()):
             free = []
             for queue, lock in list(self._locks.get(group, {}).items()):
                 yield PAUSE
@@ -152,7 +151,7 @@ class QueueLocks:
                     continue
                 lock.connection = successor(group, lock.client_id)
                 if lock.connection is not None:
-                    self._groups_of.setdefault(lock.connection, set()).add(group)
+                    self.groups_of.setdefault(lock.connection, set()).add(group)
                 elif closed_by_peer and lock.ends_with_connection:
                     free.append(queue)
                 else:

@@ -203,7 +203,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
         """
         super().load()
         for name in _BUILT_IN:
-            self._configs.setdefault(name, SubscriptionGroupConfig(group_name=name))
+            self.configs.setdefault(name, SubscriptionGroupConfig(group_name=name))
 
     def get_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration, created with the defaults if that is allowed.
@@ -212,7 +212,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
             IllegalNameError: the group would be created and its name breaks the rules.
             RefusedError: likewise, and there are too many.
         """
-        config = self._configs.get(group)
+        config = self.configs.get(group)
         if config is None and (self._config.auto_create_group or group.startswith(_SYSTEM_PREFIX)):
             self.check_new(group)
             config = SubscriptionGroupConfig(group_name=group)
@@ -232,7 +232,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
 
     def notifies_members(self, group: str) -> bool:
         """Whether the members of a group are notified when it changes."""
-        config = self._configs.get(group)
+        config = self.configs.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
     def put(self, config: SubscriptionGroupConfig) -> None:

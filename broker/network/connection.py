@@ -167,7 +167,7 @@ class Connection(Writer[ConnectionContext]):
         step_ends = self._context.worker.begin_step()
         try:
             try:
-                data = self._socket.recv(_READ_BYTES)
+                data = self.socket.recv(_READ_BYTES)
                 if len(data) == _READ_BYTES:
                     data = self._read_rest(data)
             except BlockingIOError:  # a spurious wake-up
@@ -200,7 +200,7 @@ class Connection(Writer[ConnectionContext]):
         parts = [data]
         try:
             while len(parts[-1]) == _READ_BYTES and len(parts) < _MOST_READS:
-                parts.append(self._socket.recv(_READ_BYTES))
+                parts.append(self.socket.recv(_READ_BYTES))
         except OSError as exc:  # nothing more, or the peer is gone: its requests are served all the same
             self._was_reset |= isinstance(exc, ConnectionResetError)
         return b"".join(parts)
@@ -357,8 +357,8 @@ class Connection(Writer[ConnectionContext]):
         self.count_held(0)
         context = self._context
         context.reader.remove(self)
-        trio.lowlevel.notify_closing(self._socket)
-        self._socket.close()
+        trio.lowlevel.notify_closing(self.socket)
+        self.socket.close()
         context.connections.discard(self)
         context.connection_limits.all.leave(self.peer_ip, kind=self.port is Port.NAMESRV)
         level = logging.INFO if self.version else logging.DEBUG  # a probe sends no heartbeat

@@ -42,19 +42,16 @@ def listen(address: Address) -> socket.socket:
     try:
         sock = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
     except OSError as exc:
-        raise ConfigError(f"cannot listen on {address}: {_advice(exc, address)}") from exc
+        advice = exc.strerror or str(exc)
+        if exc.errno == errno.EADDRINUSE:
+            advice = f"port {address.port} is in use; stop its user, choose another port, or port 0 for a free one"
+        elif exc.errno == errno.EACCES:
+            advice = f"this user may not open port {address.port}; choose one above 1023"
+        elif exc.errno == errno.EADDRNOTAVAIL or isinstance(exc, socket.gaierror):
+            advice = f"{address.host} is not an address of this machine"
+        raise ConfigError(f"cannot listen on {address}: {advice}") from exc
     sock.setblocking(False)
     return sock
-
-
-def _advice(exc: OSError, address: Address) -> str:
-    if exc.errno == errno.EADDRINUSE:
-        return f"port {address.port} is in use; stop its user, choose another port, or port 0 for a free one"
-    if exc.errno == errno.EACCES:
-        return f"this user may not open port {address.port}; choose one above 1023"
-    if exc.errno == errno.EADDRNOTAVAIL or isinstance(exc, socket.gaierror):
-        return f"{address.host} is not an address of this machine"
-    return exc.strerror or str(exc)
 
 
 def listen_with_vip(address: Address) -> tuple[socket.socket, socket.socket | None]:

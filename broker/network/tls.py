@@ -54,8 +54,8 @@ class _Connection(Protocol):
     peer: str
     peer_ip: str
     is_local: bool
+    socket: Wire
 
-    def use_socket(self, sock: Wire) -> None: ...
     def close(self, reason: str) -> None: ...
     def count_held(self, received_bytes: int) -> None: ...
 
@@ -88,7 +88,7 @@ class ServerTls:
 
     def guard(self, connection: _Connection, sock: socket.socket) -> None:
         """Make a new connection use TLS or not, depending on its first byte."""
-        connection.use_socket(_FirstRead(self, connection, sock))
+        connection.socket = _FirstRead(self, connection, sock)
 
     def has_time(self) -> bool:
         """Whether another step of a handshake, about 0.5 ms, may be done in this turn of the reader."""
@@ -169,7 +169,7 @@ class _FirstRead:
             self._socket.send(_USE_TLS)
             LOGGER.warning("connection without TLS refused peer=%s: TLS is enforced", self._connection.peer)
             raise ConnectionError("no TLS")
-        self._connection.use_socket(sock)
+        self._connection.socket = sock
         return sock.recv(size)
 
     def send(self, data: bytes) -> int:

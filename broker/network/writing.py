@@ -65,6 +65,7 @@ class Writer(ABC, Generic[_Context]):
         held_bytes: memory that the peer makes the broker hold, kept by the budget.
         idle_s: time since the last read or write, kept by housekeeping.
         is_scheduled: whether it is in ``Worker.unflushed``.
+        socket: through which it reads and writes.
         usage: counts the written bytes if the broker has quotas.
     """
 
@@ -73,7 +74,6 @@ class Writer(ABC, Generic[_Context]):
         "_context",
         "_drain_wanted",
         "_received_bytes",
-        "_socket",
         "_was_reset",
         "_write_failed",
         "_writes",
@@ -82,6 +82,7 @@ class Writer(ABC, Generic[_Context]):
         "idle_s",
         "is_scheduled",
         "peer",
+        "socket",
         "usage",
     )
 
@@ -93,17 +94,13 @@ class Writer(ABC, Generic[_Context]):
         self.is_scheduled = False
         self.usage: Usage | None = None
         self._context = context
-        self._socket = sock
+        self.socket = sock
         self._writes = WriteQueue()
         self._received_bytes = 0  # frames that are unfinished or not served yet
         self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
         self._was_reset = False
         self._close_reason = ""
         self._write_failed = False  # answers are dropped; what the peer sent before is still served
-
-    def __repr__(self) -> str:
-        state = "closed" if self.closed else "open"
-        return f"<{type(self).__name__} {self.peer} {state} unread={self._writes.pending_bytes} bytes>"
 
     @property
     def unread_bytes(self) -> int:
@@ -112,11 +109,7 @@ class Writer(ABC, Generic[_Context]):
 
     def fileno(self) -> int:
         """Return the file descriptor of the socket; -1 after it was closed."""
-        return self._socket.fileno()
-
-    def use_socket(self, sock: Wire) -> None:
-        """Read and write through something else on the same socket."""
-        self._socket = sock
+        return self.socket.fileno()
 
     def send_frame(self, frame: bytes) -> None:
         """Queue a whole frame."""
@@ -162,9 +155,9 @@ class Writer(ABC, Generic[_Context]):
         writes = self._writes
         self.idle_s = 0.0
         if writes.pending_bytes <= JOIN_BYTES:
-            size = self._socket.send(b"".join(writes.chunks()))
+            size = self.socket.send(b"".join(writes.chunks()))
         else:
-            size = self._socket.sendmsg(writes.chunks())
+            size = self.socket.sendmsg(writes.chunks())
         writes.written(size)
         if self.usage is not None:
             self.usage.wrote(size)
@@ -175,7 +168,7 @@ class Writer(ABC, Generic[_Context]):
         try:
             while self._writes and not self.closed:
                 with trio.move_on_after(self._context.config.unread_timeout_s) as waiting:
-                    await trio.lowlevel.wait_writable(self._socket)
+                    await trio.lowlevel.wait_writable(self.socket)
                 if waiting.cancelled_caught:
                     self._context.statistics.stalled_peers += 1
                     LOGGER.warning(

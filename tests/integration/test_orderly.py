@@ -176,7 +176,7 @@ async def test_disconnected_member_keeps_its_queues(root: Path, closed_by_peer: 
             for _ in range(4):
                 seen = orders.count
                 for connection in tuple(broker.connections):
-                    if broker.groups.locks.has_locked(connection):
+                    if connection in broker.groups.locks.groups_of:
                         connection.close("cut by a test", closed_by_peer=closed_by_peer)
                 await trio.sleep(CLOSE_GRACE_S / 2)
                 await wait_for(lambda: orders.count > seen + 8)  # noqa: B023  # it is over before the next round

@@ -150,15 +150,15 @@ def test_only_system_groups_are_created_without_auto_create(path: Path) -> None:
     groups = opened(path, auto_create=False)
     assert groups.get_or_create("G") is None
     assert groups.get_or_create("CID_RMQ_SYS_TRANS") is not None
-    assert not groups.names().count("G")
+    assert not list(groups.configs).count("G")
 
 
 @pytest.mark.parametrize("group", ["", " ", "a@b", "a/b", "G" * 256, "DEFAULT_CONSUMER"])
 def test_group_with_illegal_name_is_not_created(groups: SubscriptionGroupTable, group: str) -> None:
-    before = groups.names()
+    before = list(groups.configs)
     with pytest.raises(IllegalNameError):
         groups.get_or_create(group)
-    assert groups.names() == before
+    assert list(groups.configs) == before
 
 
 @pytest.mark.parametrize("group", ["TOOLS_CONSUMER", "CID_ONSAPI_PULL", "SELF_TEST_C_GROUP"])
@@ -196,7 +196,7 @@ def test_file_of_rocketmq_5_is_read(path: Path) -> None:
 
 
 def test_full_table_refuses_new_groups(path: Path) -> None:
-    groups = opened(path, max_groups=len(opened(path).names()) + 1)
+    groups = opened(path, max_groups=len(list(opened(path).configs)) + 1)
     groups.get_or_create("G")
     for create in (groups.get_or_create, groups.check_new):
         with pytest.raises(RefusedError, match="H: the broker has 8 subscription groups and may have 8: "):

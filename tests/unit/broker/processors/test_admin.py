@@ -69,11 +69,11 @@ def test_system_topic_cannot_be_changed_or_deleted(peer: Peer, topic: str) -> No
     ],
 )
 def test_an_impossible_topic_is_refused(peer: Peer, fields: dict[str, Any]) -> None:
-    before = peer.broker.topics.names()
+    before = list(peer.broker.topics.configs)
     response = create(peer, **fields)
     assert response.code == ResponseCode.SYSTEM_ERROR
     assert response.remark
-    assert peer.broker.topics.names() == before
+    assert list(peer.broker.topics.configs) == before
 
 
 def test_deleted_topic_loses_messages_offsets_and_statistics(peer: Peer) -> None:
@@ -148,7 +148,7 @@ def test_topic_table_has_rocketmqs_json(peer: Peer) -> None:
     ) in body
     wrapper = TopicConfigSerializeWrapper.decode(body)
     assert wrapper.data_version == peer.broker.topics.data_version
-    assert set(wrapper.topic_config_table) == set(peer.broker.topics.names())
+    assert set(wrapper.topic_config_table) == set(peer.broker.topics.configs)
 
 
 def test_single_topic_config_for_5x_tools(peer: Peer) -> None:
@@ -198,9 +198,9 @@ def test_unknown_group_is_not_found_or_created(peer: Peer) -> None:
     ],
 )
 def test_an_impossible_group_is_refused(peer: Peer, body: bytes) -> None:
-    before = peer.broker.groups.settings.names()
+    before = list(peer.broker.groups.settings.configs)
     assert peer.get(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code == ResponseCode.SYSTEM_ERROR
-    assert peer.broker.groups.settings.names() == before
+    assert list(peer.broker.groups.settings.configs) == before
 
 
 def test_new_group_name_must_fit_retry_topic(peer: Peer) -> None:

@@ -86,7 +86,7 @@ def test_group_name_too_long_for_retry_topic(peer: Peer, kind: ConsumeType, mode
     assert not list(peer.broker.groups.consumers)
     assert beat(longest).code == ResponseCode.SUCCESS
     assert [group.name for group in peer.broker.groups.consumers] == ["g" * longest]
-    retry_topics = [name for name in peer.broker.topics.names() if name.startswith("%RETRY%")]
+    retry_topics = [name for name in list(peer.broker.topics.configs) if name.startswith("%RETRY%")]
     assert retry_topics == (["%RETRY%" + "g" * 120] if longest == 120 else [])
 
 
@@ -162,14 +162,14 @@ def subscribed(group: str, topics: int, **fields: Any) -> ConsumerData:
 )
 def test_heartbeat_beyond_limit_is_refused(make_broker: MakeBroker, body: HeartbeatData, limit: str | None) -> None:
     peer = Peer(make_broker(**LIMITS))
-    groups = len(peer.broker.groups.settings.names())
+    groups = len(list(peer.broker.groups.settings.configs))
     response = peer.get(RequestCode.HEART_BEAT, body=body.encode())
     if limit is None:
         assert response.code == ResponseCode.SUCCESS
         return
     assert response.code == ResponseCode.SYSTEM_ERROR
     assert limit in str(response.remark)
-    assert len(peer.broker.groups.settings.names()) == groups
+    assert len(list(peer.broker.groups.settings.configs)) == groups
     assert not peer.broker.groups.producers.groups
     assert not list(peer.broker.groups.consumers)
     assert peer.broker.statistics.limited_requests == 1
