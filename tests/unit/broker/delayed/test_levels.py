@@ -127,9 +127,8 @@ def test_configured_levels_replace_the_default(make_broker: MakeBroker, clock: C
     peer = Peer(make_broker({"delay_levels": DelayLevels("2s 7m")}))
     put(peer, b"1", 1)
     put(peer, b"2", 18)
-    assert [unit.tags_code for unit in peer.broker.store.reader.queue_units(SCHEDULE, 1, 0, 9)] == [
-        clock.now_ms + 420_000
-    ]
+    (unit,) = peer.broker.store.reader.queue_units(SCHEDULE, 1, 0, 9)
+    assert unit.tags_code == clock.now_ms + 420_000
     assert peer.broker.delayed.schedule.deliver(clock.now_ms + 2000) == clock.now_ms + 420_000
     assert peer.broker.delayed.schedule.deliver(clock.now_ms + 420_000) is None
     assert bodies(peer.broker) == [b"1", b"2"]

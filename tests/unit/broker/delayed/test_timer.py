@@ -45,17 +45,10 @@ def test_timer_message_is_delivered_once_and_unchanged(peer: Peer, clock: Clock,
     assert (message.stored_body, message.flag, message.sys_flag, message.born_timestamp) == (b"body", -5, 1, 17)
     assert (message.born_host, message.store_host) == ("192.0.2.9:50001", "192.0.2.1:10911")
     assert message.properties == {
-        request_of: str(value),
-        "UNIQ_KEY": "ID",
-        "TAGS": "A",
-        "WAIT": "true",
-        "CLUSTER": "DefaultCluster",
-        "TIMER_OUT_MS": str(sent_ms + 3000),
-        "REAL_TOPIC": "T",
-        "REAL_QID": "2",
-        "TIMER_ENQUEUE_MS": str(sent_ms),
-        "TIMER_DEQUEUE_MS": str(clock.now_ms),
-    }
+        request_of: str(value), "UNIQ_KEY": "ID", "TAGS": "A", "WAIT": "true", "CLUSTER": "DefaultCluster",
+        "TIMER_OUT_MS": str(sent_ms + 3000), "REAL_TOPIC": "T", "REAL_QID": "2",
+        "TIMER_ENQUEUE_MS": str(sent_ms), "TIMER_DEQUEUE_MS": str(clock.now_ms),
+    }  # fmt: skip
     assert broker.store.reader.queue_units("T", 2, 0, 1)[0].tags_code == tags_code("A")
     clock.now_ms += 10**7
     assert broker.delayed.timer.deliver(clock.now_ms) is None

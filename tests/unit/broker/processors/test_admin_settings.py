@@ -23,21 +23,11 @@ def test_settings_have_rocketmqs_names_and_notation(make_broker: MakeBroker, tmp
     broker = make_broker(store, broker_name="b2", auto_create_topic=False, idle_timeout_s=0.5)
     found = settings(Peer(broker))
     expected = {
-        "brokerName": "b2",
-        "brokerId": "0",
-        "brokerIP1": "192.0.2.1",
-        "listenPort": "10911",
-        "aclEnable": "false",
-        "autoCreateTopicEnable": "false",
-        "storePathRootDir": str(tmp_path / "store"),
-        "maxMessageSize": "77",
-        "flushDiskType": "SYNC_FLUSH",
-        "flushIntervalCommitLog": "500",
-        "fileReservedTime": "72",
-        "deleteWhen": "04",
-        "serverChannelMaxIdleTimeSeconds": "0.5",
-        "messageDelayLevel": "90s 2d 1h",
-    }
+        "brokerName": "b2", "brokerId": "0", "brokerIP1": "192.0.2.1", "listenPort": "10911", "aclEnable": "false",
+        "autoCreateTopicEnable": "false", "storePathRootDir": str(tmp_path / "store"), "maxMessageSize": "77",
+        "flushDiskType": "SYNC_FLUSH", "flushIntervalCommitLog": "500", "fileReservedTime": "72", "deleteWhen": "04",
+        "serverChannelMaxIdleTimeSeconds": "0.5", "messageDelayLevel": "90s 2d 1h",
+    }  # fmt: skip
     assert {name: found.get(name) for name in expected} == expected
     assert found.keys() >= {row.name for row in SETTINGS if row.name and row.kind.is_reported}
     assert not found.keys() & {"namesrvAddr", "tls.server.keyPath"}

@@ -1,6 +1,7 @@
 """Plain requests, recognised quickly, against full reading: equal records, answers and refusals."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -118,12 +119,9 @@ def test_quick_and_full_reading_store_and_answer_alike(
 def decision(half: RemotingCommand, bits: int, **changes: str) -> RemotingCommand:
     """Return a decision about a half message, as Java's producers send it."""
     fields = {
-        "producerGroup": "P",
-        "commitLogOffset": str(int(half.ext_fields["msgId"][16:], 16)),
-        "tranStateTableOffset": half.ext_fields["queueOffset"],
-        "commitOrRollback": str(bits),
-        "msgId": "C0A8",
-    }
+        "producerGroup": "P", "commitLogOffset": str(int(half.ext_fields["msgId"][16:], 16)), "msgId": "C0A8",
+        "tranStateTableOffset": half.ext_fields["queueOffset"], "commitOrRollback": str(bits),
+    }  # fmt: skip
     return make_command(RequestCode.END_TRANSACTION, 5, 2, {**fields, **changes})
 
 
@@ -265,18 +263,12 @@ def test_size_limit_applies_to_each_message(make_broker: MakeBroker) -> None:
     ]  # fmt: skip
 
 
-def test_answer_equals_that_of_general_writer(peer: Peer) -> None:
-    header = plain_requests(peer.broker)._template % (b"0A4D000100002A9F", 0x400, 3, 12, -5)
-    fields = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "msgId": "0A4D000100002A9F0000000000000400"}
+@pytest.mark.parametrize("region", ["DefaultRegion", '100% "ours"'])
+def test_answer_equals_that_of_general_writer(make_broker: MakeBroker, region: str) -> None:
+    header = plain_requests(make_broker(region=region))._template % (b"0A4D000100002A9F", 0x400, 3, 12, -5)
+    fields = {"MSG_REGION": region, "TRACE_ON": "true", "msgId": "0A4D000100002A9F0000000000000400"}
     general = RemotingCommand(0, -5, 1, {**fields, "queueId": "3", "queueOffset": "12"}).encode()
     assert header == general[8:]
-
-
-def test_any_region_is_written_as_json(make_broker: MakeBroker) -> None:
-    broker = make_broker(region='100% "ours"')
-    header = plain_requests(broker)._template % (b"I", 0, 0, 0, 1)
-    frame = len(header).to_bytes(4) + header
-    assert RemotingCommand.decode(frame).ext_fields["MSG_REGION"] == '100% "ours"'
 
 
 async def test_sync_durability_run_is_answered_after_flush(make_broker: MakeBroker) -> None:
@@ -299,20 +291,15 @@ def test_send_opting_out_of_flush_is_answered_immediately(make_broker: MakeBroke
     assert fully(peer, request(fields)).code == ResponseCode.SUCCESS
 
 
-def test_fewer_queues_hold_for_next_message(peer: Peer) -> None:
+def test_changed_topic_holds_for_next_message(peer: Peer) -> None:
     fields = {**PLAIN, "e": "3"}
     assert is_plain(peer, fields)
     peer.broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
     assert not is_plain(peer, fields)
     refused = fully(peer, request(fields))
     assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, "request queueId[3] is illegal")
-
-
-def test_multi_tag_topic_is_read_fully(peer: Peer) -> None:
-    peer.broker.topics.put(
-        TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4, topic_filter_type=TopicFilterType.MULTI_TAG)
-    )
-    assert not is_plain(peer, PLAIN)
+    peer.broker.topics.put(replace(TOPIC, topic_filter_type=TopicFilterType.MULTI_TAG))
+    assert not is_plain(peer, fields)
 
 
 def test_cache_does_not_grow_with_peer_input(peer: Peer) -> None:

@@ -99,19 +99,6 @@ def test_each_pull_is_taken_once(steps: list[tuple[str, int, int]]) -> None:
         assert [each.on_arrival is not None for each in queues] == [each in held.values() for each in queues]
 
 
-async def test_pull_held_again_waits_from_new_offset(hold: PullHold, autojump_clock: MockClock) -> None:
-    of = queue()
-    first = pull(of, deadline=trio.current_time() + 60)
-    hold.hold(first)
-    arrive(of)
-    (ready,) = hold.take_ready()
-    hold.hold_again(ready, 7)
-    arrive(of)
-    (again,) = hold.take_ready()
-    assert (again.queue_offset, again.header.queue_offset) == (7, 0)
-    assert again.command is first.command
-
-
 async def test_filtered_pull_is_answered_early_within_its_deadline(hold: PullHold, autojump_clock: MockClock) -> None:
     now = trio.current_time()
     patient, hasty = pull(queue(), deadline=now + 60), pull(queue(), deadline=now + 1)

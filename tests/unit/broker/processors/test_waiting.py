@@ -6,7 +6,6 @@ import pytest
 
 from tests.commands import make_command
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.names import HALF_TOPIC
@@ -39,12 +38,9 @@ def last(peer: Peer, topic: str, queue_id: int = 0) -> MessageExt:
 
 def end(peer: Peer, half: MessageExt, decision: int = COMMIT, **fields: Any) -> RemotingCommand:
     header = {
-        "producerGroup": "P",
-        "tranStateTableOffset": half.queue_offset,
-        "commitLogOffset": half.physical_offset,
-        "commitOrRollback": decision,
-        "msgId": "id",
-    }
+        "producerGroup": "P", "tranStateTableOffset": half.queue_offset, "commitLogOffset": half.physical_offset,
+        "commitOrRollback": decision, "msgId": "id",
+    }  # fmt: skip
     return peer.get(RequestCode.END_TRANSACTION, header | fields)
 
 
@@ -153,14 +149,6 @@ def send_back(peer: Peer, offset: int, *, level: int = 0, version: int = 407, **
     return peer.get(RequestCode.CONSUMER_SEND_MSG_BACK, header, version=version)
 
 
-def only(broker: Broker, topic: str, queue_id: int = 0) -> MessageExt:
-    """Return the one message of a queue."""
-    (unit,) = broker.store.reader.queue_units(topic, queue_id, 0, 10)
-    record = broker.store.commit_log.look_message(unit.physical_offset)
-    assert record is not None
-    return decode_record(record)
-
-
 @pytest.fixture
 def failed(peer: Peer) -> int:
     """Where the message lies that a consumer could not handle."""
@@ -172,23 +160,15 @@ def test_sent_back_message_keeps_its_identity_while_delayed(peer: Peer, failed: 
     """C.2 scenario 40: the broker's part."""
     original = decode_record(peer.broker.store.commit_log.look_message(failed) or b"")
     assert send_back(Peer(peer.broker, "192.0.2.77:7"), failed).code == ResponseCode.SUCCESS
-    message = only(peer.broker, SCHEDULE, 2)
+    message = last(peer, SCHEDULE, 2)
     assert message.stored_body == b"body"
     assert (message.flag, message.sys_flag, message.born_timestamp) == (-5, 1, 17)
     assert (message.born_host, message.store_host) == (original.born_host, original.store_host)
     assert message.reconsume_times == 1
     assert message.properties == {
-        "UNIQ_KEY": "ID",
-        "TAGS": "A",
-        "own": "w",
-        "CLUSTER": "DefaultCluster",
-        "RETRY_TOPIC": "T",
-        "ORIGIN_MESSAGE_ID": original.offset_message_id,
-        "WAIT": "false",
-        "DELAY": "3",
-        "REAL_TOPIC": RETRY,
-        "REAL_QID": "0",
-    }
+        "UNIQ_KEY": "ID", "TAGS": "A", "own": "w", "CLUSTER": "DefaultCluster", "RETRY_TOPIC": "T", "DELAY": "3",
+        "ORIGIN_MESSAGE_ID": original.offset_message_id, "WAIT": "false", "REAL_TOPIC": RETRY, "REAL_QID": "0",
+    }  # fmt: skip
     config = peer.broker.topics.get(RETRY)
     assert config is not None
     assert (config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag) == (1, 1, 6, 0)
@@ -201,19 +181,9 @@ def test_retry_delay_grows_unless_set(peer: Peer, reconsume_times: int, asked: i
     """C.2 scenarios 40 and 42."""
     offset = offset_of(peer.put("T", j=reconsume_times))
     send_back(peer, offset, level=asked)
-    message = only(peer.broker, SCHEDULE, level - 1)
+    message = last(peer, SCHEDULE, level - 1)
     assert message.properties["DELAY"] == str(level)
     assert message.reconsume_times == reconsume_times + 1
-
-
-def test_negative_level_makes_dead_letter(peer: Peer, failed: int) -> None:
-    """C.2 scenario 42."""
-    assert send_back(peer, failed, level=-1).code == ResponseCode.SUCCESS
-    message = only(peer.broker, DLQ)
-    assert message.properties["DELAY"] == "0"
-    assert message.properties["RETRY_TOPIC"] == "T"
-    assert "REAL_TOPIC" not in message.properties
-    assert count(peer, SCHEDULE) == 0
 
 
 @pytest.mark.parametrize(
@@ -226,6 +196,7 @@ def test_negative_level_makes_dead_letter(peer: Peer, failed: int) -> None:
         (0, {"maxReconsumeTimes": 0}, True),
         (1, {"maxReconsumeTimes": 1, "version": 120}, False),
         (1, {"maxReconsumeTimes": 1, "level": 5}, True),
+        (0, {"level": -1}, True),
     ],
 )
 def test_message_after_last_retry_is_dead_letter(
@@ -237,19 +208,22 @@ def test_message_after_last_retry_is_dead_letter(
     assert count(peer, DLQ) == int(is_dead)
     assert count(peer, SCHEDULE) == int(not is_dead)
     if is_dead:
-        assert only(peer.broker, DLQ).reconsume_times == reconsume_times + 1
+        message = last(peer, DLQ)
+        assert message.reconsume_times == reconsume_times + 1
+        assert (message.properties["DELAY"], message.properties["RETRY_TOPIC"]) == ("0", "T")
+        assert "REAL_TOPIC" not in message.properties
 
 
 def test_dead_letter_names_original_topic_and_record(peer: Peer, failed: int) -> None:
     """C.2 scenario 41: through the retry topic and back again."""
     first = decode_record(peer.broker.store.commit_log.look_message(failed) or b"")
     send_back(peer, failed, level=1)
-    waiting = only(peer.broker, SCHEDULE, 0)
+    waiting = last(peer, SCHEDULE, 0)
     peer.broker.delayed.schedule.deliver(waiting.store_timestamp + 1000)
-    retried = only(peer.broker, RETRY)
+    retried = last(peer, RETRY)
     assert retried.properties["RETRY_TOPIC"] == "T"
     send_back(peer, retried.physical_offset, maxReconsumeTimes=1)
-    dead = only(peer.broker, DLQ)
+    dead = last(peer, DLQ)
     assert dead.reconsume_times == 2
     assert dead.properties["RETRY_TOPIC"] == "T"
     assert dead.properties["ORIGIN_MESSAGE_ID"] == first.offset_message_id
