@@ -4,12 +4,12 @@ import logging
 
 import pytest
 
+from tests.unit.broker.delayed.test_levels import bodies
 from tests.unit.broker.recording import Clock, MakeBroker, Peer, set_disk_full
 from triomq.broker.delayed.delivery import with_real_place
 from triomq.broker.server import Broker
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import MessageIllegalError, StoreError, StoreFullError
-from triomq.protocol.record.record import decode_records
 from triomq.storage.append import Entry, entry
 
 HOST = bytes(8)
@@ -121,23 +121,6 @@ def test_half_deleted_topic_does_not_stop_others(
     assert broker.store.reader.max_offset_in_queue("D", 1) == 1
 
 
-def test_store_rejection_is_logged_once_until_store_accepts(
-    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = waiting(broker, PLACE)
-    assert copy is not None
-
-    def refuse(entries: list[Entry], **options: bool) -> list[tuple[int, int]]:
-        raise StoreFullError("no room")
-
-    for _ in range(2):
-        with monkeypatch.context() as patch:
-            patch.setattr(broker.store, "append", refuse)
-            assert [broker.delayed.delivery.deliver([copy, copy]) for _ in range(2)] == [0, 0]
-        assert broker.delayed.delivery.deliver([copy]) == 1
-    assert caplog.text.count("delayed messages are not delivered for now: no room") == 2
-
-
 def deliver(broker: Broker, now_ms: int) -> int | None:
     times = broker.delayed.schedule.deliver(now_ms), broker.delayed.timer.deliver(now_ms)
     return min((time for time in times if time is not None), default=None)
@@ -154,6 +137,17 @@ def test_one_call_copies_bounded_bytes(make_broker: MakeBroker, clock: Clock, de
 
 
 @pytest.mark.parametrize("delay", ["DELAY\x011", "TIMER_DELAY_SEC\x011"])
+def test_one_call_delivers_bounded_number_in_order(make_broker: MakeBroker, clock: Clock, delay: str) -> None:
+    peer = Peer(make_broker({"consume_queue_file_size_bytes": 20 * 3000}))
+    for number in range(600):
+        peer.put("T", b"%d" % number, i=delay)
+    for delivered in (256, 512, 600):
+        assert (deliver(peer.broker, clock.now_ms + 1000) is None) == (delivered == 600)
+        assert peer.broker.delayed.delivery.delivered == delivered
+    assert bodies(peer.broker) == [b"%d" % number for number in range(600)]
+
+
+@pytest.mark.parametrize("delay", ["DELAY\x011", "TIMER_DELAY_SEC\x011"])
 def test_refused_delivery_is_retried(peer: Peer, clock: Clock, caplog: pytest.LogCaptureFixture, delay: str) -> None:
     broker = peer.broker
     for number in range(3):
@@ -167,5 +161,8 @@ def test_refused_delivery_is_retried(peer: Peer, clock: Clock, caplog: pytest.Lo
     assert b'"firstOffset": 0' in b"".join(broker.delayed.timer.progress.pieces())
     set_disk_full(broker.store, is_full=False)
     assert deliver(broker, clock.now_ms) is None
-    found = broker.store.reader.get_message(("T", 0), 0, 9).buffers
-    assert [message.stored_body for view in found for message in decode_records(view)] == [b"0", b"1", b"2"]
+    assert bodies(broker) == [b"0", b"1", b"2"]
+    peer.put("T", i=delay)
+    set_disk_full(broker.store, is_full=True)
+    deliver(broker, clock.now_ms + 1000)
+    assert caplog.text.count("delayed messages are not delivered for now") == 2

@@ -66,18 +66,6 @@ def test_delayed_message_is_delivered_once_and_unchanged(peer: Peer, clock: Cloc
     assert broker.statistics.put_by_topic == {SCHEDULE: 1, "T": 1}
 
 
-def test_each_call_delivers_a_bounded_number_per_level(peer: Peer, clock: Clock) -> None:
-    for number in range(250):
-        put(peer, b"%d" % number, 1 + number % 2)
-    clock.now_ms += 5000
-    assert peer.broker.delayed.schedule.deliver(clock.now_ms) == clock.now_ms
-    assert len(messages(peer.broker)) == 200
-    assert peer.broker.delayed.schedule.deliver(clock.now_ms) is None
-    delivered = [int(body) for body in bodies(peer.broker)]
-    assert [number for number in delivered if number % 2] == list(range(1, 250, 2))
-    assert [number for number in delivered if not number % 2] == list(range(0, 250, 2))
-
-
 def test_offsets_are_stored_as_rocketmq_does(make_broker: MakeBroker, clock: Clock) -> None:
     broker = make_broker()
     put(Peer(broker))

@@ -12,7 +12,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.unit.broker.recording import Clock, MakeBroker, Peer, set_disk_full
 from triomq.broker.delayed import levels
 from triomq.broker.server import Broker
-from triomq.broker.services.flush import GroupCommit
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.record import decode_records
@@ -253,30 +252,14 @@ async def test_offsets_are_not_saved_ahead_of_unflushed_messages(
         await until(lambda: saved(peer.broker) != b"")
 
 
-async def test_sync_durability_hides_delivered_message_until_flushed(
-    make_broker: MakeBroker, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_delivered_message_is_flushed_in_sync_mode(make_broker: MakeBroker, mock_clock: MockClock) -> None:
     broker = make_broker({"durability": Durability.SYNC})
     peer, consumer = Peer(broker), Peer(broker)
-    assert isinstance(broker.group_commit, GroupCommit)
     async with delivering(broker):
         put(peer)
         await until(lambda: broker.store.reader.max_offset_in_queue(SCHEDULE, 0) == 1)
         assert consumer.pull("T", 0, sysFlag=6) is None
-        run = FlushPlan.run
-        may_flush = trio.Event()
-        token = trio.lowlevel.current_trio_token()
-
-        def slow(plan: FlushPlan) -> None:
-            trio.from_thread.run(may_flush.wait, trio_token=token)
-            run(plan)
-
-        monkeypatch.setattr(FlushPlan, "run", slow)
         mock_clock.jump(1)
-        await until(lambda: broker.delayed.delivery.delivered == 1)
-        await wait_all_tasks_blocked()
-        assert consumer.sent == []
-        assert broker.store.reader.max_offset_in_queue("T", 0) == 0
-        may_flush.set()
         await until(lambda: consumer.sent != [])
         assert len(decode_records(consumer.sent[0].body)) == 1
+        assert broker.store.commit_log.flushed_offset == broker.store.commit_log.max_offset

@@ -204,17 +204,6 @@ def test_full_next_file_delivers_into_current_one(peer: Peer, clock: Clock) -> N
     assert [body[0] for body in bodies(broker)] == list(range(10))
 
 
-def test_each_call_delivers_a_bounded_number(make_broker: MakeBroker, clock: Clock) -> None:
-    peer = Peer(make_broker(HUGE))
-    for number in range(600):
-        put(peer, "TIMER_DELAY_SEC\x011", b"%d" % number)
-    clock.now_ms += 1000
-    assert peer.broker.delayed.timer.deliver(clock.now_ms) == clock.now_ms
-    assert 0 < len(bodies(peer.broker)) < 600
-    deliver_all(peer.broker, clock)
-    assert bodies(peer.broker) == [b"%d" % number for number in range(600)]
-
-
 def test_only_a_new_earliest_message_wakes_service(peer: Peer, clock: Clock) -> None:
     def wakes(delay_s: int) -> bool:
         peer.broker.delayed.arrived.clear()

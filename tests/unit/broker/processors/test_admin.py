@@ -231,14 +231,10 @@ def test_deleted_group_keeps_offsets_unless_requested(peer: Peer, fields: dict[s
     assert (peer.broker.groups.offsets.query("G", "T", 0) is not None) is is_kept
 
 
-def test_all_offsets_have_bare_number_keys(peer: Peer) -> None:
-    peer.broker.groups.offsets.commit("G", "T", 0, 3)
-    peer.broker.groups.offsets.commit("G", "T", 1, 7)
-    assert peer.get(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@G":{0:3,1:7}}}'
-
-
-def test_delay_offsets_have_bare_number_keys(peer: Peer) -> None:
+def test_copied_offsets_have_bare_number_keys(peer: Peer) -> None:
     assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{}}'
-    peer.broker.delayed.schedule.offsets.set(1, 4)
-    peer.broker.delayed.schedule.offsets.set(3, 4)
+    for number in (1, 3):
+        peer.broker.groups.offsets.commit("G", "T", number, 4)
+        peer.broker.delayed.schedule.offsets.set(number, 4)
+    assert peer.get(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@G":{1:4,3:4}}}'
     assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{1:4,3:4}}'

@@ -131,12 +131,6 @@ def test_what_is_not_there_is_not_found(near: Peer, code: int, fields: dict[str,
     assert (response.code, response.remark) == (ResponseCode.QUERY_NOT_FOUND, remark)
 
 
-def test_a_request_without_its_key_is_refused(near: Peer) -> None:
-    response = near.get(RequestCode.PUT_KV_CONFIG, {"namespace": "N", "value": "1"})
-    assert response.code == ResponseCode.SYSTEM_ERROR
-    assert "'key' is missing" in (response.remark or "")
-
-
 def test_values_are_on_disk_with_the_other_tables(near: Peer, make_broker: MakeBroker) -> None:
     put(near, "one", "1")
     near.broker.save_tables()

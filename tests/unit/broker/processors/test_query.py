@@ -241,19 +241,13 @@ def test_queue_units_have_offset_size_and_tags_code(peer: Peer) -> None:
 def test_queue_units_show_matches_of_group(peer: Peer) -> None:
     for tag in ("A", "B"):
         put(peer, b"body", TAGS=tag)
+    assert units(peer, consumerGroup="G")["filterData"] == "G@T is not online!"
     subscription = tag_subscription("T", "A", 1)
     data = HeartbeatData("me", consumer_data_set=[ConsumerData("G", subscription_data_set=[subscription])])
     assert peer.get(RequestCode.HEART_BEAT, body=data.encode()).code == ResponseCode.SUCCESS
     found = units(peer, consumerGroup="G")
     assert [unit["eval"] for unit in found["queueData"]] == [True, False]
     assert found["subscriptionData"]["subString"] == "A"
-
-
-def test_queue_units_name_offline_group(peer: Peer) -> None:
-    put(peer, b"body")
-    found = units(peer, consumerGroup="G")
-    assert found["filterData"] == "G@T is not online!"
-    assert len(found["queueData"]) == 1
 
 
 @pytest.mark.parametrize("index", [-1, 1, 2**62])
