@@ -66,6 +66,15 @@ def test_delayed_message_is_delivered_once_and_unchanged(peer: Peer, clock: Cloc
     assert broker.statistics.put_by_topic == {SCHEDULE: 1, "T": 1}
 
 
+def test_only_an_empty_level_wakes_the_service(peer: Peer) -> None:
+    woken = []
+    for level in (1, 1, 2):
+        peer.broker.delayed.arrived.clear()
+        put(peer, level=level)
+        woken.append(peer.broker.delayed.arrived.is_set())
+    assert woken == [True, False, True]
+
+
 def test_offsets_are_stored_as_rocketmq_does(make_broker: MakeBroker, clock: Clock) -> None:
     broker = make_broker()
     put(Peer(broker))

@@ -104,6 +104,7 @@ async def test_filtered_pull_is_answered_early_within_its_deadline(hold: PullHol
     patient, hasty = pull(queue(), deadline=now + 60), pull(queue(), deadline=now + 1)
     hold.hold_again(patient, 1)
     hold.hold_again(hasty, 1)
+    assert (patient.queue_offset, patient.header.queue_offset) == (1, 0)
     assert [each.header for each in hold.take_expired(now + 1)] == [hasty.header]
     assert [each.header for each in hold.take_expired(now + 5)] == [patient.header]
 
