@@ -6,7 +6,6 @@ class of a client is made, a function with the signature and docstring of the tr
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from inspect import getattr_static
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import trio
@@ -35,9 +34,11 @@ class Facade:
     _library: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        for name in dir(cls):
-            if cls._wrap is not Facade._wrap and isinstance(method := getattr_static(cls, name), Method):
-                setattr(cls, name, cls._wrap(method.of_trio))
+        if cls._wrap is not Facade._wrap:
+            names = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+            for name, method in names.items():
+                if isinstance(method, Method):
+                    setattr(cls, name, cls._wrap(method.of_trio))
 
     @staticmethod
     def _wrap(method: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
