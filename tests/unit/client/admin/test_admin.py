@@ -91,24 +91,6 @@ async def test_creating_leaves_existing_topics_alone(brokers: tuple[FakeBroker, 
     assert [len(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)) for broker in brokers] == [0, 1]
 
 
-async def test_fewer_read_queues_that_hide_messages_need_force(
-    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
-) -> None:
-    for broker in brokers:
-        broker.on(RequestCode.GET_TOPIC_CONFIG, answering(TopicConfig("Topic", 8, 8).encode()))
-        broker.on(RequestCode.GET_MIN_OFFSET, lambda command: command.reply(ext_fields={"offset": "2"}))
-        broker.on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "2"}))
-    brokers[1].on(RequestCode.GET_MAX_OFFSET, lambda command: command.reply(ext_fields={"offset": "5"}))
-    brokers[0].add_topic("Topic", 8, 6, brokers[1])
-    settings = TopicSettings(read_queues=5)
-    with pytest.raises(ConfigError, match=r"hide messages from consumers: 9 \(broker-b 9\); .*--force"):
-        await admin.update_topic("Topic", settings)
-    assert not any(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
-    assert [change.hidden for change in await admin.update_topic("Topic", settings, dry_run=True)] == [0, 9]
-    await admin.update_topic("Topic", settings, force=True)
-    assert all(broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) for broker in brokers)
-
-
 async def test_new_topic_is_awaited_at_each_name_server(
     brokers: tuple[FakeBroker, FakeBroker], admin: Admin, autojump_clock: MockClock
 ) -> None:
@@ -217,22 +199,6 @@ async def test_without_a_master_there_is_nothing_to_administer(
     brokers[0].on(RequestCode.GET_BROKER_CLUSTER_INFO, answering(ClusterInfo().encode()))
     with pytest.raises(NoBrokerError, match="knows no running master broker"):
         await admin.groups()
-
-
-async def test_group_is_created_and_deleted_on_every_master(
-    brokers: tuple[FakeBroker, FakeBroker], admin: Admin
-) -> None:
-    config = SubscriptionGroupConfig("group", retry_max_times=3)
-    await admin.create_group(config)
-    await admin.delete_group("group")
-    await admin.delete_group("group", remove_offsets=False)
-    for broker in brokers:
-        (creation,) = broker.of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
-        assert SubscriptionGroupConfig.decode(creation.body) == config
-        assert [request.ext_fields for request in broker.of(RequestCode.DELETE_SUBSCRIPTIONGROUP)] == [
-            {"groupName": "group", "removeOffset": "true", "cleanOffset": "true"},
-            {"groupName": "group", "removeOffset": "false", "cleanOffset": "false"},
-        ]
 
 
 async def test_members_are_collected_from_all_brokers(brokers: tuple[FakeBroker, FakeBroker], admin: Admin) -> None:

@@ -1,16 +1,23 @@
-"""The rules of a replay that need no broker: pace, queues, properties of the copies."""
+"""Copies of messages: what replay and redrive keep, when and where replay sends them."""
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.unit.client.consumer.fake_cluster import make_message, make_record
+from tests.records import make_record
+from tests.unit.client.consumer.fake_cluster import make_message
+from triomq.client.admin.dead_letters import as_new, original_topic
 from triomq.client.admin.replay import Pace, choose_queue, copy_properties
 from triomq.protocol.message_queue import MessageQueue
-from triomq.protocol.record.properties import PropertyName, decode_properties
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.properties import PropertyName, decode_properties, encode_properties
 from triomq.protocol.record.record import decode_record
 
 RETRY = "%RETRY%G2"
+
+
+def letter(properties: dict[str, str]) -> MessageExt:
+    return decode_record(make_record(flag=5, topic=b"%DLQ%G", properties=encode_properties(properties)))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,7 @@ def test_messages_of_one_queue_go_to_one_queue() -> None:
 
 def test_copy_keeps_user_properties_only() -> None:
     properties = {str(value): "1" for name, value in vars(PropertyName).items() if name.isupper()}
-    message = decode_record(make_record("T", 0, 0, b"", {**properties, "color": "red"}))
+    message = letter({**properties, "color": "red"})
     assert decode_properties(copy_properties(message, "NS%T").encode()) == {
         "color": "red",
         "KEYS": "1",
@@ -51,3 +58,39 @@ def test_copy_keeps_user_properties_only() -> None:
         "ORIGIN_MESSAGE_ID": message.offset_message_id,
         "WAIT": "true",
     }
+
+
+USERS = {"color": "red", "CHECK_IMMUNITY_TIME_IN_SECONDS": "5"}
+BOOKKEEPING = {
+    "RETRY_TOPIC": "orders",
+    "ORIGIN_MESSAGE_ID": "7F00",
+    "RECONSUME_TIME": "3",
+    "MAX_RECONSUME_TIMES": "16",
+    "DELAY": "3",
+    "REAL_TOPIC": "%RETRY%G",
+    "REAL_QID": "0",
+    "UNIQ_KEY": "C0A8",
+    "TRAN_MSG": "true",
+    "TIMER_DELIVER_MS": "1",
+    "__STARTDELIVERTIME": "1",
+    "MIN_OFFSET": "0",
+}
+
+
+def test_resend_keeps_user_properties_and_drops_retry_metadata() -> None:
+    message = letter({**USERS, **BOOKKEEPING, "TAGS": "a||b", "KEYS": "k l", "__SHARDINGKEY": "s"})
+    new = as_new(message, "orders")  # with a tag that our producers refuse
+    assert (new.topic, new.body, new.tags, tuple(new.keys), new.flag) == ("orders", b"body", "a||b", ("k", "l"), 5)
+    assert (dict(new.properties), new.sharding_key, new.delay_level) == (USERS, "s", 0)
+
+
+@pytest.mark.parametrize(
+    ("properties", "topic"),
+    [
+        ({"RETRY_TOPIC": "a", "DLQ_ORIGIN_TOPIC": "b"}, "a"),
+        ({"DLQ_ORIGIN_TOPIC": "b"}, "b"),
+        ({"REAL_TOPIC": "%RETRY%G"}, None),
+    ],
+)
+def test_first_noted_original_topic_counts(properties: dict[str, str], topic: str | None) -> None:
+    assert original_topic(letter(properties)) == topic
