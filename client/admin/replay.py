@@ -25,7 +25,7 @@ from triomq.client.cluster.route import publish_queues
 from triomq.client.consumer.offsets.first_offsets import first_stored_at
 from triomq.client.consumer.processing.send_back import send_copy
 from triomq.client.consumer.pull import TOOLS_GROUP
-from triomq.client.consumer.subscription import select
+from triomq.client.consumer.topics import select
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.errors import REMOTE_ERRORS, ClientError, ConfigError, NoRouteError

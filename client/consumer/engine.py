@@ -24,8 +24,7 @@ from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.offsets.local_offsets import open_offsets
 from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.pulling.pull_context import ConsumeService, PullContext
-from triomq.client.consumer.statistics import SAMPLE_INTERVAL_S
-from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.topics import SAMPLE_INTERVAL_S, Subscriptions
 from triomq.client.environment import wall_clock_ms
 from triomq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,

@@ -21,8 +21,7 @@ from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.pull import QueueQueries
 from triomq.client.consumer.pulling.pull_context import PollBuffer
 from triomq.client.consumer.pulling.pull_loop import PullLoop
-from triomq.client.consumer.statistics import LitePullStatistics
-from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.topics import LitePullStatistics, Subscriptions
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import open_service_nursery
 from triomq.client.producer.tracing import open_tracer, trace_topic

@@ -22,8 +22,8 @@ from triomq.client.config import ClientConfig
 from triomq.client.consumer.config import BROKER_DECIDES, ConsumerConfig
 from triomq.client.consumer.offsets.first_offsets import first_stored_at
 from triomq.client.consumer.processing.send_back import SendBack
-from triomq.client.consumer.subscription import select
-from triomq.client.nursery import OpenOnce
+from triomq.client.consumer.topics import select
+from triomq.client.nursery import OpenOnce, in_parallel
 from triomq.protocol.bodies.statistics import TopicOffset
 from triomq.protocol.errors import REMOTE_ERRORS, ClientClosedError, ClientError, ConfigError, TriomqError
 from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, FilterExpression, filter_of
@@ -85,7 +85,6 @@ class QueueQueries(OpenOnce):
         validate_topic(topic)
         requests = self._open()
         queues = await self._open_instance().routes.subscribe_queues(topic)
-        names = sorted({queue.broker_name for queue in queues})
         found = TopicBounds({}, {})
 
         async def ask(broker_name: str) -> None:
@@ -99,9 +98,7 @@ class QueueQueries(OpenOnce):
             except REMOTE_ERRORS as exc:
                 found.errors[broker_name] = exc
 
-        async with trio.open_nursery() as nursery:
-            for name in names:
-                nursery.start_soon(ask, name)
+        await in_parallel(ask, sorted({queue.broker_name for queue in queues}))
         return found
 
     async def wait_queues_changed(self, topic: str, known: Collection[MessageQueue]) -> tuple[MessageQueue, ...]:

@@ -33,8 +33,7 @@ from triomq.client.consumer.offsets.offset_store import OffsetStore
 from triomq.client.consumer.processing.concurrently import ConcurrentService
 from triomq.client.consumer.processing.orderly import OrderlyService
 from triomq.client.consumer.processing.send_back import PassOver, SendBack
-from triomq.client.consumer.statistics import ConsumerStatistics
-from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.topics import ConsumerStatistics, Subscriptions
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import OpenOnce, open_service_nursery, stop_signals
 from triomq.client.producer.reply import Replier

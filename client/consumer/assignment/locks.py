@@ -21,6 +21,7 @@ from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.processing.process_queue import QueueLock
+from triomq.client.nursery import in_parallel
 from triomq.protocol.errors import REMOTE_ERRORS
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
@@ -167,6 +168,4 @@ async def _at_each_broker(
     of_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
     for queue in queues:
         of_broker[queue.broker_name].append(queue)
-    async with trio.open_nursery() as nursery:
-        for broker_name, broker_queues in of_broker.items():
-            nursery.start_soon(ask, broker_name, broker_queues)
+    await in_parallel(lambda broker_name: ask(broker_name, of_broker[broker_name]), of_broker)

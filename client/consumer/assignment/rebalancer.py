@@ -37,8 +37,7 @@ from triomq.client.consumer.offsets.first_offsets import FirstOffsets
 from triomq.client.consumer.processing.process_queue import NO_LOCK, QueueLock
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
-from triomq.client.consumer.statistics import TopicCounters
-from triomq.client.consumer.subscription import Subscription, Subscriptions
+from triomq.client.consumer.topics import Subscription, Subscriptions, TopicCounters
 from triomq.protocol.errors import REMOTE_ERRORS, ClientError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue

@@ -18,6 +18,7 @@ import trio
 
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.connection.pool import log_retry
+from triomq.client.nursery import in_parallel
 from triomq.protocol.errors import REMOTE_ERRORS, TriomqError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
@@ -118,9 +119,7 @@ async def for_each(
         except REMOTE_ERRORS as exc:
             LOGGER.warning("queue passed over: %s queue=%s error=%s", complaint, queue, exc)
 
-    async with trio.open_nursery() as nursery:
-        for queue in queues:
-            nursery.start_soon(one, queue)
+    await in_parallel(one, queues)
     return results
 
 
@@ -226,9 +225,7 @@ class RemoteOffsetStore(OffsetStore):
             known = self._offsets.get(queue)
             if known is not None and not (changed_only and self._confirmed.get(queue) == known):
                 of_broker.setdefault(queue.broker_name, []).append(queue)
-        async with trio.open_nursery() as nursery:
-            for broker_name, broker_queues in of_broker.items():
-                nursery.start_soon(self._persist_at_one_broker, broker_name, broker_queues)
+        await in_parallel(lambda name: self._persist_at_one_broker(name, of_broker[name]), of_broker)
 
     async def _persist_at_one_broker(self, broker_name: str, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:

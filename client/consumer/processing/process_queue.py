@@ -17,7 +17,7 @@ from math import inf
 from operator import attrgetter, lt
 from typing import Final
 
-from triomq.client.consumer.statistics import TopicCounters
+from triomq.client.consumer.topics import TopicCounters
 from triomq.protocol.bodies.client import ProcessQueueInfo
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.record.message import MessageExt

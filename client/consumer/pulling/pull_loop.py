@@ -23,8 +23,7 @@ from triomq.client.cluster.pull import PullRequest, PullResult, PullStatus, comp
 from triomq.client.consumer.handlers import choose
 from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
 from triomq.client.consumer.pulling.pull_context import PullContext, PullDecision, decide_pull, pause_after, pull_size
-from triomq.client.consumer.statistics import QueueStatistics, TopicCounters
-from triomq.client.consumer.subscription import Subscription, select
+from triomq.client.consumer.topics import QueueStatistics, Subscription, TopicCounters, select
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
     REMOTE_ERRORS,

@@ -22,8 +22,7 @@ from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.push import PushConsumer
-from triomq.client.consumer.statistics import TopicCounters
-from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.topics import Subscriptions, TopicCounters
 from triomq.protocol.bodies.client import ConsumeResult, MessageModel
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import MessageQueue, QueueOffset

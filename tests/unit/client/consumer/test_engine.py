@@ -11,13 +11,11 @@ from triomq.client.consumer.assignment.strategies import allocate_averagely
 from triomq.client.consumer.config import LitePullConfig, StartPolicy
 from triomq.client.consumer.engine import Plan, open_group
 from triomq.client.consumer.lite_pull import LitePullConsumer
-from triomq.client.consumer.statistics import TopicCounters
-from triomq.client.consumer.subscription import Subscriptions
+from triomq.client.consumer.topics import Subscriptions
 from triomq.protocol.bodies.client import (
     ConsumeMessageDirectlyResult,
     ConsumeResult,
     ConsumerRunningInfo,
-    ConsumeStatus,
     MessageModel,
 )
 from triomq.protocol.codes import RequestCode
@@ -84,17 +82,3 @@ async def test_broadcasting_consumer_instance_is_named_like_in_java(
         _offsets,
     ):
         assert instance.config.instance_name == name
-
-
-def test_rates_compare_with_a_minute_ago() -> None:
-    counters = TopicCounters()
-    for second in range(0, 130, 10):
-        counters.sample(float(second))
-        counters.succeeded += 100
-        counters.failed += 50
-        counters.busy_s += 3.0
-        counters.pulls += 10
-        counters.pulled += 150
-        counters.pulling_s += 1.0
-    rates = counters.rates(120.0)
-    assert rates == ConsumeStatus(100.0, 1050 / 60, 20.0, 700 / 60, 350 / 60, 650)

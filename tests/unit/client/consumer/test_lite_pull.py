@@ -309,6 +309,16 @@ async def test_without_auto_commit_only_a_commit_commits(autojump_clock: MockClo
     assert cluster.committed[G, QUEUE] == 3
 
 
+async def test_queue_that_lost_its_end_drops_the_cache(autojump_clock: MockClock, cluster: FakeCluster) -> None:
+    fill(cluster, 40)
+    async with assigned(cluster.instance) as consumer:
+        await wait_all_tasks_blocked()
+        del cluster.records[QUEUE][30:]
+        cluster.send(QUEUE, b"new")
+        await wait_all_tasks_blocked()
+        assert consumer.position(QUEUE) == 31
+
+
 async def test_other_tags_do_not_hold_the_position(autojump_clock: MockClock, cluster: FakeCluster) -> None:
     fill(cluster, 50)
     async with assigned(cluster.instance, expressions={"T": "A"}) as consumer:

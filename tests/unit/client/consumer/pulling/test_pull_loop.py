@@ -158,6 +158,7 @@ async def test_giving_up_records_progress_and_ends_the_loop(autojump_clock: Mock
         bench.cluster.send(bench.queue, b"z")
         await trio.sleep(60)
         assert len(bench.pulls) == 2
+        loop.update_progress()
         assert bench.context.offsets.get(bench.queue) == 1
         assert loop.process_queue.dropped
 

@@ -1,7 +1,8 @@
 import pytest
 
 from tests.unit.client.consumer.fake_cluster import make_message
-from triomq.client.consumer.subscription import Subscriptions, select
+from triomq.client.consumer.topics import Subscriptions, TopicCounters, select
+from triomq.protocol.bodies.client import ConsumeStatus
 from triomq.protocol.errors import ConfigError, IllegalNameError, SubscriptionParseError
 from triomq.protocol.filters.filter_types import EVERYTHING, filter_of
 
@@ -72,3 +73,17 @@ def test_expression_that_never_matches_is_refused(expression: str) -> None:
     with pytest.raises(SubscriptionParseError):
         subscriptions(T=expression)
     assert table["T"].message_filter == EVERYTHING
+
+
+def test_rates_compare_with_a_minute_ago() -> None:
+    counters = TopicCounters()
+    for second in range(0, 130, 10):
+        counters.sample(float(second))
+        counters.succeeded += 100
+        counters.failed += 50
+        counters.busy_s += 3.0
+        counters.pulls += 10
+        counters.pulled += 150
+        counters.pulling_s += 1.0
+    rates = counters.rates(120.0)
+    assert rates == ConsumeStatus(100.0, 1050 / 60, 20.0, 700 / 60, 350 / 60, 650)
