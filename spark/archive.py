@@ -84,7 +84,12 @@ def write_archive(path: Path) -> list[str]:
         ConfigError: a dependency is not installed.
     """
     names = dependencies()
-    files = [*_own_files(), *(file for name in names for file in _files_of(name))]
+    files = [file for name in names for file in _files_of(name)]
+    root = Path(triomq.__file__).parent
+    for folder, folders, own in os.walk(root, followlinks=True):  # the rooms are links in a checkout
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        found = [Path(folder, name) for name in own]
+        files += [(str(PurePosixPath(_PACKAGE, one.relative_to(root))), one.read_bytes()) for one in found]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted(files):
             info = zipfile.ZipInfo(name, _TIME)
@@ -115,16 +120,6 @@ def dependencies() -> list[str]:
                 found.add(match[0].lower())
                 wanted.append(match[0])
     return sorted(found)
-
-
-def _own_files() -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents; the rooms are links in a checkout."""
-    root = Path(triomq.__file__).parent
-    for folder, folders, files in os.walk(root, followlinks=True):
-        folders[:] = [name for name in folders if name not in _LEFT_OUT]
-        for file in files:
-            path = Path(folder, file)
-            yield str(PurePosixPath(_PACKAGE, path.relative_to(root))), path.read_bytes()
 
 
 def _files_of(name: str) -> Iterator[tuple[str, bytes]]:

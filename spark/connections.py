@@ -24,14 +24,7 @@ from triomq.client.cluster.instance import ClientInstance as TrioClientInstance
 from triomq.client.config import ClientConfig, TlsConfig, load_credentials
 from triomq.client.sync import ClientInstance
 from triomq.common.logs import LineFormatter, RepeatFilter
-from triomq.protocol.errors import (
-    BrokerResponseError,
-    ClientClosedError,
-    NoBrokerError,
-    NoRouteError,
-    RequestTimeoutError,
-    TriomqError,
-)
+from triomq.protocol.errors import BrokerResponseError, ClientClosedError, RequestTimeoutError, TriomqError
 from triomq.protocol.wire.signing import Credentials
 from triomq.spark.options.options import Options
 
@@ -149,11 +142,6 @@ def show_warnings() -> None:
 def is_busy(error: TriomqError) -> bool:
     """Whether a broker rejected a request only because it is busy."""
     return error.is_retriable and isinstance(error, BrokerResponseError)
-
-
-def is_missing_topic(error: TriomqError) -> bool:
-    """Whether the name server knows brokers, but not the topic."""
-    return isinstance(error, NoRouteError) and not isinstance(error, NoBrokerError)
 
 
 class Retry:

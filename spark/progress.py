@@ -7,16 +7,10 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.listener import (
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-    StreamingQueryProgress,
-)
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener, StreamingQueryProgress
 
 from triomq.protocol.message_queue import MessageQueue
 from triomq.spark.reading.planning import StreamOffset
@@ -67,7 +61,7 @@ class PrintProgress(StreamingQueryListener):
         self._printed_at = -_LINE_INTERVAL_S
         self.rows = 0
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  # Spark's names
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
@@ -80,7 +74,7 @@ class PrintProgress(StreamingQueryListener):
         self._printed_at = now
         self._write(progress_line(progress))
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Do nothing."""
 
 

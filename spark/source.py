@@ -9,7 +9,6 @@ from typing import Any
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
-    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
@@ -42,7 +41,7 @@ class RocketMQDataSource(DataSource):
         """Return the reader of a batch, with the columns of ``schema``."""
         return BatchReader(parse_options(self.options, Use.BATCH_READ), wanted_columns(schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+    def streamReader(self, schema: StructType) -> MicroBatchReader:  # noqa: N802  # Spark's name
         """Return the reader of a stream, with the columns of ``schema``."""
         return MicroBatchReader(parse_options(self.options, Use.STREAM_READ), wanted_columns(schema))
 

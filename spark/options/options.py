@@ -63,7 +63,8 @@ class Option:
 def _count(
     name: str, uses: frozenset[Use], default: int | None, doc: str, least: int = 1, most: int = 2**63 - 1
 ) -> Option:
-    return Option(name, uses, default, values.number(least, most), values.range_text(least, most), doc)
+    text = f"a whole number of {least} or more" if most == 2**63 - 1 else f"a whole number, {least} to {most}"
+    return Option(name, uses, default, values.number(least, most), text, doc)
 
 
 def _switch(name: str, uses: frozenset[Use], doc: str, *, default: bool = False) -> Option:

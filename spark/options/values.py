@@ -6,7 +6,7 @@ The text may be a secret given under the wrong name, and errors are written to l
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
 
 
-def number(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
+def number(least: int, most: int) -> Callable[[str], int]:
     """Make a parser of whole numbers."""
 
     def parse(text: str) -> int:
@@ -37,15 +37,10 @@ def number(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
             raise ValueError("is not a whole number")
         value = int(text)
         if not least <= value <= most:
-            raise ValueError(f"is out of range: {range_text(least, most)}")
+            raise ValueError("is out of range")
         return value
 
     return parse
-
-
-def range_text(least: int, most: int = 2**63 - 1) -> str:
-    """Describe the possible numbers."""
-    return f"a whole number of {least} or more" if most == 2**63 - 1 else f"a whole number, {least} to {most}"
 
 
 def boolean(text: str) -> bool:
@@ -149,42 +144,42 @@ def end(text: str) -> str | dict[MessageQueue, int]:
 def offsets(text: str) -> dict[MessageQueue, int]:
     """Read ``{"topic": {"broker": {"queue": offset}}}``; -2 is the earliest offset, -1 the latest."""
     found = {}
-    for topic_name, brokers in _members(_json(text), "$"):
-        for broker, queues in _members(brokers, f"$.{topic_name}"):
-            for queue_id, wanted in _members(queues, f"$.{topic_name}.{broker}"):
-                path = f"$.{topic_name}.{broker}.{queue_id}"
-                if not queue_id.isdecimal():
-                    raise ValueError(f"has no queue number at {path}")
-                if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < EARLIEST_OFFSET:
-                    raise ValueError(f"must have an offset, -2 (earliest) or -1 (latest) at {path}")
-                found[MessageQueue(topic_name, broker, int(queue_id))] = wanted
+    for topic_name, broker, queues, path in _by_broker(text):
+        for queue_id, wanted in _members(queues, path):
+            if not queue_id.isdecimal():
+                raise ValueError(f"has no queue number at {path}.{queue_id}")
+            if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < EARLIEST_OFFSET:
+                raise ValueError(f"must have an offset, -2 (earliest) or -1 (latest) at {path}.{queue_id}")
+            found[MessageQueue(topic_name, broker, int(queue_id))] = wanted
     return found
 
 
 def assignment(text: str) -> tuple[MessageQueue, ...]:
     """Read ``{"topic": {"broker": [queue, ...]}}``."""
-    queues = []
-    for topic_name, brokers in _members(_json(text), "$"):
-        for broker, ids in _members(brokers, f"$.{topic_name}"):
-            path = f"$.{topic_name}.{broker}"
-            if not isinstance(ids, list) or not ids:
-                raise ValueError(f"has no list of queue numbers at {path}")
-            for queue_id in ids:
-                if not isinstance(queue_id, int) or isinstance(queue_id, bool) or queue_id < 0:
-                    raise ValueError(f"must have only queue numbers at {path}")
-                queues.append(MessageQueue(topic_name, broker, queue_id))
-    return tuple(sorted(set(queues)))
+    queues = set()
+    for topic_name, broker, ids, path in _by_broker(text):
+        if not isinstance(ids, list) or not ids:
+            raise ValueError(f"has no list of queue numbers at {path}")
+        for queue_id in ids:
+            if not isinstance(queue_id, int) or isinstance(queue_id, bool) or queue_id < 0:
+                raise ValueError(f"must have only queue numbers at {path}")
+            queues.add(MessageQueue(topic_name, broker, queue_id))
+    return tuple(sorted(queues))
+
+
+def _by_broker(text: str) -> Iterator[tuple[str, str, Any, str]]:
+    """Yield topic, broker, value and its path of ``{"topic": {"broker": value}}``."""
+    try:
+        found = json.loads(text)
+    except ValueError as exc:
+        where = f" at position {exc.pos}" if isinstance(exc, json.JSONDecodeError) else ""
+        raise ValueError(f"is not JSON{where}") from None
+    for topic_name, brokers in _members(found, "$"):
+        for broker, value in _members(brokers, f"$.{topic_name}"):
+            yield topic_name, broker, value, f"$.{topic_name}.{broker}"
 
 
 def _members(value: Any, path: str) -> list[tuple[str, Any]]:
     if not isinstance(value, Mapping) or not value:
         raise ValueError(f"must be a non-empty object at {path}")
     return list(value.items())
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as exc:
-        where = f" at position {exc.pos}" if isinstance(exc, json.JSONDecodeError) else ""
-        raise ValueError(f"is not JSON{where}") from None

@@ -127,10 +127,6 @@ def _delay_level(records: Records) -> Any:
     return pa.array(levels, pa.int32())
 
 
-def _text_property(name: str) -> Callable[[Records], Any]:
-    return lambda records: records.properties.column(name)
-
-
 def _time(milliseconds: npt.NDArray[Any]) -> Any:
     return pa.array(milliseconds.astype(np.int64) * 1000).view(_TIMESTAMP)
 
@@ -145,8 +141,8 @@ _MAKERS: Final[dict[str, Callable[[Records], Any]]] = {
     "queueId": lambda records: _int32(records.front["queue_id"]),
     "queueOffset": lambda records: pa.array(records.front["queue_offset"].astype(np.int64)),
     "msgId": _message_id,
-    "keys": _text_property(PropertyName.KEYS),
-    "tags": _text_property(PropertyName.TAGS),
+    "keys": lambda records: records.properties.column(PropertyName.KEYS),
+    "tags": lambda records: records.properties.column(PropertyName.TAGS),
     "flag": lambda records: _int32(records.front["flag"]),
     "properties": lambda records: records.properties.map_without((PropertyName.KEYS, PropertyName.TAGS)),
     "bornTime": lambda records: _time(records.front["born_timestamp"]),
@@ -156,5 +152,5 @@ _MAKERS: Final[dict[str, Callable[[Records], Any]]] = {
     "reconsumeTimes": lambda records: _int32(records.rear["reconsume_times"]),
     "delayLevel": _delay_level,
     "transactionState": lambda records: _TRANSACTION_STATES.take(pa.array((records.sys_flag & _TRANSACTION) >> 2)),
-    "rowId": _text_property(ROW_ID),
+    "rowId": lambda records: records.properties.column(ROW_ID),
 }

@@ -4,7 +4,7 @@ Source: spark.md 3.3 (4), 3.7, 4.1 (startingOffsets to endingTimestamp).
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,7 @@ from triomq.client.sync import Admin, Producer, PullConsumer
 from triomq.protocol.errors import ConfigError, NoBrokerError, NoRouteError, TopicNotExistError, TriomqError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import topic_kind
-from triomq.spark.connections import Retry, borrow_client, close_clients, is_missing_topic
+from triomq.spark.connections import Retry, borrow_client, close_clients
 from triomq.spark.options.options import Options, Use, parse_options
 from triomq.spark.options.values import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET
 from triomq.spark.reading.planning import Ranges
@@ -25,6 +25,11 @@ FIRST_CONTACT_S: Final = 5.0
 _SYSTEM_TOPIC_PREFIX: Final = "%"
 _SHOWN_TOPICS: Final = 5
 _SHOWN_QUEUES: Final = 20
+
+
+def is_missing_topic(error: TriomqError) -> bool:
+    """Whether the name server knows brokers, but not the topic."""
+    return isinstance(error, NoRouteError) and not isinstance(error, NoBrokerError)
 
 
 class QueueBounds(NamedTuple):
@@ -208,15 +213,13 @@ class Discovery:
         if not pattern.startswith(_SYSTEM_TOPIC_PREFIX):
             topics = [topic for topic in topics if topic_kind(topic, own_names) == "normal"]
         found = tuple(topic for topic in topics if re.fullmatch(pattern, topic))
-        self.unmatched = None if found else _explain_unmatched(pattern, topics)
+        self.unmatched = None
+        if not found:
+            meant = [topic for topic in topics if fnmatchcase(topic, pattern)][:_SHOWN_TOPICS]
+            hint = f"; as a shell pattern it matches {', '.join(meant)}: write .* instead of *" if meant else ""
+            listed = ", ".join(topics[:_SHOWN_TOPICS]) + (", ..." if len(topics) > _SHOWN_TOPICS else "")
+            self.unmatched = f"option 'subscribePattern' matches no topic{hint}; the topics are: {listed or 'none'}"
         return found
-
-
-def _explain_unmatched(pattern: str, topics: Sequence[str]) -> str:
-    meant = [topic for topic in topics if fnmatchcase(topic, pattern)][:_SHOWN_TOPICS]
-    hint = f"; as a shell pattern it matches {', '.join(meant)}: write .* instead of *" if meant else ""
-    listed = ", ".join(topics[:_SHOWN_TOPICS]) + (", ..." if len(topics) > _SHOWN_TOPICS else "")
-    return f"option 'subscribePattern' matches no topic{hint}; the topics are: {listed or 'none'}"
 
 
 def selected_offsets(

@@ -68,7 +68,6 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._discovered_at: float | None = None
         self._bounds = Bounds({}, {}, set())
         self._polled_at: float | None = None
-        self._latest: Json | None = None  # the ends in ``_bounds`` as JSON, made on demand
         self._target: Mapping[MessageQueue, int] | None = None
         self._initial: Json | None = None
         self._idle_at: Json | None = None  # the bounds have nothing after this offset
@@ -141,9 +140,8 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
         """Return the ends of all queues for progress reports."""
-        if self._latest is None and self._bounds.queues:
-            self._latest = StreamOffset({queue: found.high for queue, found in self._bounds.queues.items()}).to_json()
-        return self._latest
+        ends = {queue: found.high for queue, found in self._bounds.queues.items()}
+        return StreamOffset(ends).to_json() if ends else None
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Split a micro-batch, which may be a repetition, into partitions."""
@@ -197,7 +195,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except TriomqError as exc:  # the known queues can be read without a name server
                 LOGGER.warning("queues not looked up error=%s", exc)
                 self._discovered_at = self._clock()
-        self._bounds, self._latest = self._discovery.bounds(self._queues, self._discovery.retry()), None
+        self._bounds = self._discovery.bounds(self._queues, self._discovery.retry())
         self._polled_at = self._clock()
         self._missing.last_ends.update({queue: bounds.high for queue, bounds in self._bounds.queues.items()})
         if errors := self._bounds.errors:

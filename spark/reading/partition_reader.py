@@ -8,6 +8,7 @@ Source: spark.md 3.5, 3.6.
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from triomq.client.cluster.instance import ClientInstance
@@ -126,7 +127,5 @@ class _RangeTask:
     def _look_for_broker(self) -> None:
         """Refresh the topic's route: the broker may be back with another address."""
         with PullConsumer(self._options["readGroup"], instance=self._instance) as consumer:
-            try:
+            with suppress(TriomqError):  # the next attempt reports it
                 consumer.queues(self._queue.topic, refresh=True)
-            except TriomqError:
-                return  # the next attempt reports it

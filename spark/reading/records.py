@@ -22,40 +22,29 @@ from triomq.protocol.codes import MessageSysFlag
 from triomq.protocol.errors import ProtocolError, TriomqError
 from triomq.protocol.host import IPV4_HOST_LENGTH, format_host
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record import layout
 from triomq.protocol.record.compression import decompress
-from triomq.protocol.record.layout import (
-    BLANK_HEAD,
-    BORN_HOST_V6,
-    HEAD,
-    HEAD_FORMATS,
-    IPV6_EXTRA_BYTES,
-    MAX_TOPIC_BYTES,
-    MESSAGE_MAGIC,
-    MIN_RECORD_BYTES,
-    STORE_HOST_V6,
-    head_offset,
-)
 from triomq.protocol.record.message_id import offset_message_id
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_unpack_size_and_magic = BLANK_HEAD.unpack_from
+_unpack_size_and_magic = layout.BLANK_HEAD.unpack_from
 _NUMBERS: Final = {"i": ">i4", "q": ">i8"}
-_FIELDS: Final = tuple(HEAD_FORMATS)
+_FIELDS: Final = tuple(layout.HEAD_FORMATS)
 
 
 def _numbers(names: tuple[str, ...]) -> np.dtype[Any]:
-    return np.dtype([(name, _NUMBERS[HEAD_FORMATS[name]]) for name in names])
+    return np.dtype([(name, _NUMBERS[layout.HEAD_FORMATS[name]]) for name in names])
 
 
 # An IPv6 host moves all fields that follow it.
 _FRONT: Final = _numbers(_FIELDS[: _FIELDS.index("born_host")])
 _REAR: Final = _numbers(_FIELDS[_FIELDS.index("store_host") + 1 :])
-_BORN_HOST_AT: Final = head_offset("born_host")
-_STORE_TIME_AT: Final = head_offset("store_timestamp")
-_STORE_HOST_AT: Final = head_offset("store_host")
-_REAR_AT: Final = head_offset("reconsume_times")
+_BORN_HOST_AT: Final = layout.head_offset("born_host")
+_STORE_TIME_AT: Final = layout.head_offset("store_timestamp")
+_STORE_HOST_AT: Final = layout.head_offset("store_host")
+_REAR_AT: Final = layout.head_offset("reconsume_times")
 _COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
 _MAP: Final = pa.map_(pa.string(), pa.string())
 #: With up to 48 names a sum of their bits cannot overflow: a record has fewer than 2**13 properties.
@@ -181,9 +170,11 @@ class Records:
         if not wanted.all():
             starts, self.front = starts[wanted], self.front[wanted]
         self.sys_flag: Ints = self.front["sys_flag"].astype(np.int64)
-        self._born_shift: Ints = np.where(self.sys_flag & BORN_HOST_V6, IPV6_EXTRA_BYTES, 0)
-        self._shift: Ints = self._born_shift + np.where(self.sys_flag & STORE_HOST_V6, IPV6_EXTRA_BYTES, 0)
-        self._check(self.front["size"] >= MIN_RECORD_BYTES + self._shift)  # its flags may claim longer hosts
+        self._born_shift: Ints = np.where(self.sys_flag & layout.BORN_HOST_V6, layout.IPV6_EXTRA_BYTES, 0)
+        self._shift: Ints = self._born_shift + np.where(
+            self.sys_flag & layout.STORE_HOST_V6, layout.IPV6_EXTRA_BYTES, 0
+        )
+        self._check(self.front["size"] >= layout.MIN_RECORD_BYTES + self._shift)  # its flags may claim longer hosts
         self.rear = self._gather(starts + _REAR_AT + self._shift, _REAR)
         self._locate(starts)
 
@@ -258,14 +249,14 @@ class Records:
     def _locate(self, starts: Ints) -> None:
         """Find the parts and check that they are inside their record."""
         ends = starts + self.front["size"]
-        body = starts + HEAD.size + self._shift
+        body = starts + layout.HEAD.size + self._shift
         lengths: Ints = self.rear["body_length"].astype(np.int64)
         body_end = body + lengths
         good = (lengths >= 0) & (body_end + 4 <= ends)
         self._check(good)
         topic_lengths: Ints = self._bytes[body_end].astype(np.int64) if len(starts) else body_end
         topic_end = body_end + 1 + topic_lengths
-        good = (topic_lengths > 0) & (topic_lengths <= MAX_TOPIC_BYTES) & (topic_end + 2 <= ends)
+        good = (topic_lengths > 0) & (topic_lengths <= layout.MAX_TOPIC_BYTES) & (topic_end + 2 <= ends)
         self._check(good)
         properties = topic_end + 2
         if len(starts):
@@ -324,9 +315,9 @@ def _record_starts(queue: MessageQueue, chunk: bytes) -> list[int]:
     starts: list[int] = []
     append = starts.append
     position, limit = 0, len(chunk)
-    while position <= limit - MIN_RECORD_BYTES:
+    while position <= limit - layout.MIN_RECORD_BYTES:
         size, magic = _unpack_size_and_magic(chunk, position)
-        if magic != MESSAGE_MAGIC or size < MIN_RECORD_BYTES:
+        if magic != layout.MESSAGE_MAGIC or size < layout.MIN_RECORD_BYTES:
             raise ProtocolError(f"{queue}: no record at byte {position} of an answer (magic {magic & 0xFFFF_FFFF:#x})")
         append(position)
         position += size

@@ -10,6 +10,7 @@ Source: spark.md 3.9, 4.4; the layout: protocol/record/batch.py, protocol/record
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 
 from triomq.client.producer.config import DEFAULT_MAX_MESSAGE_BYTES
 from triomq.client.producer.publish import MAX_SENT_PROPERTIES_BYTES, check_topic
-from triomq.protocol.errors import IllegalNameError, MessageIllegalError, TriomqError
+from triomq.protocol.errors import MessageIllegalError, TriomqError
 from triomq.protocol.record.message import NOT_SELECTABLE, RESERVED_PROPERTY_NAMES, Message, is_selectable
 from triomq.protocol.record.properties import PropertyName
 from triomq.spark.schema import ROW_ID
@@ -69,7 +70,6 @@ class OutgoingRow(NamedTuple):
         number: of the row in its partition, from 0.
         message: what to send.
         queue_id, broker: the target, if the row names one.
-        is_keyed: a sharding key chooses the queue.
         goes_alone: cannot be in a batch: delayed, or long enough to be compressed.
     """
 
@@ -77,7 +77,6 @@ class OutgoingRow(NamedTuple):
     message: Message
     queue_id: int | None
     broker: str | None
-    is_keyed: bool
     goes_alone: bool
 
 
@@ -91,7 +90,6 @@ class RowEncoder:
             left_out |= {"queueId", "broker"}
         self._columns = [name for name in settings.columns if name not in left_out]
         self._compress_above = settings.compress_above or 2**63
-        self._checked_topics: set[str] = set()
 
     def encode(self, batch: Any, first: int = 0) -> Iterator[OutgoingRow]:
         """Yield the rows of an Arrow batch in order.
@@ -119,7 +117,9 @@ class RowEncoder:
             raise self.bad(number, "body", "is null" if body is None else "is empty: RocketMQ rejects empty messages")
         if len(body) > DEFAULT_MAX_MESSAGE_BYTES:
             raise self.bad(number, "body", f"has {len(body)} bytes, at most {DEFAULT_MAX_MESSAGE_BYTES} are allowed")
-        topic = self._checked_topic(number, self.settings.topic or get("topic"))
+        topic = self.settings.topic or get("topic")
+        if topic is None or (defect := _topic_defect(topic)):
+            raise self.bad(number, "topic", "is null" if topic is None else defect)
         properties = self._properties(number, get("properties"))
         properties[ROW_ID] = f"{self.settings.id_start}{number}:{zlib.crc32(body):08x}"
         tags = self._text(number, "tags", get("tags"))
@@ -143,23 +143,11 @@ class RowEncoder:
             sharding_key=sharding_key,
         )
         alone = message.is_delayed or len(body) >= self._compress_above
-        return OutgoingRow(number, message, queue_id, get("broker"), bool(sharding_key), alone)
+        return OutgoingRow(number, message, queue_id, get("broker"), alone)
 
     def bad(self, number: int, column: str, defect: str) -> MessageIllegalError:
         """Return the error for a row; it shows no values."""
         return MessageIllegalError(f"partition {self.settings.partition}, row {number}, column '{column}': {defect}")
-
-    def _checked_topic(self, number: int, topic: str | None) -> str:
-        if topic is None:
-            raise self.bad(number, "topic", "is null")
-        if topic in self._checked_topics:
-            return topic
-        try:
-            check_topic(topic)
-        except TriomqError as exc:
-            raise self.bad(number, "topic", str(exc)) from exc
-        self._checked_topics.add(topic)
-        return topic
 
     def _properties(self, number: int, given: Any) -> dict[str, str]:
         if not given:
@@ -200,6 +188,16 @@ def slices(batch: Any, most_bytes: int = SLICE_BYTES) -> Iterator[Any]:
     step = max(1, min(SLICE_ROWS, rows * most_bytes // max(batch.nbytes, 1)))
     for begin in range(0, rows, step):
         yield batch.slice(begin, step)
+
+
+@lru_cache
+def _topic_defect(topic: str) -> str:
+    """Return why no message can have a topic; "" if it can."""
+    try:
+        check_topic(topic)
+    except TriomqError as exc:
+        return str(exc)
+    return ""
 
 
 def _is_unsafe(text: str) -> bool:
@@ -259,9 +257,13 @@ class BatchEncoder:
         if topic is None or body.null_count or self._has_special_rows(batch):
             return None
         lengths = np.asarray(pc.binary_length(body), np.int64)
-        flags = self._flags(batch)
+        flags: Any = np.zeros(1, np.int64)
+        if "flag" in self._settings.columns:
+            flags = np.asarray(batch.column("flag").cast(pa.int64()).fill_null(0), np.int64)
         parts = self._properties(batch, body, first)
-        if lengths.min() < 1 or lengths.max() > self._longest - 1 or flags is None or parts is None:
+        if lengths.min() < 1 or lengths.max() > self._longest - 1 or parts is None:
+            return None
+        if flags.min() < -(2**31) or flags.max() >= 2**31:
             return None
         properties = pc.binary_join_element_wise(*parts, "").cast(pa.binary())
         sizes = np.asarray(pc.binary_length(properties), np.int64)
@@ -277,17 +279,10 @@ class BatchEncoder:
 
     def _topic_of(self, batch: Any) -> str | None:
         """Return the topic of all rows; ``None`` if they have several or it is not valid."""
-        topic = self._settings.topic
-        if topic is None:
+        topics = [self._settings.topic]
+        if topics == [None]:
             topics = pc.unique(batch.column("topic")).to_pylist()
-            if len(topics) != 1 or topics[0] is None:
-                return None
-            topic = str(topics[0])
-        try:
-            check_topic(topic)
-        except IllegalNameError:
-            return None
-        return topic
+        return None if len(topics) != 1 or topics[0] is None or _topic_defect(topics[0]) else topics[0]
 
     def _has_special_rows(self, batch: Any) -> bool:
         for name in _MAY_NOT_BE_SET:
@@ -299,17 +294,15 @@ class BatchEncoder:
             pc.any(pc.not_equal(batch.column("delayLevel"), 0)).as_py()
         )
 
-    def _flags(self, batch: Any) -> Any:
-        """Return the flags; ``None`` if one does not fit 32 bits."""
-        if "flag" not in self._settings.columns:
-            return 0
-        flags = np.asarray(batch.column("flag").cast(pa.int64()).fill_null(0), np.int64)
-        return None if len(flags) and (flags.min() < -(2**31) or flags.max() >= 2**31) else flags
-
     def _properties(self, batch: Any, body: Any, first: int) -> list[Any] | None:
         """Return the pieces of the encoded properties, to be joined; ``None`` if a row is not valid."""
         start = f"\x02WAIT\x01true\x02{ROW_ID}\x01{self._settings.id_start}"
-        views = zip(self._unique_ids(len(body)), _views(body), strict=True)
+        _, offsets, data = body.buffers()
+        ends = np.frombuffer(offsets, np.int32)[body.offset : body.offset + len(body) + 1].tolist()
+        whole = memoryview(data if data is not None else b"")
+        # Iterating over the array itself takes five times as long.
+        bodies = (whole[begin:end] for begin, end in pairwise(ends))
+        views = zip(self._unique_ids(len(body)), bodies, strict=True)
         fixed = [
             f"UNIQ_KEY\x01{one}{start}{row}:{zlib.crc32(view):08x}" for row, (one, view) in enumerate(views, first)
         ]
@@ -349,14 +342,6 @@ class BatchEncoder:
             offsets = np.concatenate([[0], np.cumsum(keep)])[offsets]
             pairs = pairs.filter(pa.array(keep))
         return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pairs), _PART_END)
-
-
-def _views(body: Any) -> Iterator[memoryview]:
-    """Yield the bodies of a binary array; iterating over the array itself takes five times as long."""
-    _, offsets, data = body.buffers()
-    ends = np.frombuffer(offsets, np.int32)[body.offset : body.offset + len(body) + 1].tolist()
-    view = memoryview(data if data is not None else b"")
-    return (view[begin:end] for begin, end in pairwise(ends))
 
 
 def _texts(column: Any) -> Any:

@@ -80,31 +80,24 @@ class _Writer:
         """Send the rows of one partition."""
         show_warnings()
         options = self._options
-        encoder = RowEncoder(
-            RowSettings(
-                self._columns,
-                partition,
-                f"{writer_id}:{epoch}:{partition}:",
-                options["topic"],
-                options["compressAbove"],
-                self._is_read_back,
-            )
-        )
+        ids = f"{writer_id}:{epoch}:{partition}:"
+        topic, compress_above = options["topic"], options["compressAbove"]
+        rows = RowSettings(self._columns, partition, ids, topic, compress_above, self._is_read_back)
+        encoder = RowEncoder(rows)
         producer_settings = ProducerConfig(
             send_timeout_s=options["sendTimeoutMs"] / 1000,
             retries=options["retries"],
             on_busy="raise",  # the sender waits, and for longer
-            compress_over_bytes=options["compressAbove"] or _NEVER,
+            compress_over_bytes=compress_above or _NEVER,
         )
         with (
             borrow_client(options) as instance,
             Producer(_GROUP, instance=instance, settings=producer_settings) as producer,
         ):
-            ids = UniqueIdGenerator(
-                pack_ip(instance.client_ip), os.getpid(), secrets.randbits(32), lambda: time.time_ns() // 1_000_000
-            )
+            address, start = pack_ip(instance.client_ip), secrets.randbits(32)
+            unique_ids = UniqueIdGenerator(address, os.getpid(), start, lambda: time.time_ns() // 1_000_000)
             sender = Sender(producer, options, encoder)
-            sender.send(_rows(batches, BatchEncoder(encoder.settings, ids.next_many), encoder))
+            sender.send(_rows(batches, BatchEncoder(rows, unique_ids.next_many), encoder))
         return WriteResult(sender.counts)
 
 
@@ -241,7 +234,7 @@ class Sender:
 
     def _queue_of(self, row: OutgoingRow) -> MessageQueue | None:
         """Return the queue that a row must go to; ``None``: any."""
-        if row.queue_id is None and not row.is_keyed:
+        if row.queue_id is None and not row.message.sharding_key:
             return None
         topic = row.message.topic
         queues = self._queues.get(topic)

@@ -21,7 +21,7 @@ from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, InputPartition, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamWriter, InputPartition, WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -88,7 +88,7 @@ class KillingSource(RocketMQDataSource):
     def name(cls) -> str:
         return "killing"
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> MicroBatchReader:  # noqa: N802
         options = dict(self.options)
         files = Files(Path(options.pop("folder")), options.pop("kill"))
         return KillingReader(parse_options(options, Use.STREAM_READ), wanted_columns(schema), files)

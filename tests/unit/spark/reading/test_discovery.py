@@ -79,14 +79,6 @@ def test_pattern_without_match_is_explained(
     assert f"no topic to read yet: {caught.value}" in caplog.text
 
 
-def test_missing_topic_is_reported_at_once(remote: BrokerThread) -> None:
-    with (
-        discovering(remote, subscribe="Tpoic", planTimeoutMs="3600000") as discovery,
-        pytest.raises(NoRouteError, match="similar topics: Topic"),
-    ):
-        discovery.queues(discovery.retry())
-
-
 def test_deleted_topic_hides_no_other(remote: BrokerThread) -> None:
     remote.broker.add_topic("Other", 1)
     other = MessageQueue("Other", "broker-a", 0)
@@ -160,13 +152,9 @@ def test_topics_are_looked_up_without_leaving_client(remote: BrokerThread, use: 
 
 
 @pytest.mark.parametrize("use", Use)
-def test_wrong_address_names_topic_and_option(use: Use) -> None:
-    with pytest.raises(RequestTimeoutError, match=r" Topic at 127\.0\.0\.1:1 \(option 'planTimeoutMs'\): given up"):
-        find("127.0.0.1:1", "Topic", use, planTimeoutMs="50")
-
-
-def test_wrong_address_is_reported_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [{"planTimeoutMs": "50"}, {}], ids=["chosen limit", "first contact"])
+def test_wrong_address_names_topic_and_option(monkeypatch: pytest.MonkeyPatch, use: Use, more: dict[str, str]) -> None:
     assert discovery.FIRST_CONTACT_S <= 5
-    monkeypatch.setattr(discovery, "FIRST_CONTACT_S", 0.05)
-    with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:1"):
-        find("127.0.0.1:1", "Topic", Use.STREAM_READ)
+    monkeypatch.setattr(discovery, "FIRST_CONTACT_S", 0.05 if not more else 3600.0)
+    with pytest.raises(RequestTimeoutError, match=r" Topic at 127\.0\.0\.1:1 \(option 'planTimeoutMs'\): given up"):
+        find("127.0.0.1:1", "Topic", use, may_be_gone=False, **more)

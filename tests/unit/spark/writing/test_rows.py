@@ -28,6 +28,8 @@ from triomq.spark.writing.rows import (
     slices,
 )
 
+MAP = pa.map_(pa.string(), pa.string())
+
 
 def encoder(*columns: str, **settings: Any) -> RowEncoder:
     return RowEncoder(RowSettings(("body", *columns), 1, "w:3:1:", **{"topic": "T", **settings}))
@@ -39,7 +41,7 @@ def encode(rows: RowEncoder, **columns: Any) -> list[OutgoingRow]:
 
 
 def as_map(pairs: dict[str, str]) -> Any:
-    return pa.array([list(pairs.items())], pa.map_(pa.string(), pa.string()))
+    return pa.array([list(pairs.items())], MAP)
 
 
 def defect(rows: RowEncoder, **columns: Any) -> str:
@@ -56,7 +58,7 @@ def test_columns_become_fields_of_the_message() -> None:
     message = row.message
     assert (message.topic, message.body, message.keys, message.tags, message.flag) == ("T", b"x", "a b", "A", -5)
     assert message.properties == {"n": "v", "ROW_ID": f"w:3:1:0:{zlib.crc32(b'x'):08x}"}
-    assert (message.sharding_key, row.is_keyed, row.goes_alone) == ("s", True, False)
+    assert (message.sharding_key, row.goes_alone) == ("s", False)
 
 
 def test_the_option_wins_over_the_column() -> None:
@@ -92,6 +94,10 @@ def test_delayed_and_long_rows_go_alone() -> None:
         ("flag", [2**31], "32 bits"),
         ("delayLevel", [-1], "negative"),
         ("queueId", [-1], "negative"),
+        *(
+            ("properties", pa.array([[pair]], MAP), words)
+            for pair, words in ((("a", "\x01"), "separator"), (("a", None), "null"), (("KEYS", "k"), "KEYS"))
+        ),
     ],
 )
 def test_a_bad_row_names_partition_row_and_column(column: str, value: Any, words: str) -> None:
@@ -99,14 +105,6 @@ def test_a_bad_row_names_partition_row_and_column(column: str, value: Any, words
     text = defect(rows, **{column: value})
     assert text.startswith(f"partition 1, row 0, column '{column}': ")
     assert words in text
-
-
-@pytest.mark.parametrize(
-    ("pair", "words"), [(("a", "\x01"), "separator"), (("a", None), "null"), (("KEYS", "k"), "KEYS")]
-)
-def test_bad_properties_error_hides_values(pair: tuple[str, str | None], words: str) -> None:
-    column = pa.array([[pair]], pa.map_(pa.string(), pa.string()))
-    assert words in defect(encoder("properties"), properties=column)
 
 
 def test_rows_read_back_lose_system_columns() -> None:
@@ -127,7 +125,6 @@ def test_a_batch_is_cut_by_rows_and_bytes() -> None:
 
 
 IDS = (1, "w:3:1:")
-MAP = pa.map_(pa.string(), pa.string())
 TEXTS = st.none() | st.text("abä ", max_size=3)
 TAGS = TEXTS.map(lambda tags: tags and tags.strip())
 PAIRS = st.none() | st.dictionaries(st.sampled_from(["a", "b", "nä"]), st.text("xyü", max_size=3), max_size=3)
@@ -154,9 +151,7 @@ def batch(rows: list[dict[str, Any]]) -> Any:
         values = [row[name] for row in rows]
         if name == "properties":
             values = [None if pairs is None else list(pairs.items()) for pairs in values]
-        columns[name] = pa.array(
-            values, pa.list_(pa.string()) if isinstance(values[0], list) and name == "keys" else TYPES[name]
-        )
+        columns[name] = pa.array(values, TYPES[name])
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -196,17 +191,12 @@ def test_both_ways_make_the_same_messages(rows: list[dict[str, Any]], first: int
     assert decoded == one_by_one(made, first)
 
 
-def test_lists_of_keys_are_joined() -> None:
-    (entry, other) = entries(at_once([{"body": b"x", "keys": ["a", "b"]}, {"body": b"x", "keys": []}]))
-    assert decode_properties(entry.properties)["KEYS"] == "a b"
-    assert "KEYS" not in decode_properties(other.properties)
-
-
-def test_non_null_lists_of_keys_are_joined() -> None:
-    kind = pa.list_(pa.field("element", pa.string(), nullable=False))
-    made = pa.RecordBatch.from_pydict({"body": [b"x"], "keys": pa.array([["a", "b"]], kind)})
-    (entry,) = entries(batch_encoder(["body", "keys"]).encode(made, 0))
-    assert decode_properties(entry.properties)["KEYS"] == "a b"
+@pytest.mark.parametrize("is_nullable", [True, False])
+def test_lists_of_keys_are_joined(is_nullable: bool) -> None:
+    kind = pa.list_(pa.field("element", pa.string(), nullable=is_nullable))
+    made = pa.RecordBatch.from_pydict({"body": [b"x", b"x"], "keys": pa.array([["a", "b"], []], kind)})
+    found = [decode_properties(entry.properties) for entry in entries(batch_encoder(["body", "keys"]).encode(made, 0))]
+    assert [properties.get("KEYS") for properties in found] == ["a b", None]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def sender(producer: FakeProducer, **options: object) -> Sender:
 def rows(count: int, **fields: Any) -> Iterator[OutgoingRow]:
     for number in range(count):
         values: dict[str, Any] = {
-            "queue_id": None, "broker": None, "is_keyed": False, "goes_alone": False, **fields
+            "queue_id": None, "broker": None, "goes_alone": False, **fields
         }  # fmt: skip
         yield OutgoingRow(number, Message("T", b"%d" % number, sharding_key=values.pop("key", None)), **values)
 
@@ -112,7 +112,7 @@ def sizes(producer: FakeProducer) -> list[int]:
 
 
 def test_batches_are_bounded_in_bytes(producer: FakeProducer) -> None:
-    long = [OutgoingRow(n, Message("T", bytes(600)), None, None, False, False) for n in range(4)]
+    long = [OutgoingRow(n, Message("T", bytes(600)), None, None, False) for n in range(4)]
     sender(producer, batchSendBytes=1500).send(long)
     assert sizes(producer) == [2, 2]
 
@@ -124,7 +124,7 @@ def test_waiting_rows_of_many_topics_are_bounded(producer: FakeProducer) -> None
     def given() -> Iterator[OutgoingRow]:
         nonlocal most
         for number in range(400):
-            yield OutgoingRow(number, Message(f"T{number % 200}", bytes(200_000)), None, None, False, False)
+            yield OutgoingRow(number, Message(f"T{number % 200}", bytes(200_000)), None, None, False)
             most = max(most, number + 1 - sum(sizes(producer)))
 
     sender(producer).send(given())
@@ -140,7 +140,7 @@ def test_rows_that_go_alone_do(producer: FakeProducer) -> None:
 
 def test_rows_of_key_keep_order(producer: FakeProducer) -> None:
     made = sender(producer, batchMessages=3, sendsInFlight=4)
-    made.send(rows(20, is_keyed=True, key="k"))
+    made.send(rows(20, key="k"))
     assert len({queue for queue, _ in producer.sends}) == 1
     assert [body for _, bodies in producer.sends for body in bodies] == [b"%d" % number for number in range(20)]
 
