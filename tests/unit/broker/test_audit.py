@@ -180,14 +180,6 @@ def test_full_files_are_limited_and_private(peer: Peer, tmp_path: Path) -> None:
     assert all(0 < path.stat().st_size <= 1000 for path in files)
 
 
-def test_an_older_file_is_continued(peer: Peer, tmp_path: Path) -> None:
-    for _ in range(2):
-        audit = small(tmp_path / "audit.jsonl", 100_000)
-        note(audit, peer, 1)
-        audit.close()
-    assert len((tmp_path / "audit.jsonl").read_text().splitlines()) == 2
-
-
 def test_what_does_not_fit_is_counted_and_said(peer: Peer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     audit = small(tmp_path / "audit.jsonl", 10_000_000)
     note(audit, peer, MAX_WAITING + 5)

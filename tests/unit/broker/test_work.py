@@ -185,24 +185,6 @@ async def test_lookup_of_new_messages_waits_for_no_disk(make_broker: MakeBroker,
     assert broker.worker.served == 0
 
 
-async def test_cold_delayed_messages_are_read_in_a_thread(
-    broker: Broker, disk: Disk, peer: Peer, clock: Clock, autojump_clock: MockClock
-) -> None:
-    assert waiting_bodies(broker) == []
-    clock.now_ms += 3_600_000
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(broker.delayed.run, broker.config.persist_delay_offsets_interval_s)
-        await trio.testing.wait_all_tasks_blocked()
-        assert waiting_bodies(broker) == []
-        assert peer.put("T", b"new").code == ResponseCode.SUCCESS
-        disk.may_read.set()
-        while len(waiting_bodies(broker)) < 2:  # noqa: ASYNC110  # a real thread reads
-            await trio.sleep(0.01)
-        nursery.cancel_scope.cancel()
-    assert threading.get_ident() not in disk.threads
-    assert waiting_bodies(broker) == [b"level", b"time"]
-
-
 @pytest.mark.parametrize(
     ("unreadable", "first", "then"),
     [(SCHEDULE_TOPIC, [b"time"], [b"time", b"level"]), (TIMER_TOPIC, [b"level"], [b"level", b"time"])],
@@ -233,14 +215,6 @@ def waiting_bodies(broker: Broker) -> list[bytes]:
     """What was delivered of the messages that waited."""
     found = broker.store.reader.get_message(("W", 0), 0, 32)
     return [message.stored_body for view in found.buffers for message in decode_records(view)]
-
-
-async def test_cold_pull_of_deleted_queue_returns_offset_moved(broker: Broker, disk: Disk, peer: Peer) -> None:
-    async with trio.open_nursery() as broker.worker.nursery:
-        assert peer.pull("T", 4) is None
-        broker.store.delete_topic("T")
-        disk.may_read.set()
-    assert [command.code for command in peer.sent] == [ResponseCode.PULL_OFFSET_MOVED]
 
 
 async def test_immediate_page_eviction_does_not_block_pull_forever(broker: Broker, disk: Disk, peer: Peer) -> None:

@@ -112,8 +112,7 @@ def test_group_setting_disables_notices(clock: Clock, told: Told) -> None:
 def test_client_ids_are_listed_once(groups: ConsumerGroups) -> None:
     for name, client_id in (("a", "one"), ("b", "two"), ("c", "one")):
         groups.heartbeat(peer(name), client_id, data("T"))
-    group = group_in(groups)
-    assert group.client_ids() == ["one", "two"]
+    assert group_in(groups).client_ids() == ["one", "two"]
 
 
 def test_reconnected_member_is_not_reported_as_duplicate(

@@ -167,24 +167,6 @@ def test_built_in_groups_exist(groups: SubscriptionGroupTable, group: str) -> No
     assert not groups.is_dirty
 
 
-def test_a_group_can_be_replaced_and_deleted(groups: SubscriptionGroupTable) -> None:
-    groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3))
-    config = groups.get_or_create("G")
-    assert config is not None
-    assert config.retry_max_times == 3
-    assert groups.delete("G")
-    assert not groups.delete("G")
-    assert groups.get("G") is None
-
-
-def test_every_change_raises_the_data_version(groups: SubscriptionGroupTable) -> None:
-    first = groups.data_version.counter
-    groups.get_or_create("G")
-    groups.get_or_create("G")
-    groups.delete("G")
-    assert groups.data_version.counter == first + 2
-
-
 def test_file_of_rocketmq_5_is_read(path: Path) -> None:
     entry = {"groupName": "G", "retryMaxTimes": 2, "consumeMessageOrderly": False, "attributes": {}}
     path.write_bytes(

@@ -248,15 +248,6 @@ async def test_changed_quotas_apply_unless_wrong_or_missing(
     assert ["line 1: sends_per_s" in errors[0], "no such file" in errors[1], len(errors)] == [True, True, 2]
 
 
-def test_refusals_of_a_quota_are_logged_once(open_with: OpenWith, caplog: pytest.LogCaptureFixture) -> None:
-    broker = open_with("default: {sends_per_s: 0.001}")
-    for number in range(50):
-        codes(Peer(broker, f"192.0.2.{number}:50001"), send(), send())
-    lines = [record.getMessage() for record in caplog.records if "beyond a limit" in record.getMessage()]
-    assert len(lines) == 1
-    assert "the address 192.0.2.0 has used up its quota sends_per_s, 0.001" in lines[0]
-
-
 def test_idle_addresses_are_forgotten(open_with: OpenWith, clock: Clock) -> None:
     broker = open_with("default: {sends_per_s: 1}")
     assert broker.pipeline.access.quotas is not None

@@ -52,18 +52,6 @@ def peers(reader: ConnectionReader) -> Iterator[list[Peer]]:
         peer.close()
 
 
-async def test_only_connections_with_data_are_read(
-    reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
-) -> None:
-    nursery.start_soon(reader.run, peers)
-    for peer in peers:
-        reader.add(peer)
-    for word in (b"a", b"b"):
-        peers[1].remote.send(word)
-        await wait_all_tasks_blocked()
-    assert [peer.received for peer in peers] == [[], [b"a", b"b"], []]
-
-
 async def test_removed_connection_is_read_when_added_again(
     reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
 ) -> None:
@@ -155,14 +143,6 @@ async def test_long_round_shows_its_age_and_takes_turns(
         await trio.lowlevel.checkpoint()
     reads = [position for position, each in enumerate(order) if each != other]
     assert other in order[reads[0] : reads[2]]
-
-
-async def test_shutdown_closes_all_peers_including_paused_ones(reader: ConnectionReader, peers: list[Peer]) -> None:
-    reader.add(peers[0])
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await reader.run(peers)
-    assert not any(peer.is_open for peer in peers)
 
 
 async def test_connection_that_cannot_be_polled_is_closed(

@@ -154,14 +154,6 @@ async def test_absent_sender_delays_flush_at_most_one_eighth(
         await answered(peer)
 
 
-async def test_lone_sender_is_flushed_at_once(peer: Peer, disk: Disk, mock_clock: MockClock) -> None:
-    async with committing(peer.broker):
-        for number in range(1, 4):
-            send(peer)
-            await disk.flush(number, seconds=4)
-            await answered(peer)
-
-
 async def test_flush_timeout_is_reported_for_each_message(peer: Peer, disk: Disk, mock_clock: MockClock) -> None:
     """Source: store.md 5.9."""
     peer.broker.topics.create_by_sending("T", "TBW102", 4)
@@ -287,16 +279,6 @@ async def test_periodic_flush_resumes_once_files_can_be_opened(
         mock_clock.jump(0.51)
         await until(lambda: log.flushed_offset == log.max_offset)
         nursery.cancel_scope.cancel()
-
-
-async def test_actions_run_in_one_other_thread() -> None:
-    seen: list[int] = []
-    with FlushThread() as thread:
-        for _ in range(3):
-            await thread.run(lambda: seen.append(threading.get_ident()))
-    assert len(seen) == 3
-    assert len({*seen, threading.get_ident()}) == 2
-    assert "triomq-flush" not in {other.name for other in threading.enumerate()}
 
 
 async def test_error_is_raised_once() -> None:
