@@ -83,9 +83,7 @@ class BrokerMetrics:
         yield from self._write_lag(text, labels)
         yield from self._write_members(text)
         yield from self._write_store(text)
-        self._write_delays(text)
-        yield PAUSE
-        self._write_limits(text)
+        self._write_state(text)
         yield PAUSE
         return text.encode()
 
@@ -247,8 +245,11 @@ class BrokerMetrics:
             age_ms = max(store.now_ms() - oldest_ms, 0)
             text.put("rocketmq_storage_message_reserve_time_milliseconds", age_ms, _STORAGE)
 
-    def _write_delays(self, text: Exposition) -> None:
+    # --- waiting messages and limits --------------------------------------------------------------------
+
+    def _write_state(self, text: Exposition) -> None:
         broker, statistics = self._broker, self._broker.statistics
+        config, groups = broker.config, broker.groups
         text.put("rocketmq_half_messages", len(broker.transactions.undecided))
         text.put("rocketmq_commit_messages_total", statistics.committed)
         text.put("rocketmq_rollback_messages_total", statistics.rolled_back)
@@ -261,11 +262,6 @@ class BrokerMetrics:
         text.put_histogram("triomq_pull_seconds", statistics.pulls)
         text.put_histogram("triomq_flush_seconds", statistics.flushes)
         text.put("triomq_flush_waiting_seconds", statistics.flushes.waiting_s(trio.current_time()))
-
-    # --- limits -----------------------------------------------------------------------------------------
-
-    def _write_limits(self, text: Exposition) -> None:
-        broker, config, groups = self._broker, self._broker.config, self._broker.groups
         topics, settings = len(broker.topics.configs), len(groups.settings.configs)
         text.put("rocketmq_topic_number", topics)
         text.put("rocketmq_consumer_group_number", settings)

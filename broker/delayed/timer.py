@@ -109,7 +109,8 @@ class Timer:
             ends = first_offset(self._queue), self._queue.max_offset
             self.progress.begin_part(find_start(*ends, step.offset, physical_offset_at))
         self._taken_ms = max(self.progress.done[0], 0)
-        self._index.extend(self._waiting())
+        for due in self._waiting():
+            self._index.add(*due)
         self._next_ms = self._index.next_time()
 
     def _waiting(self) -> Iterator[Due]:

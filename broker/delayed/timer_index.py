@@ -9,8 +9,8 @@ however many messages wait.
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from typing import Any, Final, TypeAlias
 
 from triomq.broker.saved_table import SavedTable
@@ -82,20 +82,6 @@ class TimerIndex:
             self._close_run()
             self._base = queue_offset
         heappush(self._newest, min(max(time_ms, 0), MAX_TIME_MS) << _OFFSET_BITS | queue_offset - self._base)
-
-    def extend(self, messages: Iterable[Due]) -> None:
-        """Add many messages, faster than ``add``."""
-        base, newest = self._base, self._newest
-        for time_ms, queue_offset in messages:
-            if not newest:
-                base = queue_offset
-            elif queue_offset - base >= _RUN_LENGTH:
-                self._base = base
-                self._close_run()
-                base = queue_offset
-            newest.append(min(max(time_ms, 0), MAX_TIME_MS) << _OFFSET_BITS | queue_offset - base)
-        self._base = base
-        heapify(newest)
 
     def _close_run(self) -> None:
         run = _Run(self._base, self._newest)

@@ -89,9 +89,8 @@ class AdminProcessors:
         self.topics.check_changeable(topic)
         queues = self.store.queues.of_topic(topic)
         try:
-            yield from self.store.deletion(
-                topic, exists=self.topics.get(topic) is not None
-            )  # first, because the disk may refuse it
+            # First, because the disk may refuse it.
+            yield from self.store.deletion(topic, exists=self.topics.get(topic) is not None)
         except StoreError:
             if not any(queue.max_offset for queue in queues):  # files remain, but no messages
                 yield from self.groups.offsets.delete_topic(topic)

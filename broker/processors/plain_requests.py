@@ -236,12 +236,12 @@ class PlainRequests:
             return None
         try:
             header = SendMessageRequestHeaderV2.decode(ext_fields)
-            message = self._sends.prepare(connection, header, queue, body, 0)
+            message, delay, wants_flush = self._sends.prepare(connection, header, queue, body, 0)
         except (TriomqError, TypeError, AttributeError):  # its processor reports the error
             return None
-        if not message.delay.is_half or (self._group_commit is not None and not message.wants_flush):
+        if not delay.is_half or (self._group_commit is not None and not wants_flush):
             return None
-        return message.entry._replace(queue=halves)
+        return message._replace(queue=halves)
 
     def _decision(
         self, connection: Connection, fields: dict[str, Any], body: bytes, checks: _Checks | None

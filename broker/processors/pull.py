@@ -200,14 +200,8 @@ class PullAnswers:
                 prefix = frame_prefix(SerializeType.JSON, FOUND_IN_JSON % numbers, found.size_bytes)
                 connection.send_chunks(prefix, found.buffers, found.size_bytes)
                 return
-        response = RemotingCommand(
-            code,
-            command.opaque,
-            1,
-            _fields(str(found.max_offset), str(found.min_offset), str(found.next_begin_offset)),
-            remark=found.status.name,
-            serialize_type=command.serialize_type,
-        )
+        fields = _fields(str(found.max_offset), str(found.min_offset), str(found.next_begin_offset))
+        response = command.reply(code, fields, remark=found.status.name)
         if code == ResponseCode.SUCCESS:
             connection.send_chunks(response.encode_prefix(found.size_bytes), found.buffers, found.size_bytes)
         else:

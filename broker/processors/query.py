@@ -118,10 +118,8 @@ class QueryProcessors:
         queue = self.store.queues.find(topic, queue_id)
         if queue is None:
             raise RefusedError(f"{queue_id}@{topic} is not exist!")
-        begin, end = (
-            self.store.reader.min_offset_in_queue(topic, queue_id),
-            self.store.reader.max_offset_in_queue(topic, queue_id),
-        )
+        reader = self.store.reader
+        begin, end = reader.min_offset_in_queue(topic, queue_id), reader.max_offset_in_queue(topic, queue_id)
         if not begin <= index < end:
             return command.reply(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
         answer = QueryConsumeQueueResponseBody(max_queue_index=end, min_queue_index=begin)
@@ -142,7 +140,7 @@ class QueryProcessors:
                 tags_code=unit.tags_code,
                 eval=isinstance(message_filter, TagFilter) and message_filter.matches_code(unit.tags_code),
             )
-            for unit in self.store.reader.queue_units(topic, queue_id, index, count)
+            for unit in reader.queue_units(topic, queue_id, index, count)
         ]
         return command.reply(body=answer.encode())
 

@@ -70,17 +70,6 @@ AT_ONCE: Final = Delay()
 _HALF: Final = Delay(is_half=True)
 
 
-class Message(NamedTuple):
-    """A message to store: its entry with the queue it is for, how long it waits, and whether the sender does.
-
-    With durability sync, a sender that ``wants_flush`` waits for the disk.
-    """
-
-    entry: Entry
-    delay: Delay
-    wants_flush: bool
-
-
 @dataclass(eq=False)
 class SendProcessor:
     """Stores messages."""
@@ -149,18 +138,22 @@ class SendProcessor:
             header.sys_flag |= MessageSysFlag.MULTI_TAGS
         if header.batch:
             return self._store_batch(connection, command, header, queue)
-        message = self.prepare(connection, header, queue, bytes(command.body), command.version)
-        physical_offset, queue_offset = self.put(message.entry, message.delay)
+        message, delay, wants_flush = self.prepare(connection, header, queue, bytes(command.body), command.version)
+        physical_offset, queue_offset = self.put(message, delay)
         msg_id = offset_message_id(connection.store_host, physical_offset)
         fields = response_fields(self.config.region, msg_id, str(queue.queue_id), str(queue_offset))
-        if message.delay.due_ms:
-            self._add_recall_handle(fields, topic, message)
-        return fields, message.wants_flush
+        if delay.due_ms:
+            self._add_recall_handle(fields, topic, message.properties, delay.due_ms)
+        return fields, wants_flush
 
     def prepare(
         self, connection: Connection, header: SendHeader, queue: ConsumeQueue, body: bytes, version: int
-    ) -> Message:
-        """Return a message for ``queue`` as it will be stored; ``version`` is the client's.
+    ) -> tuple[Entry, Delay, bool]:
+        """Return a message as it will be stored, how long it waits, and whether the sender waits for a flush.
+
+        Args:
+            connection, header, queue, body: of the message; the header may be changed.
+            version: the client's.
 
         Raises:
             MessageIllegalError, RefusedError: it is not accepted.
@@ -188,13 +181,13 @@ class SendProcessor:
             if delay.is_half:
                 properties = with_real_place(properties, queue)
                 header.sys_flag &= ~TRANSACTION_MASK
-        return Message(_entry(connection, header, queue, body, properties, header.flag), delay, wait != b"false")
+        return _entry(connection, header, queue, body, properties, header.flag), delay, wait != b"false"
 
-    def _add_recall_handle(self, fields: dict[str, str], topic: str, message: Message) -> None:
+    def _add_recall_handle(self, fields: dict[str, str], topic: str, properties: bytes, due_ms: int) -> None:
         """Add the handle that recalls a message that waits for a time, if it has an id."""
-        properties, message_id = message.entry.properties, get_property(message.entry.properties, _UNIQUE_KEY)
+        message_id = get_property(properties, _UNIQUE_KEY)
         if message_id is not None and not topic.startswith(RETRY_PREFIX) and get_property(properties, _DELETES) is None:
-            handle = RecallHandle(topic, self.config.broker_name, message.delay.due_ms, message_id.decode())
+            handle = RecallHandle(topic, self.config.broker_name, due_ms, message_id.decode())
             fields["recallHandle"] = handle.encode()
 
     def put(self, message: Entry, delay: Delay) -> tuple[int, int]:

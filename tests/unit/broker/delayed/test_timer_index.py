@@ -44,19 +44,6 @@ def test_messages_are_taken_by_time_then_queue_offset(steps: list[tuple[int, int
     assert index.take(30, 1000) == sorted(waiting)
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=60), st.integers(0, 60))
-def test_extend_equals_repeated_add(messages: list[tuple[int, int]], cut: int) -> None:
-    entries, queue_offset = [], 0
-    for time_ms, distance in messages:
-        queue_offset += distance
-        entries.append((time_ms, queue_offset))
-    index = TimerIndex()
-    for entry in entries[:cut]:
-        index.add(*entry)
-    index.extend(entries[cut:])
-    assert index.take(30, 1000) == sorted(entries)
-
-
 def test_times_are_clamped_to_the_range() -> None:
     index = TimerIndex()
     index.add(-5, 1)
