@@ -83,7 +83,7 @@ async def open_broker(
                 broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)
             try:
                 broker.load()
-                endpoints = await broker.listen()
+                endpoints = await broker.listeners.open()
                 async with trio.open_nursery() as nursery:
                     await nursery.start(broker.serve, endpoints)
                     yield broker

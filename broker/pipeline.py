@@ -167,7 +167,11 @@ class Pipeline:
         """
         found, port = self.served.get(command.code), connection.port
         if found is None or (port is not _BROKER_PORT and not _is_served_at(port, found[0])):
-            return self._refuse_unserved(connection, command)
+            account = self._check_account(connection, command, None)  # it needs an account, but no right
+            if self._audit is not None and account is not None:
+                self._audit.login(connection, command, account)
+            remark = f" request type {command.code} not supported"
+            return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
         request, method = found
         if self._is_guarded or request.is_restricted:
             self._check_place(connection, command, request)
@@ -182,14 +186,6 @@ class Pipeline:
         if answer is None or isinstance(answer, RemotingCommand):
             return answer
         return self._worker.answer(connection, command, answer, only_reads=request.kind.is_question)
-
-    def _refuse_unserved(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Answer a code that no method serves; it needs an account, but no right."""
-        account = self._check_account(connection, command, None)
-        if self._audit is not None and account is not None:
-            self._audit.login(connection, command, account)
-        remark = f" request type {command.code} not supported"
-        return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
 
     # --- place ------------------------------------------------------------------------------------------
 

@@ -84,6 +84,7 @@ class Broker:
         pipeline: serves the requests.
         statistics, worker, connections: those of the context.
         listeners: the listening ports.
+        addresses: broker and name-server address of each listener, with the ports really used.
         stopping: set to stop it.
         tls: the certificates of all ports, if configured.
         is_serving: whether it has begun to serve.
@@ -134,6 +135,7 @@ class Broker:
         self.pipeline: Final = self._build_pipeline(key_values, clock_ms, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
         self.listeners: Final = Listeners(config.listeners, config.admin_listen)
+        self.addresses: Final = self.listeners.addresses
 
     def _build_context(self, quotas: Quotas | None) -> ConnectionContext:
         return ConnectionContext(
@@ -224,11 +226,6 @@ class Broker:
             yield AclProcessors(config, accounts, refusals, self.worker)
 
     @property
-    def addresses(self) -> dict[str, tuple[Address, Address]]:
-        """Broker and name-server address of each listener, with the ports really used."""
-        return self.listeners.addresses
-
-    @property
     def admin_address(self) -> Address | None:
         """The address of --admin-listen, with the port really used."""
         return self.listeners.admin
@@ -268,15 +265,6 @@ class Broker:
         self.delayed.saving.save_now()
         if self.pipeline.access.audit is not None:
             self.pipeline.access.audit.close()
-
-    async def listen(self) -> list[Endpoint]:
-        """Open all listening sockets, or none.
-
-        Raises:
-            ConfigError: an address cannot be bound.
-        """
-        await self.listeners.resolve_advertised()
-        return self.listeners.open()
 
     def _address_at(self, local_ip: str) -> str:
         """Return the address that the broker registers: that of its first listener."""

@@ -108,18 +108,16 @@ class ConnectionReader:
     def _linger(self) -> None:
         clock = self._worker.clock
         ends = clock() + _LINGERS_S
-        while clock() < ends and not self._others_wait():
+        while clock() < ends:
+            statistics = trio.lowlevel.current_statistics()
+            io_statistics = statistics.io_statistics
+            assert io_statistics.backend == "epoll"
+            if statistics.tasks_runnable or io_statistics.tasks_waiting_write or self._worker.waiting:
+                return  # another task can run, waits for the disk, or for a peer to read
             ready = self._poll.poll(_LINGER_S, len(self._connections) or 1)
             if not ready:
                 return
             self.read_ready(ready)
-
-    def _others_wait(self) -> bool:
-        """Whether another task can run, waits for the disk, or for a peer to read."""
-        statistics = trio.lowlevel.current_statistics()
-        io_statistics = statistics.io_statistics
-        assert io_statistics.backend == "epoll"
-        return bool(statistics.tasks_runnable or io_statistics.tasks_waiting_write or self._worker.waiting)
 
     async def run(self, connections: Iterable[Readable]) -> None:
         """Read until cancelled; then close all ``connections``, including those that are not being read."""

@@ -150,9 +150,13 @@ class Listeners:
         self._listeners = listeners
         self._ips: dict[str, str | None] = {}  # by advertised host
 
-    async def resolve_advertised(self) -> None:
-        """Look up advertised host names, once: records and message ids contain IP addresses."""
-        for listener in self._listeners:
+    async def open(self) -> list[Endpoint]:
+        """Look up advertised host names, and open all listening sockets, or none.
+
+        Raises:
+            ConfigError: an address cannot be bound.
+        """
+        for listener in self._listeners:  # records and message ids contain IP addresses
             if (advertised := listener.advertised(0)) is not None:
                 host = advertised.host
                 self._ips[host] = await trio.to_thread.run_sync(resolve_ip, host)
@@ -161,12 +165,6 @@ class Listeners:
                         "advertised host cannot be resolved host=%s: message ids contain the local address", host
                     )
 
-    def open(self) -> list[Endpoint]:
-        """Open all listening sockets, or none.
-
-        Raises:
-            ConfigError: an address cannot be bound.
-        """
         endpoints: list[Endpoint] = []
         try:
             for listener in self._listeners:

@@ -316,16 +316,13 @@ class TableSaving:
                 await self.changed.wait()
             save_at = trio.current_time() + interval_s
             self.changed.clear()  # before they are encoded: a later change is saved after the pause
-            await trio.sleep(await self._save_all())
-
-    async def _save_all(self) -> float:
-        """Return the length of the pause that must follow, s."""
-        encoding_s = [await self._save(table) for table in self.tables if table.is_dirty]
-        if None in encoding_s:
-            self.changed.set()
-            return _SAVE_RETRY_S
-        self._log.ended()
-        return max(_PAUSE_S, sum(filter(None, encoding_s)) * _PAUSE_TO_WORK)
+            encoding_s = [await self._save(table) for table in self.tables if table.is_dirty]
+            if None in encoding_s:
+                self.changed.set()
+                await trio.sleep(_SAVE_RETRY_S)
+            else:
+                self._log.ended()
+                await trio.sleep(max(_PAUSE_S, sum(filter(None, encoding_s)) * _PAUSE_TO_WORK))
 
     async def _save(self, table: SavedTable) -> float | None:
         """Save a table; return the seconds that its encoding took, ``None`` if the disk refuses it."""

@@ -87,7 +87,13 @@ class HttpServer:
         try:
             with scope:
                 async with stream:
-                    is_head, reply = await self._reply(await _read_head(stream))
+                    head = b""  # up to the end of the header fields, of the connection, or of the accepted size
+                    while _END not in head and len(head) <= MAX_REQUEST_BYTES:
+                        data = await stream.receive_some(MAX_REQUEST_BYTES)
+                        if not data:
+                            break
+                        head += data
+                    is_head, reply = await self._reply(head)
                     await stream.send_all(reply.head())
                     for at in range(0, 0 if is_head else len(reply.body), _SEND_BYTES):  # others run in between
                         await stream.send_all(memoryview(reply.body)[at : at + _SEND_BYTES])
@@ -112,17 +118,6 @@ class HttpServer:
             self._log.occurred(exc)
             reply = _error(HTTPStatus.INTERNAL_SERVER_ERROR)
         return method == b"HEAD", reply
-
-
-async def _read_head(stream: trio.SocketStream) -> bytes:
-    """Return the request up to the end of its header fields, of the connection, or of the accepted size."""
-    head = b""
-    while _END not in head and len(head) <= MAX_REQUEST_BYTES:
-        data = await stream.receive_some(MAX_REQUEST_BYTES)
-        if not data:
-            break
-        head += data
-    return head
 
 
 def _error(status: HTTPStatus) -> Reply:
@@ -166,7 +161,13 @@ class Monitor:
         Raises:
             ConfigError: the address cannot be bound.
         """
-        self._listener = _listen(address)
+        try:
+            self._listener = listen(address)
+        except ConfigError as exc:
+            if address is not DEFAULT_METRICS:  # it was asked for
+                raise
+            LOGGER.info("metrics are at another port: %s", exc)
+            self._listener = listen(address._replace(port=0))
         self.address: Final = Address(address.host, self._listener.getsockname()[1])
         self.watched: Watched | None = None
         self._node_type = node_type
@@ -219,16 +220,6 @@ def put_server(text: Exposition, context: ConnectionContext, exposure: str, tabl
     text.put_all("triomq_events_total", ((label("event", event), count) for event, count in events))
     text.put("triomq_open_to_network", int(bool(exposure)))
     text.put_process()
-
-
-def _listen(address: Address) -> socket.socket:
-    try:
-        return listen(address)
-    except ConfigError as exc:
-        if address is not DEFAULT_METRICS:  # it was asked for
-            raise
-        LOGGER.info("metrics are at another port: %s", exc)
-        return listen(address._replace(port=0))
 
 
 def _verdict(problem: str) -> Reply:
