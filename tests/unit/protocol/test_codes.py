@@ -13,7 +13,6 @@ from triomq.protocol.codes import (
     MessageSysFlag,
     RequestCode,
     ResponseCode,
-    code_name,
 )
 
 #: Source: wire.md 4 (those marked core), 14 (5.x).
@@ -98,10 +97,3 @@ def test_message_flags_are_those_of_the_table() -> None:
         "COMPRESSION_ZLIB": 0x300,
     }
     assert (TRANSACTION_MASK, COMPRESSION_TYPE_MASK) == (0xC, 0x700)
-
-
-@pytest.mark.parametrize(
-    ("code", "name"), [(0, "SUCCESS"), (17, "TOPIC_NOT_EXIST"), (-1, "UNKNOWN"), (9999, "UNKNOWN")]
-)
-def test_unknown_code_has_a_name(code: int, name: str) -> None:
-    assert code_name(code) == name

@@ -29,20 +29,16 @@ SECRETS = {account.access_key: account.secret_key for account in STRICT.accounts
 FAR = "10.2.2.2"
 
 
-def json_of(value: object) -> bytes:
-    return orjson.dumps(value)
-
-
 QUEUE = {"topic": "T", "brokerName": "b", "queueId": 0}
-HEARTBEAT = json_of(
+HEARTBEAT = orjson.dumps(
     {
         "clientID": "c",
         "producerDataSet": [{"groupName": "P"}],
         "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T"}]}],
     }
 )
-LOCK = json_of({"consumerGroup": "G", "clientId": "c", "mqSet": [QUEUE]})
-CHECK = json_of({"clientId": "c", "group": "G", "subscriptionData": {"topic": "T"}})
+LOCK = orjson.dumps({"consumerGroup": "G", "clientId": "c", "mqSet": [QUEUE]})
+CHECK = orjson.dumps({"clientId": "c", "group": "G", "subscriptionData": {"topic": "T"}})
 
 
 def request(

@@ -121,7 +121,9 @@ def test_enums_stand_in_javas_order(kind: Any, ordinals: list[str]) -> None:
 
 
 def test_result_of_go_is_an_ordinal() -> None:
-    assert ConsumeMessageDirectlyResult.decode(b'{"consumeResult":1}').consume_result is ConsumeResult.CR_LATER
+    for ordinal, result in enumerate(ConsumeResult):
+        text = b'{"consumeResult":%d}' % ordinal
+        assert ConsumeMessageDirectlyResult.decode(text).consume_result is result
 
 
 def test_offsets_for_cpp_are_list_and_read_back() -> None:

@@ -190,12 +190,3 @@ def test_body_without_irregular_keys_parsed_as_strict_json() -> None:
     with pytest.raises(ProtocolError):
         Inner.decode(b'{"number":5,0:1}')
     assert Outer.decode(b'{"aNumber":5,0:1}').a_number == 5
-
-
-def test_type_without_json_form_found_at_first_use() -> None:
-    @dataclass
-    class Odd(JsonBody):
-        odd: bytes = b""
-
-    with pytest.raises(TypeError, match="no JSON form"):
-        Odd().encode()

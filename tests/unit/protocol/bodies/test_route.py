@@ -36,11 +36,6 @@ GROUP = (
     b'{"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,"consumeFromMinEnable":true,"groupName":"g",'
     b'"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":16,"retryQueueNums":1,"whichBrokerWhenConsumeSlowly":1}'
 )
-TOPICS = TopicConfigSerializeWrapper({"T": TopicConfig("T", 4, 4)}, DataVersion(1795214614904, 24))
-TOPICS_TEXT = (
-    b'{"dataVersion":{"counter":24,"timestamp":1795214614904},"topicConfigTable":{"T":{"order":false,"perm":6,'
-    b'"readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"T","topicSysFlag":0,"writeQueueNums":4}}}'
-)
 GOLDEN: list[tuple[bytes, JsonBody]] = [
     (
         b'{"brokerDatas":[{"brokerAddrs":{"0":"10.0.0.5:10911","1":"10.0.0.6:10911"},"brokerName":"broker-a",'
@@ -54,7 +49,6 @@ GOLDEN: list[tuple[bytes, JsonBody]] = [
         CLUSTER,
     ),
     (b'{"counter":1,"timestamp":1795214606377}', DataVersion(1795214606377, 1)),
-    (TOPICS_TEXT, TOPICS),
     (GROUP, SubscriptionGroupConfig("g")),
     (
         b'{"dataVersion":{"counter":14,"timestamp":1795214614713},"subscriptionGroupTable":{"g":' + GROUP + b"}}",
@@ -78,11 +72,6 @@ def test_route_is_read_with_bare_ids_too() -> None:
     text = ROUTE.encode(quoted_ids=False)
     assert b'{0:"10.0.0.5:10911",1:"10.0.0.6:10911"}' in text
     assert TopicRouteData.decode(text) == ROUTE
-
-
-def test_cluster_info_can_be_standard_json() -> None:
-    assert b'{"0":"10.0.0.5:10911"}' in CLUSTER.encode(quoted_ids=True)
-    assert ClusterInfo.decode(CLUSTER.encode(quoted_ids=True)) == CLUSTER
 
 
 def test_route_may_lack_filter_servers_and_have_order() -> None:

@@ -11,8 +11,6 @@ from triomq.protocol.filters.filter_types import (
     Sql,
     SqlFilter,
     TagFilter,
-    Tags,
-    filter_of,
     filter_type,
     parse_filter,
 )
@@ -252,10 +250,3 @@ def test_limits_are_refusals(expression: str, is_taken: bool) -> None:
                 SqlFilter.parse(expression)
     finally:
         sys.setrecursionlimit(frames)
-
-
-@pytest.mark.parametrize("expression", ["a && b", "a OR b", "a | b"])
-def test_tags_say_what_to_write(expression: str) -> None:
-    with pytest.raises(SubscriptionParseError, match=r"write TAG \|\| TAG, or Sql\(...\)"):
-        Tags(expression)
-    assert filter_of(Tags("a || b")) == filter_of("a || b")

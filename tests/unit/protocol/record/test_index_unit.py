@@ -6,13 +6,8 @@ from hypothesis import strategies as st
 
 from triomq.protocol.java import java_hash
 from triomq.protocol.message_queue import PhysicalOffset
-from triomq.protocol.record import layouts
 from triomq.protocol.record.index_unit import (
-    HEADER,
     KEY_WIDTH,
-    UNIT,
-    IndexHeader,
-    IndexUnit,
     fold_hash,
     key_hash,
     key_hashes,
@@ -23,20 +18,6 @@ I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
 OFFSETS = I64.map(PhysicalOffset)
 KEYS = st.lists(st.text(st.characters(max_codepoint=127), max_size=KEY_WIDTH))
-
-
-@given(st.builds(IndexHeader, I64, I64, OFFSETS, OFFSETS, I32, I32))
-def test_header_struct_agrees_with_its_layout(header: IndexHeader) -> None:
-    packed = HEADER.pack(*header)
-    assert packed == layouts.INDEX_HEADER.build(header._asdict())
-    assert IndexHeader(*HEADER.unpack(packed)) == header
-
-
-@given(st.builds(IndexUnit, I32, OFFSETS, I32, I32))
-def test_unit_struct_agrees_with_its_layout(unit: IndexUnit) -> None:
-    packed = UNIT.pack(*unit)
-    assert packed == layouts.INDEX_UNIT.build(unit._asdict())
-    assert IndexUnit(*UNIT.unpack(packed)) == unit
 
 
 @given(st.text(max_size=20), st.text(max_size=100))

@@ -1,11 +1,13 @@
-"""layouts: the readable layouts against bytes that RocketMQ wrote.
+"""The readable layouts against bytes that RocketMQ wrote, and against the structs of units and headers."""
 
-The tests of the quick code compare it with these layouts; here are the layouts without quick code.
-"""
-
+from hypothesis import given
 from hypothesis import strategies as st
 
+from triomq.protocol.message_queue import PhysicalOffset
 from triomq.protocol.record import layouts
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT_SIZE, ConsumeQueueUnit
+from triomq.protocol.record.consume_queue_unit import UNIT as QUEUE_UNIT
+from triomq.protocol.record.index_unit import HEADER, UNIT, IndexHeader, IndexUnit
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -44,3 +46,34 @@ def test_index_file_holds_header_slots_and_units() -> None:
     assert layout.sizeof() == 40 + 4 * slots + 20 * units
     parsed = layout.parse(bytes(layout.sizeof()))
     assert (len(parsed.slots), len(parsed.units)) == (slots, units)
+
+
+@given(st.builds(IndexHeader, I64, I64, I64.map(PhysicalOffset), I64.map(PhysicalOffset), I32, I32))
+def test_header_struct_agrees_with_its_layout(header: IndexHeader) -> None:
+    packed = HEADER.pack(*header)
+    assert packed == layouts.INDEX_HEADER.build(header._asdict())
+    assert IndexHeader(*HEADER.unpack(packed)) == header
+
+
+@given(st.builds(IndexUnit, I32, I64.map(PhysicalOffset), I32, I32))
+def test_index_unit_struct_agrees_with_its_layout(unit: IndexUnit) -> None:
+    packed = UNIT.pack(*unit)
+    assert packed == layouts.INDEX_UNIT.build(unit._asdict())
+    assert IndexUnit(*UNIT.unpack(packed)) == unit
+
+
+@given(st.builds(ConsumeQueueUnit, I64.map(PhysicalOffset), I32, I64))
+def test_unit_struct_agrees_with_its_layout(unit: ConsumeQueueUnit) -> None:
+    packed = QUEUE_UNIT.pack(*unit)
+    assert packed == layouts.CONSUME_QUEUE_UNIT.build(unit._asdict())
+    assert ConsumeQueueUnit(*QUEUE_UNIT.unpack(packed)) == unit
+
+
+def test_unit_equals_bytes_that_rocketmq_wrote() -> None:
+    assert QUEUE_UNIT.pack(0, 225, 2598919).hex(" ", 4) == "00000000 00000000 000000e1 00000000 0027a807"
+    assert QUEUE_UNIT.pack(0x3E5D, 0xDF, -(2**31)).hex() == "0000000000003e5d000000dfffffffff80000000"
+
+
+def test_blank_unit_is_used_at_offset_0() -> None:
+    assert ConsumeQueueUnit(*QUEUE_UNIT.unpack(BLANK_UNIT)) == (0, 2**31 - 1, 0)
+    assert len(BLANK_UNIT) == UNIT_SIZE == 20

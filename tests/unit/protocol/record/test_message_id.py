@@ -1,6 +1,5 @@
 """message_id: offset ids and unique ids."""
 
-import os
 import time
 from collections.abc import Iterator
 from ipaddress import IPv6Address
@@ -50,14 +49,10 @@ def test_what_is_no_offset_id_is_protocol_error(text: str) -> None:
 
 @pytest.fixture
 def berlin() -> Iterator[None]:
-    before = os.environ.get("TZ")
-    os.environ["TZ"] = "Europe/Berlin"
-    time.tzset()
-    yield
-    if before is None:
-        del os.environ["TZ"]
-    else:
-        os.environ["TZ"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
     time.tzset()
 
 

@@ -181,14 +181,3 @@ def test_enums_are_written_as_their_numbers() -> None:
 
 
 # --- classes ---
-
-
-def test_unsupported_field_type_is_rejected_on_first_use() -> None:
-    @dataclass(slots=True)
-    class Wrong(Header):
-        ratio: float
-
-    with pytest.raises(TypeError, match="ratio: a header field is str, bool or int"):
-        Wrong.decode({"ratio": "1.5"})  # type: ignore[arg-type, unused-ignore]
-    with pytest.raises(TypeError, match="ratio"):
-        Wrong(1.5).encode()
