@@ -115,7 +115,7 @@ class SqlFilter:
 
     def __init__(self, expression: str, root: Node) -> None:
         self.expression: Final = expression
-        self._evaluate: Final = root.evaluator()
+        self._evaluate: Final = root.evaluate
         self.size: Final = root.size
 
     @classmethod

@@ -121,88 +121,65 @@ _READERS: Final[Mapping[type, Callable[[bytes], bool | float]]] = {
 ORDERS: Final[dict[str, Callable[[int, int], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
+Evaluator: TypeAlias = Callable[[bytes], Value]
+
+
 class Node:
     """A part of an expression.
 
     Attributes:
+        evaluate: returns its value for a message, from its encoded properties with 0x02 before them; raises
+            EvaluationError if two values cannot be compared.
         depth: of the tree below, itself included.
         size: the number of parts in it.
         is_boolean: whether it may be an operand of AND, OR and NOT.
     """
 
-    __slots__ = ("depth", "size")
-    is_boolean = True
+    __slots__ = ("depth", "evaluate", "is_boolean", "size")
 
-    def __init__(self, *parts: "Node") -> None:
-        self.depth: int = 1 + max((part.depth for part in parts), default=0)
-        self.size: int = 1 + sum(part.size for part in parts)
-
-    def evaluate(self, properties: bytes) -> Value:
-        """Return the value for a message; ``properties`` begins with 0x02.
-
-        Raises:
-            EvaluationError: two values cannot be compared.
-        """
-        raise NotImplementedError
-
-    def evaluator(self) -> "Evaluator":
-        """Return ``evaluate``, or a shorter way to the same value."""
-        return self.evaluate
-
-
-Evaluator: TypeAlias = Callable[[bytes], Value]
+    def __init__(self, evaluate: Evaluator, *parts: "Node", is_boolean: bool = True) -> None:
+        self.evaluate: Final = evaluate
+        self.depth: Final[int] = 1 + max((part.depth for part in parts), default=0)
+        self.size: Final[int] = 1 + sum(part.size for part in parts)
+        self.is_boolean: Final = is_boolean
 
 
 class Constant(Node):
     """A literal, NULL included."""
 
-    __slots__ = ("value",)
+    __slots__ = ("is_number", "value")
 
     def __init__(self, value: Value) -> None:
-        super().__init__()
+        super().__init__(lambda _properties: value, is_boolean=value is None or type(value) is bool)
         self.value: Final = value
-
-    @property
-    def is_boolean(self) -> bool:  # type: ignore[override]
-        """Whether it is TRUE, FALSE or NULL."""
-        return self.value is None or type(self.value) is bool
-
-    @property
-    def is_number(self) -> bool:
-        """Whether it is an integer or a float."""
-        return isinstance(self.value, int | float) and not self.is_boolean
-
-    def evaluate(self, properties: bytes) -> Value:
-        """Return the value."""
-        return self.value
+        self.is_number: Final = isinstance(value, int | float) and not self.is_boolean
 
 
 class Property(Node):
     """The value of a property; an empty one is missing, of equal names the last counts."""
 
-    __slots__ = ("_key", "_key_length")
-    is_boolean = False
+    __slots__ = ("_find", "_key")
 
     def __init__(self, name: str) -> None:
-        super().__init__()
-        self._key: Final = PROPERTY_SEPARATOR + name.encode() + NAME_VALUE_SEPARATOR
-        self._key_length: Final = len(self._key)
+        key = PROPERTY_SEPARATOR + name.encode() + NAME_VALUE_SEPARATOR
 
-    def evaluate(self, properties: bytes) -> bytes | None:
-        """Return the text, if any."""
-        key = self._key
-        at = properties.rfind(key)
-        while at >= 0:
-            start = at + self._key_length
-            end = properties.find(PROPERTY_SEPARATOR, start)
-            if value := properties[start:] if end < 0 else properties[start:end]:
-                return value
-            at = properties.rfind(key, 0, at)
-        return None
+        def find(properties: bytes) -> bytes | None:
+            at = properties.rfind(key)
+            while at >= 0:
+                start = at + len(key)
+                end = properties.find(PROPERTY_SEPARATOR, start)
+                if value := properties[start:] if end < 0 else properties[start:end]:
+                    return value
+                at = properties.rfind(key, 0, at)
+            return None
+
+        super().__init__(find, is_boolean=False)
+        self._key: Final = key
+        self._find: Final = find
 
     def tester(self, test: Callable[[bytes], bool]) -> Evaluator:
         """Return the test of the property's value, one call for each message; unknown without a value."""
-        key, key_length, evaluate = self._key, self._key_length, self.evaluate
+        key, key_length, find = self._key, len(self._key), self._find
 
         def tested(properties: bytes) -> bool | None:
             at = properties.rfind(key)
@@ -212,7 +189,7 @@ class Property(Node):
             end = properties.find(PROPERTY_SEPARATOR, start)
             value: bytes | None = properties[start:] if end < 0 else properties[start:end]
             if not value:
-                value = evaluate(properties)
+                value = find(properties)
             return None if value is None else test(value)
 
         return tested
@@ -231,141 +208,92 @@ def _number_test(holds: Callable[[int, int], bool], constant: float) -> Callable
     return test
 
 
-class Negation(Node):
-    """``-x``: a number, or unknown, as for every property."""
+def negation(part: Node) -> Node:
+    """Return ``-x``: the number with the other sign, of the same type; unknown, as for every property."""
 
-    __slots__ = ("_part",)
-    is_boolean = False
-
-    def __init__(self, part: Node) -> None:
-        super().__init__(part)
-        self._part: Final = part
-
-    def evaluate(self, properties: bytes) -> Value:
-        """Return the number with the other sign, of the same type."""
-        value = self._part.evaluate(properties)
+    def evaluate(properties: bytes) -> Value:
+        value = part.evaluate(properties)
         return type(value)(-value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
-
-class _Comparison(Node):
-    """Two parts that are compared."""
-
-    __slots__ = ("_evaluate_left", "_evaluate_right", "_left", "_right")
-
-    def __init__(self, left: Node, right: Node) -> None:
-        super().__init__(left, right)
-        self._left: Final = left
-        self._right: Final = right
-        self._evaluate_left: Final = left.evaluator()
-        self._evaluate_right: Final = right.evaluator()
+    return Node(evaluate, part, is_boolean=False)
 
 
-class Equality(_Comparison):
-    """``a = b``, and ``a IS NULL`` as equality with NULL."""
+def equality(left: Node, right: Node) -> Node:
+    """Return ``a = b``, and ``a IS NULL`` as equality with NULL.
 
-    __slots__ = ()
+    With a missing left side it is unknown, with two missing sides true.
+    """
+    evaluate_left, evaluate_right = left.evaluate, right.evaluate
 
-    def evaluate(self, properties: bytes) -> bool | None:
-        """Compare; with a missing left side it is unknown, with two missing sides true."""
-        left, right = self._evaluate_left(properties), self._evaluate_right(properties)
+    def evaluate(properties: bytes) -> bool | None:
+        left, right = evaluate_left(properties), evaluate_right(properties)
         if left is None:
             return True if right is None else None
         if right is None:
             return False
         return compare(left, right) == 0
 
-    def evaluator(self) -> Evaluator:
-        """Return a short way for a property beside a literal."""
-        left, right = self._left, self._right
-        if isinstance(left, Property) and isinstance(right, Constant):
-            if isinstance(right.value, bytes):
-                return left.tester(right.value.__eq__)
-            if right.is_number:
-                return left.tester(_number_test(eq, right.value))  # type: ignore[arg-type]
-        return self.evaluate
+    if isinstance(left, Property) and isinstance(right, Constant):  # a short way
+        if isinstance(right.value, bytes):
+            return Node(left.tester(right.value.__eq__), left, right)
+        if right.is_number:
+            return Node(left.tester(_number_test(eq, right.value)), left, right)  # type: ignore[arg-type]
+    return Node(evaluate, left, right)
 
 
-class Order(_Comparison):
-    """``a < b`` and the like; unknown if a side is missing."""
+def order(operator: str, left: Node, right: Node) -> Node:
+    """Return ``a < b`` and the like: of numbers, or of two properties as doubles; unknown if a side is missing."""
+    holds, evaluate_left, evaluate_right = ORDERS[operator], left.evaluate, right.evaluate
 
-    __slots__ = ("_holds",)
-
-    def __init__(self, operator: str, left: Node, right: Node) -> None:
-        super().__init__(left, right)
-        self._holds: Final = ORDERS[operator]
-
-    def evaluate(self, properties: bytes) -> bool | None:
-        """Compare numbers; two properties are compared as doubles."""
-        left = self._evaluate_left(properties)
+    def evaluate(properties: bytes) -> bool | None:
+        left = evaluate_left(properties)
         if left is None:
             return None
-        right = self._evaluate_right(properties)
+        right = evaluate_right(properties)
         if right is None:
             return None
         if type(left) is bytes and type(right) is bytes:
-            return self._holds(_compare_doubles(_read_double(left), _read_double(right)), 0)
-        return self._holds(compare(left, right), 0)
+            return holds(_compare_doubles(_read_double(left), _read_double(right)), 0)
+        return holds(compare(left, right), 0)
 
-    def evaluator(self) -> Evaluator:
-        """Return a short way for a property beside a number."""
-        left, right = self._left, self._right
-        if isinstance(left, Property) and isinstance(right, Constant):
-            return left.tester(_number_test(self._holds, right.value))  # type: ignore[arg-type]
-        return self.evaluate
+    if isinstance(left, Property) and isinstance(right, Constant):  # a short way
+        return Node(left.tester(_number_test(holds, right.value)), left, right)  # type: ignore[arg-type]
+    return Node(evaluate, left, right)
 
 
-class Membership(Node):
-    """``p IN ('a', 'b')``; unknown if the property is missing."""
-
-    __slots__ = ("_tested",)
-
-    def __init__(self, part: Property, texts: Sequence[bytes]) -> None:
-        super().__init__(part)
-        self._tested: Final = part.tester(frozenset(texts).__contains__)
-
-    def evaluate(self, properties: bytes) -> Value:
-        """Look the text up."""
-        return self._tested(properties)
-
-    def evaluator(self) -> Evaluator:
-        """Return the look-up alone."""
-        return self._tested
+def membership(part: Property, texts: Sequence[bytes]) -> Node:
+    """Return ``p IN ('a', 'b')``; unknown if the property is missing."""
+    return Node(part.tester(frozenset(texts).__contains__), part)
 
 
-class Not(Node):
-    """``NOT x``; a property that exists is never true."""
+def inversion(part: Node) -> Node:
+    """Return ``NOT x``; a property that exists is never true, and unknown stays unknown."""
 
-    __slots__ = ("_part",)
-
-    def __init__(self, part: Node) -> None:
-        super().__init__(part)
-        self._part: Final = part
-
-    def evaluate(self, properties: bytes) -> bool | None:
-        """Negate; unknown stays unknown."""
-        value = self._part.evaluate(properties)
+    def evaluate(properties: bytes) -> bool | None:
+        value = part.evaluate(properties)
         return None if value is None else value is not True
 
+    return Node(evaluate, part)
 
-class Logic(Node):
-    """A chain of AND, or of OR, from left to right, up to the first part that decides it."""
 
-    __slots__ = ("_deciding", "_evaluators")
+def logic(parts: Sequence[Node], *, deciding: bool) -> Node:
+    """Return a chain of AND, or of OR, from left to right, up to the first part that decides it.
 
-    def __init__(self, parts: Sequence[Node], *, deciding: bool) -> None:
-        """``deciding`` is the value that ends it: false for AND, true for OR."""
-        super().__init__(*parts)
-        self._evaluators: Final = tuple(part.evaluator() for part in parts)
-        self._deciding: Final = deciding
+    Args:
+        parts: of the chain.
+        deciding: the value that ends it: false for AND, true for OR.  Without a part that has it, the chain is unknown
+            if a part is, else the other value.
+    """
+    evaluators = tuple(part.evaluate for part in parts)
 
-    def evaluate(self, properties: bytes) -> bool | None:
-        """Return the deciding value if a part has it, else unknown if one is, else the other value."""
-        deciding = self._deciding
+    def evaluate(properties: bytes) -> bool | None:
         result: bool | None = not deciding
-        for evaluate in self._evaluators:
-            value = evaluate(properties)
+        for evaluate_part in evaluators:
+            value = evaluate_part(properties)
             if value is None:
                 result = None
             elif (value is True) is deciding:
                 return deciding
         return result
+
+    return Node(evaluate, *parts)

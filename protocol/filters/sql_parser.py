@@ -16,16 +16,16 @@ from triomq.protocol.errors import SubscriptionParseError
 from triomq.protocol.filters.sql_nodes import (
     ORDERS,
     Constant,
-    Equality,
-    Logic,
     Long,
-    Membership,
-    Negation,
     Node,
-    Not,
-    Order,
     Property,
     compare,
+    equality,
+    inversion,
+    logic,
+    membership,
+    negation,
+    order,
 )
 
 END: Final = "the end"
@@ -179,8 +179,8 @@ class SqlParser:
         if kind == "IS":
             return self._is_null(left)
         if kind in ("=", "<>"):
-            equality = _equality(left, self._expression(_EQUALITY))
-            return equality if kind == "=" else Not(equality)
+            found = _equality(left, self._expression(_EQUALITY))
+            return found if kind == "=" else inversion(found)
         if kind in ORDERS:
             return _order(kind, left, self._operand())
         if is_not := kind == "NOT":
@@ -197,26 +197,26 @@ class SqlParser:
             start = self._token
             parts.append(_boolean(self._expression(power), start))
             if self._token.kind != operator.kind:
-                return Logic(parts, deciding=operator.kind == "OR")
+                return logic(parts, deciding=operator.kind == "OR")
             self._next()
 
     def _is_null(self, left: Node) -> Node:
         if is_not := self._token.kind == "NOT":
             self._next()
         self._take("NULL")
-        equality = Equality(left, Constant(None))
-        return Not(equality) if is_not else equality
+        found = equality(left, Constant(None))
+        return inversion(found) if is_not else found
 
     def _between(self, left: Node, *, is_not: bool) -> Node:
         low = self._operand()
         self._take("AND")
         high = self._operand()
         if is_not:
-            return Logic((_order("<", left, low), _order(">", left, high)), deciding=True)
+            return logic((_order("<", left, low), _order(">", left, high)), deciding=True)
         parts = _order(">=", left, low), _order("<=", left, high)
         if isinstance(low, Constant) and isinstance(high, Constant) and compare(high.value, low.value) < 0:  # type: ignore[arg-type]
             raise ValueError("the bounds of BETWEEN are in the wrong order")
-        return Logic(parts, deciding=False)
+        return logic(parts, deciding=False)
 
     def _membership(self, left: Node, *, is_not: bool) -> Node:
         if not isinstance(left, Property):
@@ -229,8 +229,8 @@ class SqlParser:
             self._next()
             texts.append(self._text())
         self._take(")")
-        membership = Membership(left, texts)
-        return Not(membership) if is_not else membership
+        found = membership(left, texts)
+        return inversion(found) if is_not else found
 
     def _text(self) -> bytes:
         if self._token.kind != "text":
@@ -248,9 +248,9 @@ class SqlParser:
         found = self._primary()
         for prefix in reversed(prefixes):
             if prefix.kind == "NOT":
-                found = Not(_boolean(found, start))
+                found = inversion(_boolean(found, start))
             elif prefix.kind == "-":
-                found = Negation(found)
+                found = negation(found)
             if found.depth > MAX_DEPTH:
                 raise _sql_error(prefix.position, f"it is nested more than {MAX_DEPTH} deep")
         return found
@@ -293,14 +293,14 @@ def _equality(left: Node, right: Node) -> Node:
             raise ValueError("NULL cannot be compared: write IS NULL or IS NOT NULL")
     if isinstance(left, Constant) and isinstance(right, Constant) and left.is_boolean and not right.is_boolean:
         raise ValueError("TRUE and FALSE cannot be compared with a number or text")
-    return Equality(left, right)
+    return equality(left, right)
 
 
 def _order(operator: str, left: Node, right: Node) -> Node:
     for side in (left, right):
         if side.is_boolean or (isinstance(side, Constant) and not side.is_number):
             raise ValueError("only numbers and properties have an order (<, <=, >, >=, BETWEEN)")
-    return Order(operator, left, right)
+    return order(operator, left, right)
 
 
 # --- literals -----------------------------------------------------------------------------------------------
