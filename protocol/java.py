@@ -83,15 +83,14 @@ _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 def properties_text(settings: Mapping[str, str]) -> str:
     """Return ``key=value`` lines that ``java.util.Properties`` reads back exactly: ASCII, with its escapes."""
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(settings.items()))
+    lines = []
+    for name, value in sorted(settings.items()):
+        begin = "\\" if value.startswith(" ") else ""  # Java drops leading blanks
+        lines.append(f"{name}={begin}{''.join(map(_escaped, value))}\n")
+    return "".join(lines)
 
 
-def _escaped(value: str) -> str:
-    escaped = "".join(map(_escaped_character, value))
-    return "\\" + escaped if escaped.startswith(" ") else escaped  # Java drops leading blanks
-
-
-def _escaped_character(character: str) -> str:
+def _escaped(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
     if " " <= character <= "~":

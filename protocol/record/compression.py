@@ -9,7 +9,7 @@ Source: wire.md 10.6; store.md 2.5.
 import zlib
 from importlib import import_module
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from triomq.protocol.codes import COMPRESSION_TYPE_MASK, MessageSysFlag
 from triomq.protocol.errors import ProtocolError, UnsupportedCompressionError
@@ -57,7 +57,8 @@ def decompress(body: bytes, sys_flag: int, max_output_bytes: int = DEFAULT_MAX_B
     if kind in (0, ZLIB):  # up to 4.9.3, and in Go, no type means zlib
         return inflate(body, max_output_bytes)
     if kind == LZ4:
-        return _decompress_lz4(body, max_output_bytes)
+        stream = _import("LZ4", "lz4.frame").LZ4FrameDecompressor()
+        return _decompress("LZ4", stream, body, max_output_bytes)
     if kind == ZSTD:
         return _decompress_zstd(body, max_output_bytes)
     raise ProtocolError(f"compression type {kind:#x}: unknown")
@@ -69,22 +70,15 @@ def inflate(body: bytes, max_output_bytes: int) -> bytes:
     Raises:
         ProtocolError: damaged or truncated, or more than ``max_output_bytes``.
     """
-    stream = zlib.decompressobj()
-    try:
-        output = stream.decompress(body, max_output_bytes + 1)
-    except zlib.error as exc:
-        raise ProtocolError(f"zlib body of {len(body)} bytes: {exc}") from exc
-    return _complete("zlib", output, stream.eof, max_output_bytes)
+    return _decompress("zlib", zlib.decompressobj(), body, max_output_bytes)
 
 
-def _decompress_lz4(body: bytes, max_output_bytes: int) -> bytes:
-    frame = _import("LZ4", "lz4.frame")
-    stream = frame.LZ4FrameDecompressor()
+def _decompress(kind: str, stream: Any, body: bytes, max_output_bytes: int) -> bytes:
     try:
         output = stream.decompress(body, max_output_bytes + 1)
-    except (RuntimeError, EOFError, ValueError) as exc:  # lz4 has no error class
-        raise ProtocolError(f"LZ4 body of {len(body)} bytes: {exc}") from exc
-    return _complete("LZ4", output, stream.eof, max_output_bytes)
+    except (zlib.error, RuntimeError, EOFError, ValueError) as exc:  # lz4 has no error class
+        raise ProtocolError(f"{kind} body of {len(body)} bytes: {exc}") from exc
+    return _complete(kind, output, stream.eof, max_output_bytes)
 
 
 def _decompress_zstd(body: bytes, max_output_bytes: int) -> bytes:

@@ -77,7 +77,9 @@ class UniqueIdGenerator:
         """Return a new id: 32 or 56 upper-case hex digits."""
         now = self._clock_ms()
         if now >= self._next_month_ms:
-            self._month_start_ms, self._next_month_ms = _month_around(now)
+            year, month = time.localtime(now // 1000)[:2]
+            starts = ((year, each, 1, 0, 0, 0, 0, 0, -1) for each in (month, month + 1))  # month 13 is January
+            self._month_start_ms, self._next_month_ms = (int(time.mktime(start)) * 1000 for start in starts)
         # A clock set back below the month's start wraps around, as in Java.
         return "%s%08X%04X" % (  # noqa: UP031  # faster than an f-string here
             self._prefix,
@@ -89,15 +91,6 @@ class UniqueIdGenerator:
         """Return new ids that share their time: at most 65,535, because the counter has 16 bits."""
         begin, number = self.next()[:-_NUMBER_DIGITS], self._count
         return [f"{begin}{number() & _UINT16:04X}" for _ in range(count)]
-
-
-def _month_around(now_ms: int) -> tuple[int, int]:
-    """Return start and end of the month of ``now_ms`` in local time, in milliseconds since 1970."""
-    local = time.localtime(now_ms // 1000)
-    year, month = local.tm_year, local.tm_mon
-    start = time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))
-    end = time.mktime((year, month + 1, 1, 0, 0, 0, 0, 0, -1))  # month 13 is January
-    return int(start) * 1000, int(end) * 1000
 
 
 RECALL_TAG: Final = "_RECALL_TAG_"

@@ -284,7 +284,11 @@ def _locate(buffer: ReadableBuffer, position: int, limit: int) -> tuple[Head, in
     tail_at = body_at + body_length
     end = position + size
     if head[1] != MESSAGE_MAGIC or body_length < 0 or end > limit or tail_at + 4 > end:
-        raise _broken(position, limit, head)
+        if head[1] != MESSAGE_MAGIC:
+            raise ProtocolError(f"record at {position}: magic {head[1] & 0xFFFF_FFFF:#010x}")
+        raise ProtocolError(
+            f"record at {position}: size {size}, body {body_length} bytes, but {limit - position} bytes are there"
+        )
     topic_length = buffer[tail_at]
     properties_at = tail_at + topic_length + 3
     if not 0 < topic_length <= MAX_TOPIC_BYTES or properties_at > end:
@@ -293,11 +297,3 @@ def _locate(buffer: ReadableBuffer, position: int, limit: int) -> tuple[Head, in
     if high > 127 or properties_at + (high << 8 | buffer[properties_at - 1]) != end:
         raise ProtocolError(f"record at {position}: its parts do not add up to {size} bytes")
     return head, body_at, tail_at, properties_at
-
-
-def _broken(position: int, limit: int, head: Head) -> ProtocolError:
-    if head[1] != MESSAGE_MAGIC:
-        return ProtocolError(f"record at {position}: magic {head[1] & 0xFFFF_FFFF:#010x}")
-    return ProtocolError(
-        f"record at {position}: size {head[0]}, body {head[14]} bytes, but {limit - position} bytes are there"
-    )

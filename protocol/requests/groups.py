@@ -31,7 +31,6 @@ class GetConsumerRunningInfoRequestHeader(Header):
 
     consumer_group: Annotated[str, Resource.GROUP]
     client_id: str
-    jstack_enable: bool = False
 
 
 @dataclass(slots=True)

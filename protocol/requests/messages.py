@@ -27,7 +27,6 @@ class SendMessageRequestHeader(Header):
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     batch: bool = False
-    broker_name: Annotated[str, Wire("bname")] | None = None
 
 
 @dataclass(slots=True)
@@ -52,7 +51,6 @@ class PullMessageRequestHeader(Header):
     sub_version: int
     subscription: str | None = None
     expression_type: str | None = None
-    broker_name: Annotated[str, Wire("bname")] | None = None
     #: triomq's own: the most bytes of messages that the reader accepts at once; the limits of long pulls then apply.
     #: Apache's brokers ignore it.  Its own ``maxMsgBytes`` is useless: 5.x pull consumers send the greatest number.
     max_transfer_bytes: Annotated[Int32, Wire("triomqMaxTransferBytes")] | None = None
@@ -180,4 +178,3 @@ class PushReplyMessageRequestHeader(Header):
     properties: str | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
-    broker_name: Annotated[str, Wire("bname")] | None = None

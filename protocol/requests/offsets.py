@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from triomq.protocol.message_queue import QueueOffset
-from triomq.protocol.wire.headers import Header, Int32, Resource, Wire
+from triomq.protocol.wire.headers import Header, Int32, Resource
 
 
 @dataclass(slots=True)
@@ -18,7 +18,6 @@ class QueryConsumerOffsetRequestHeader(Header):
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     set_zero_if_not_found: bool | None = None  # 5.x
-    broker_name: Annotated[str, Wire("bname")] | None = None
 
 
 @dataclass(slots=True)
@@ -29,7 +28,6 @@ class UpdateConsumerOffsetRequestHeader(Header):
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     commit_offset: QueueOffset
-    broker_name: Annotated[str, Wire("bname")] | None = None
 
 
 @dataclass(slots=True)
@@ -39,7 +37,6 @@ class SearchOffsetRequestHeader(Header):
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
     timestamp: int  # ms
-    broker_name: Annotated[str, Wire("bname")] | None = None
 
 
 @dataclass(slots=True)
@@ -48,7 +45,6 @@ class QueueRequestHeader(Header):
 
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
-    broker_name: Annotated[str, Wire("bname")] | None = None
 
 
 @dataclass(slots=True)

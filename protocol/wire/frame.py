@@ -157,11 +157,7 @@ class FrameSplitter:
 
 #: First bytes of other protocols whose clients connect to a broker's port by mistake.
 _KNOWN_PROTOCOLS: Final = (
-    (b"GET ", "an HTTP client"),
-    (b"POST", "an HTTP client"),
-    (b"HEAD", "an HTTP client"),
-    (b"PUT ", "an HTTP client"),
-    (b"OPTI", "an HTTP client"),
+    ((b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI"), "an HTTP client"),
     (b"PRI ", "a gRPC or HTTP/2 client (RocketMQ 5.x gRPC clients need a proxy; triomq speaks Remoting)"),
     (b"HTTP", "an HTTP server"),
     (b"SSH-", "an SSH peer"),
@@ -174,8 +170,8 @@ _KNOWN_PROTOCOLS: Final = (
 
 def explain_first_bytes(start: bytes) -> str:
     """Return a guess, from its first bytes, at what a peer is that does not speak Remoting."""
-    for prefix, name in _KNOWN_PROTOCOLS:
-        if start.startswith(prefix):
+    for prefixes, name in _KNOWN_PROTOCOLS:
+        if start.startswith(prefixes):
             return f"the peer looks like {name}"
     return "the peer does not speak RocketMQ Remoting, or the stream is damaged"
 

@@ -201,6 +201,13 @@ def test_short_way_leaves_odd_values_to_long_way(change: dict[str, object]) -> N
     assert not passes_as_send(STRICT, {**command.ext_fields, **change}, b"x")
 
 
+def test_the_mark_of_a_query_may_be_signed() -> None:
+    fields = {"topic": "T", "AccessKey": "nothing", "_UNIQUE_KEY_QUERY": "true"}
+    marked = SIGNER.sign({**fields, "_a": "true"})["Signature"]  # sorts and counts like the mark
+    signed = {**fields, "Signature": marked}
+    assert is_signed(NOBODY, signed, b"")
+
+
 def test_null_is_signed_as_text() -> None:
     header = {"code": 30, "extFields": {"AccessKey": "nothing", "a": None, "topic": "T", "z": True}}
     signature = SIGNER.sign({"a": "null", "topic": "T", "z": "true"})["Signature"]

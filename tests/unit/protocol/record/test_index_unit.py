@@ -29,6 +29,7 @@ def test_hash_of_key_is_amount_of_javas_hash(topic: str, key: str) -> None:
 def test_a_hash_without_an_amount_is_0() -> None:
     assert java_hash("polygenelubricants") == -(2**31)
     assert fold_hash(java_hash("polygenelubricants")) == 0
+    assert fold_hash(2**31 - 1) == fold_hash(1 - 2**31) == 2**31 - 1
 
 
 @given(st.text(max_size=127), KEYS)

@@ -17,18 +17,17 @@ from triomq.protocol.wire.headers import Header
 TABLE: Final = {
     "SendMessageRequestHeader": """producerGroup:str topic:str defaultTopic:str defaultTopicQueueNums:int queueId:int
         sysFlag:int bornTimestamp:long flag:int properties:str? reconsumeTimes:int? unitMode:bool?
-        maxReconsumeTimes:int? batch:bool? bname:str?""",
+        maxReconsumeTimes:int? batch:bool?""",
     "SendMessageRequestHeaderV2": """a:str b:str c:str d:int e:int f:int g:long h:int i:str? j:int? k:bool? l:int?
-        m:bool? n:str?""",
+        m:bool?""",
     "PullMessageRequestHeader": """consumerGroup:str topic:str queueId:int queueOffset:long maxMsgNums:int sysFlag:int
-        commitOffset:long suspendTimeoutMillis:long subVersion:long subscription:str? expressionType:str? bname:str?
+        commitOffset:long suspendTimeoutMillis:long subVersion:long subscription:str? expressionType:str?
         triomqMaxTransferBytes:int?""",
     "PullMessageResponseHeader": "suggestWhichBrokerId:long nextBeginOffset:long minOffset:long maxOffset:long",
-    "QueryConsumerOffsetRequestHeader": """consumerGroup:str topic:str queueId:int setZeroIfNotFound:bool?
-        bname:str?""",
-    "UpdateConsumerOffsetRequestHeader": "consumerGroup:str topic:str queueId:int commitOffset:long bname:str?",
-    "SearchOffsetRequestHeader": "topic:str queueId:int timestamp:long bname:str?",
-    "QueueRequestHeader": "topic:str queueId:int bname:str?",
+    "QueryConsumerOffsetRequestHeader": """consumerGroup:str topic:str queueId:int setZeroIfNotFound:bool?""",
+    "UpdateConsumerOffsetRequestHeader": "consumerGroup:str topic:str queueId:int commitOffset:long",
+    "SearchOffsetRequestHeader": "topic:str queueId:int timestamp:long",
+    "QueueRequestHeader": "topic:str queueId:int",
     "OffsetResponseHeader": "offset:long",
     "TimestampResponseHeader": "timestamp:long",
     "ViewMessageRequestHeader": "offset:long",
@@ -44,14 +43,14 @@ TABLE: Final = {
     "ConsumerGroupRequestHeader": "consumerGroup:str",
     "ResetOffsetRequestHeader": "topic:str group:str timestamp:long isForce:bool",
     "GetConsumerStatusRequestHeader": "topic:str group:str clientAddr:str?",
-    "GetConsumerRunningInfoRequestHeader": "consumerGroup:str clientId:str jstackEnable:bool?",
+    "GetConsumerRunningInfoRequestHeader": "consumerGroup:str clientId:str",
     "ConsumeMessageDirectlyRequestHeader": "consumerGroup:str clientId:str? msgId:str? brokerName:str?",
     "QueryMessageRequestHeader": """topic:str key:str maxNum:int beginTimestamp:long endTimestamp:long
         _UNIQUE_KEY_QUERY:bool?""",
     "QueryMessageResponseHeader": "indexLastUpdateTimestamp:long indexLastUpdatePhyoffset:long",
     "PushReplyMessageRequestHeader": """producerGroup:str topic:str defaultTopic:str defaultTopicQueueNums:int
         queueId:int sysFlag:int bornTimestamp:long flag:int bornHost:str storeHost:str storeTimestamp:long
-        properties:str? reconsumeTimes:int? unitMode:bool? bname:str?""",
+        properties:str? reconsumeTimes:int? unitMode:bool?""",
     # Java demands topicFilterType and order too, but reads neither of them
     "CreateTopicRequestHeader": """topic:str defaultTopic:str readQueueNums:int writeQueueNums:int perm:int
         topicFilterType:str? topicSysFlag:int? order:bool? attributes:str?""",
