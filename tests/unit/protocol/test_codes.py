@@ -11,6 +11,8 @@ from triomq.protocol.codes import (
     VERSION_MAX_RECONSUME,
     LanguageCode,
     MessageSysFlag,
+    Permission,
+    PullSysFlag,
     RequestCode,
     ResponseCode,
 )
@@ -97,3 +99,5 @@ def test_message_flags_are_those_of_the_table() -> None:
         "COMPRESSION_ZLIB": 0x300,
     }
     assert (TRANSACTION_MASK, COMPRESSION_TYPE_MASK) == (0xC, 0x700)
+    assert [flag.value for flag in PullSysFlag] == [1, 2, 4, 8, 16]
+    assert [flag.value for flag in Permission] == [1, 2, 4, 8]

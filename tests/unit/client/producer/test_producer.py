@@ -53,7 +53,8 @@ async def test_send_result_has_place_of_message(fake_broker: FakeBroker, produce
     header = SendMessageRequestHeaderV2.decode(request.ext_fields)
     assert (header.producer_group, header.topic, header.default_topic) == ("group", "Topic", "TBW102")
     assert (header.default_topic_queue_nums, header.sys_flag, header.flag) == (4, 0, 7)
-    assert (header.reconsume_times, header.unit_mode, header.batch, header.broker_name) == (0, False, False, "broker-a")
+    assert (header.reconsume_times, header.unit_mode, header.batch) == (0, False, False)
+    assert request.ext_fields["n"] == "broker-a"
     assert header.born_timestamp > 1_700_000_000_000
     expected = {"TAGS": "TagA", "KEYS": "k1 k2", "a": "ü", "WAIT": "true", "UNIQ_KEY": result.message_id}
     assert (request.body, properties_of(request)) == (b"body", expected)
