@@ -161,7 +161,7 @@ class MessageAdmin(BaseAdmin):
         """Return the message at a physical offset of the broker at an address.
 
         Raises:
-            QueryNotFoundError: there is no message.
+            QueryNotFoundError: the broker has no message at this offset.
         """
         header = ViewMessageRequestHeader(offset)
         response = await self._requests.invoke(address, self._requests.command(RequestCode.VIEW_MESSAGE_BY_ID, header))

@@ -8,7 +8,7 @@ Source: behaviour.md A.7, B.14; wire.md 10.4.
 """
 
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing
 from datetime import datetime
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
@@ -143,8 +143,10 @@ class ReplayAdmin(GroupAdmin):
         queues = publish_queues(topic, await self.topic_route(topic))
         if not queues:
             raise NoRouteError(f"topic {topic!r} has no queue that can be written")
-        async with _in_order(instance, plan.queues) as messages:
-            async for message in messages:
+        requests = QueueRequests(instance, TOOLS_GROUP)
+        async with AsyncExitStack() as stack:
+            readers = [await stack.enter_async_context(aclosing(_read(requests, queue))) for queue in plan.queues]
+            async for message in await stack.enter_async_context(aclosing(_merge(readers))):
                 await pace.wait(message.store_timestamp)
                 await _send(instance, message, choose_queue(queues, message))
                 sent += 1
@@ -209,28 +211,18 @@ async def _read(requests: QueueRequests, source: ReplayQueue) -> AsyncGenerator[
         queue_offset = found.next_begin_offset if found.next_begin_offset > queue_offset else end  # expired meanwhile
 
 
-@asynccontextmanager
-async def _in_order(
-    instance: ClientInstance, queues: Sequence[ReplayQueue]
-) -> AsyncGenerator[AsyncGenerator[MessageExt, None], None]:
-    """Read the messages of all queues in the order of their store times."""
-    requests = QueueRequests(instance, TOOLS_GROUP)
-    async with AsyncExitStack() as stack:
-        readers = [await stack.enter_async_context(aclosing(_read(requests, queue))) for queue in queues]
-
-        async def merge() -> AsyncGenerator[MessageExt, None]:
-            firsts = [(index, await anext(reader, None)) for index, reader in enumerate(readers)]
-            heap = [(message.store_timestamp, index, message) for index, message in firsts if message is not None]
-            heapify(heap)
-            while heap:
-                _, index, message = heap[0]
-                yield message
-                if (following := await anext(readers[index], None)) is None:
-                    heappop(heap)
-                else:
-                    heapreplace(heap, (following.store_timestamp, index, following))
-
-        yield await stack.enter_async_context(aclosing(merge()))
+async def _merge(readers: Sequence[AsyncGenerator[MessageExt, None]]) -> AsyncGenerator[MessageExt, None]:
+    """Yield the messages of all queues in the order of their store times."""
+    firsts = [(index, await anext(reader, None)) for index, reader in enumerate(readers)]
+    heap = [(message.store_timestamp, index, message) for index, message in firsts if message is not None]
+    heapify(heap)
+    while heap:
+        _, index, message = heap[0]
+        yield message
+        if (following := await anext(readers[index], None)) is None:
+            heappop(heap)
+        else:
+            heapreplace(heap, (following.store_timestamp, index, following))
 
 
 # --- sending --------------------------------------------------------------------------------------------------
