@@ -34,7 +34,7 @@ from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.assignment.locks import LockKeeper
 from triomq.client.consumer.assignment.strategies import AllocateStrategy, Membership, allocate, allocate_averagely
 from triomq.client.consumer.offsets.first_offsets import FirstOffsets
-from triomq.client.consumer.processing.process_queue import NO_LOCK, QueueLock
+from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.topics import Subscription, Subscriptions, TopicCounters
@@ -334,8 +334,8 @@ class Rebalancer:
             if lock.ends <= trio.current_time():  # lost meanwhile
                 continue
             taken += 1
-            loop = PullLoop(self._context, subscription, queue, first_offset, counters, lock)
-            self.loops[queue] = loop
+            process_queue = ProcessQueue(queue, counters, trio.current_time(), lock)
+            loop = self.loops[queue] = PullLoop(self._context, subscription, process_queue, first_offset)
             self._nursery.start_soon(loop.run)
         if self._locks is not None and len(first_offsets) < len(locks):  # so that other members need not wait for them
             await self._locks.release(locks.keys() - first_offsets.keys())

@@ -3,7 +3,6 @@
 Source: behaviour.md B.6, RebalancePushImpl.computePullFromWhere.
 """
 
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
@@ -11,12 +10,10 @@ from typing import Final
 from triomq.client.cluster.pull import PullRequest, PullStatus
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.config import StartPolicy, StartPosition
-from triomq.client.consumer.offsets.offset_store import OffsetStore, for_each
+from triomq.client.consumer.offsets.offset_store import LOGGER, OffsetStore, for_each
 from triomq.protocol.errors import RequestCodeNotSupportedError
 from triomq.protocol.filters.filter_types import EVERYTHING
 from triomq.protocol.message_queue import MessageQueue, QueueOffset, Timestamp
-
-LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 
 #: Messages read at a time to find the first one of a timestamp.
 _SEARCH_BATCH: Final = 32

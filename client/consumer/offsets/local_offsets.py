@@ -10,7 +10,6 @@ Source: behaviour.md B.6, LocalFileOffsetStore.java, OffsetSerializeWrapper.java
 """
 
 import fcntl
-import logging
 import os
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -23,14 +22,12 @@ from trio.to_thread import run_sync as run_in_thread
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.connection.pool import log_retry
-from triomq.client.consumer.offsets.offset_store import OffsetStore, RemoteOffsetStore
+from triomq.client.consumer.offsets.offset_store import LOGGER, OffsetStore, RemoteOffsetStore
 from triomq.protocol.bodies.client import LocalOffsets, MessageModel
 from triomq.protocol.errors import ClientError, ConfigError, ProtocolError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.namespace import Namespace
-
-LOGGER: Final = logging.getLogger("triomq.client.consumer.offsets")
 
 #: Under the user's home folder.  Source: LocalFileOffsetStore.java.
 DEFAULT_DIRECTORY: Final = ".rocketmq_offsets"

@@ -200,17 +200,14 @@ class RemoteOffsetStore(OffsetStore):
         known = self._offsets.get(queue)
         if not known or known == self._confirmed.get(queue) or queue in self._doubtful:
             return None
-        self._record_sent(queue, known)
+        self._sent_at[queue] = trio.current_time()
+        self._record_recent(queue, known)
         return known
 
     def confirmed(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         """Record that the broker has this progress."""
         self._confirmed[queue] = queue_offset
         self._sent_at.pop(queue, None)
-        self._record_recent(queue, queue_offset)
-
-    def _record_sent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
-        self._sent_at[queue] = trio.current_time()
         self._record_recent(queue, queue_offset)
 
     def _record_recent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
@@ -239,7 +236,8 @@ class RemoteOffsetStore(OffsetStore):
                 log_retry(self._failures, broker_name, exc)
                 return  # the other queues would fail too
             self._confirmed[queue] = queue_offset
-            self._record_sent(queue, queue_offset)  # again: the queue may have been taken anew
+            self._sent_at[queue] = trio.current_time()
+            self._record_recent(queue, queue_offset)  # again: the queue may have been taken anew
         self._failures.ended(key=broker_name)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:

@@ -10,7 +10,6 @@ Results of a queue that was given up meanwhile are ignored: its new owner receiv
 Source: behaviour.md B.12, ConsumeMessageConcurrentlyService.java.
 """
 
-import logging
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from itertools import chain, repeat
@@ -19,15 +18,13 @@ from typing import ClassVar, Final, NamedTuple
 import trio
 
 from triomq.client.consumer.config import BROKER_DECIDES, ConsumeContext, ConsumerConfig, OrderlyContext
-from triomq.client.consumer.handlers import Handler, is_success
+from triomq.client.consumer.handlers import LOGGER, Handler, is_success
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.processing.send_back import SendBack
-from triomq.client.consumer.processing.worker_pool import BLOCKED_S, Slot, Work, WorkerPool
+from triomq.client.consumer.processing.worker_pool import BLOCKED_S, MAX_SHARE, SHARE_S, Slot, Work, WorkerPool
 from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.record.message import MessageExt
-
-LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
 #: Delay level of a message whose handler does not return: 10 s.  Source: ProcessQueue.cleanExpiredMsg.
 _EXPIRED_LEVEL: Final = 3
@@ -36,9 +33,6 @@ _MAX_WATCH_INTERVAL_S: Final = 60.0
 _RELEASE_INTERVAL_S: Final = 0.05
 #: When this many messages wait for a worker, those of queues that were given up are removed.
 _MAX_UNCHECKED: Final = 4096
-#: Maximum messages passed to a thread at once, and how long it works on them: a hop costs about 100 us.
-_MAX_SHARE: Final = 64
-_SHARE_S: Final = 0.02
 
 
 class ConcurrentService(WorkerPool):
@@ -331,8 +325,8 @@ async def _work_each_in_threads(service: ConcurrentService, slot: Slot) -> None:
             slot.messages = ()
             left = slot.take_share()
             failed = [outcome for outcome in outcomes if not _accept(service, outcome)]
-        if service.now() - slot.started_at < _SHARE_S:
-            slot.share_limit = min(_MAX_SHARE, 2 * slot.share_limit)
+        if service.now() - slot.started_at < SHARE_S:
+            slot.share_limit = min(MAX_SHARE, 2 * slot.share_limit)
         else:
             slot.share_limit = max(1, len(outcomes))
         if left:
@@ -345,7 +339,7 @@ def _call_each(service: ConcurrentService, slot: Slot, outcomes: list[_Outcome])
     """Call the handler until the share is done or the time is up; runs in a thread."""
     call, now, share = service.handler.function, service.now, slot.share
     ended = now()
-    deadline = ended + _SHARE_S
+    deadline = ended + SHARE_S
     while ended <= deadline:
         try:
             message, process_queue = share.popleft()

@@ -20,24 +20,18 @@ from typing import ClassVar, Final
 import trio
 
 from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, ConsumeStatus, OrderlyContext
-from triomq.client.consumer.handlers import BLOCK_THEIR_QUEUE, RAISED, Handler, orderly_status
+from triomq.client.consumer.handlers import BLOCK_THEIR_QUEUE, LOGGER, RAISED, Handler, orderly_status
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.processing.send_back import SendBack
-from triomq.client.consumer.processing.worker_pool import BLOCKED_S, Slot, WorkerPool
+from triomq.client.consumer.processing.worker_pool import BLOCKED_S, MAX_SHARE, SHARE_S, Slot, WorkerPool
 from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
-LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
-
 #: Bounds of the pause of a queue after a failure.
 MIN_SUSPEND_S: Final = 0.01
 MAX_SUSPEND_S: Final = 30.0
-#: Maximum messages that a worker or a thread takes at once, and how long a thread works on them: a hop costs
-#: about 100 us.
-_MAX_SHARE: Final = 64
-_SHARE_S: Final = 0.02
 _DIRECT_RESULTS: Final = {
     ConsumeStatus.SUCCESS: ConsumeResult.CR_SUCCESS,
     ConsumeStatus.COMMIT: ConsumeResult.CR_COMMIT,
@@ -58,7 +52,7 @@ class OrderlyService(WorkerPool):
         self._ready: deque[ProcessQueue] = deque()
         self._busy: set[MessageQueue] = set()
         self._timers: trio.Nursery | None = None
-        self._take_count = config.batch_max_size if handler.takes_batch else _MAX_SHARE
+        self._take_count = config.batch_max_size if handler.takes_batch else MAX_SHARE
 
     async def maintain(self) -> None:
         """Resume paused queues; runs until cancelled."""
@@ -225,7 +219,7 @@ class OrderlyService(WorkerPool):
     ) -> ConsumeStatus:
         """Collect messages that succeeded; return the status of the one that did not; runs in a thread."""
         now, lock, function = self.now, process_queue.lock, self.handler.function
-        enough = now() + _SHARE_S
+        enough = now() + SHARE_S
         for done, message in enumerate(messages):
             if done and (
                 process_queue.dropped or process_queue.closing or self.stopped or now() >= min(enough, lock.ends)

@@ -6,7 +6,6 @@ dies fails one call.  (``concurrent.futures`` fails all of them then, and its pr
 killed.)  Processes are spawned: a fork would copy trio's loop and the locks of other threads.
 """
 
-import logging
 import multiprocessing
 import os
 import pickle
@@ -25,11 +24,9 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from triomq.client.consumer.handlers import Handler, status_of
+from triomq.client.consumer.handlers import LOGGER, Handler, status_of
 from triomq.protocol.errors import ConfigError, HandlerProcessError
 from triomq.protocol.record.message import REPLIER, MessageExt
-
-LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
 
 #: How long processes may take to end before they are killed.
 _END_S: Final = 1.0

@@ -1,6 +1,5 @@
 """The workers of a consume service: a number of tasks that call the handler, which can change while they run."""
 
-import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import trio
 
 from triomq.client.consumer.config import ConsumeContext, ConsumerConfig, OrderlyContext
-from triomq.client.consumer.handlers import ARE_GONE, RAISED, Handler
+from triomq.client.consumer.handlers import ARE_GONE, LOGGER, RAISED, Handler
 from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.protocol.bodies.client import ConsumeResult
 from triomq.protocol.errors import ProtocolError, UnsupportedCompressionError
@@ -18,12 +17,14 @@ from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import REPLIER, MessageExt
 
-LOGGER: Final = logging.getLogger("triomq.client.consumer.handler")
-
 #: How long workers may keep the event loop.
 TURN_S: Final = 0.005
 #: A handler that blocks the loop for longer is reported.
 BLOCKED_S: Final = 1.0
+#: Maximum messages that a worker or its thread takes at once, and how long a thread works on them: a hop costs
+#: about 100 us.
+MAX_SHARE: Final = 64
+SHARE_S: Final = 0.02
 _LOOP_CHECK_S: Final = 0.25
 #: The error about messages that no handler can read here.
 _HELD: Final = "messages are held until a package is installed: %s group=%s topic=%s queue_id=%d offset=%d messages=%d"
@@ -180,7 +181,7 @@ class WorkerPool(ABC):
             self._log_raised(messages, error)
 
     def _log_raised(self, messages: Sequence[MessageExt], _error: Exception) -> None:
-        LOGGER.warning(RAISED, *self.handler.failure(messages), exc_info=True)  # noqa: LOG014  # its callers handle one
+        LOGGER.warning(RAISED, *self.handler.failure(messages), exc_info=True)  # its callers handle one
 
     def holds(self, messages: Sequence[MessageExt]) -> bool:
         """Whether failed messages wait for a missing package, which is no failure; other messages are handled."""
@@ -204,7 +205,7 @@ class WorkerPool(ABC):
         self._offer_reply()
         try:
             return self.direct_result(await self.call(*arguments)), ""
-        except Exception as exc:  # boundary: foreign code may raise anything; Cancelled passes
+        except Exception as exc:  # noqa: BLE001  # boundary: foreign code may raise anything; Cancelled passes
             LOGGER.warning(RAISED, *self.handler._replace(after_failure=ARE_GONE).failure([message]), exc_info=True)
             return ConsumeResult.CR_THROW_EXCEPTION, f"{type(exc).__name__}: {exc}"
 

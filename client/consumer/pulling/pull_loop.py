@@ -21,9 +21,9 @@ import trio
 
 from triomq.client.cluster.pull import PullRequest, PullResult, PullStatus, complete
 from triomq.client.consumer.handlers import choose
-from triomq.client.consumer.processing.process_queue import NO_LOCK, ProcessQueue, QueueLock
+from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.pull_context import PullContext, PullDecision, decide_pull, pause_after, pull_size
-from triomq.client.consumer.topics import QueueStatistics, Subscription, TopicCounters, select
+from triomq.client.consumer.topics import QueueStatistics, Subscription, select
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import (
     REMOTE_ERRORS,
@@ -33,7 +33,7 @@ from triomq.protocol.errors import (
     TopicNotExistError,
     TriomqError,
 )
-from triomq.protocol.message_queue import MessageQueue, QueueOffset
+from triomq.protocol.message_queue import QueueOffset
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.pull")
 
@@ -58,18 +58,12 @@ class PullLoop:
     """
 
     def __init__(
-        self,
-        context: PullContext,
-        subscription: Subscription,
-        queue: MessageQueue,
-        first_offset: QueueOffset,
-        counters: TopicCounters,
-        lock: QueueLock = NO_LOCK,
+        self, context: PullContext, subscription: Subscription, process_queue: ProcessQueue, first_offset: QueueOffset
     ) -> None:
-        self.queue: Final = queue
+        self.queue: Final = process_queue.queue
         self.next_offset = first_offset
         self._paused = False
-        self.process_queue = ProcessQueue(queue, counters, trio.current_time(), lock)
+        self.process_queue = process_queue
         self._context = context
         self._subscription = subscription
         self._scope = trio.CancelScope()  # all of run()
@@ -83,8 +77,8 @@ class PullLoop:
         self._waiting_for = ""
         self._complaint = ""
         if not context.is_lite:
-            context.offsets.update(queue, first_offset, increase_only=False)
-            context.offsets.confirmed(queue, first_offset)
+            context.offsets.update(self.queue, first_offset, increase_only=False)
+            context.offsets.confirmed(self.queue, first_offset)
 
     async def run(self) -> None:
         """Pull until cancelled or given up.
@@ -150,7 +144,7 @@ class PullLoop:
         self.give_up()
 
     def update_progress(self) -> None:
-        """Record in memory the offset up to which handlers have ended; only a user's commits record what is polled."""
+        """Record in memory the offset up to which handlers have ended; a user who polls commits instead."""
         if self._context.is_lite or self.process_queue.dropped:
             return
         if (consumed := self.process_queue.consumed_offset()) is not None:

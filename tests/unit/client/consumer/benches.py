@@ -22,7 +22,7 @@ from triomq.client.consumer.processing.process_queue import ProcessQueue
 from triomq.client.consumer.pulling.pull_context import PullContext
 from triomq.client.consumer.pulling.pull_loop import PullLoop
 from triomq.client.consumer.push import PushConsumer
-from triomq.client.consumer.topics import Subscriptions, TopicCounters
+from triomq.client.consumer.topics import Subscriptions
 from triomq.protocol.bodies.client import ConsumeResult, MessageModel
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
@@ -180,7 +180,7 @@ class Bench:
         offsets = RemoteOffsetStore(requests)
         self.context = PullContext(requests, offsets, self.service, config, self._announce)
         subscription = Subscriptions("G", {"T": expression}, lambda: 77)[topic]
-        self.loop = PullLoop(self.context, subscription, self.queue, QueueOffset(first_offset), TopicCounters())
+        self.loop = PullLoop(self.context, subscription, ProcessQueue(self.queue), QueueOffset(first_offset))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.loop.run)
             yield self.loop

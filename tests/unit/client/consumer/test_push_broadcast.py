@@ -8,7 +8,6 @@ from tests.unit.client.consumer.benches import QUEUE, Inbox, Machine
 from tests.unit.client.consumer.fake_cluster import FakeCluster
 from triomq.client.consumer.config import ConsumeStatus
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import ClientError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
 
@@ -82,12 +81,3 @@ async def test_later_queue_is_read_from_its_first_message(
         await wait_all_tasks_blocked()
         await trio.sleep(1)
     assert inbox.ended == [0]
-
-
-async def test_second_member_of_one_client_id_is_refused(
-    autojump_clock: MockClock, cluster: FakeCluster, machine: Machine
-) -> None:
-    async with machine.push(Inbox()):
-        with pytest.raises(ClientError, match="instance_name"):
-            async with machine.push(Inbox()):
-                raise AssertionError("entered")
