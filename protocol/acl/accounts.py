@@ -110,13 +110,6 @@ class AclRules:
     accounts: Mapping[str, Account] = field(default_factory=dict)
 
 
-def describe(resource: str) -> str:
-    """Return ``topic:T``, or ``group:G`` for the retry topic of a group."""
-    if resource.startswith(RETRY_PREFIX):
-        return f"group:{resource.removeprefix(RETRY_PREFIX)}"
-    return f"topic:{resource}"
-
-
 # --- whether a request may pass -----------------------------------------------------------------------------
 
 _NULL: Final = "null"
@@ -222,7 +215,9 @@ def check_rights(account: Account, needed: Needs, code: int) -> None:
         raise RefusedError(f"Need admin permission for request code={code}, but accessKey={account.access_key} is not")
     for resource, right in needed.rights.items():
         if not account.may(resource, right):
-            raise RefusedError(f"No default permission for {describe(resource)}")
+            group = resource.removeprefix(RETRY_PREFIX)
+            named = f"topic:{resource}" if group == resource else f"group:{group}"
+            raise RefusedError(f"No default permission for {named}")
 
 
 def fields_to_sign(command: RemotingCommand) -> Mapping[str, str]:

@@ -16,19 +16,7 @@ from dataclasses import fields
 from enum import Enum
 from itertools import islice
 from operator import attrgetter
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    NamedTuple,
-    Self,
-    TypeAlias,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 from triomq.protocol.bodies.fastjson import MAX_IRREGULAR_BYTES, dumps, loads, queue_to_json, written_key
 from triomq.protocol.errors import ProtocolError
@@ -36,7 +24,7 @@ from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.headers import Wire as Wire
 from triomq.protocol.wire.headers import camel_case, parse_integer
 
-_Convert: TypeAlias = Callable[[Any], Any]
+_Convert = Callable[[Any], Any]
 _PIECE: Final = 64  # members of an object or list that are written at once
 _PART: Final = 256  # likewise, read at once
 _INT64_LIMIT: Final = 2**63

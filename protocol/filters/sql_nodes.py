@@ -242,7 +242,14 @@ def equality(left: Node, right: Node) -> Node:
 
 
 def order(operator: str, left: Node, right: Node) -> Node:
-    """Return ``a < b`` and the like: of numbers, or of two properties as doubles; unknown if a side is missing."""
+    """Return ``a < b`` and the like: of numbers, or of two properties as doubles; unknown if a side is missing.
+
+    Raises:
+        ValueError: a side has no order.
+    """
+    for side in (left, right):
+        if side.is_boolean or (isinstance(side, Constant) and not side.is_number):
+            raise ValueError("only numbers and properties have an order (<, <=, >, >=, BETWEEN)")
     holds, evaluate_left, evaluate_right = ORDERS[operator], left.evaluate, right.evaluate
 
     def evaluate(properties: bytes) -> bool | None:

@@ -182,7 +182,7 @@ class SqlParser:
             found = _equality(left, self._expression(_EQUALITY))
             return found if kind == "=" else inversion(found)
         if kind in ORDERS:
-            return _order(kind, left, self._operand())
+            return order(kind, left, self._operand())
         if is_not := kind == "NOT":
             if self._token.kind not in ("BETWEEN", "IN"):
                 raise self._error(f"expected BETWEEN or IN after NOT, not {_shown(self._token)}")
@@ -212,17 +212,15 @@ class SqlParser:
         self._take("AND")
         high = self._operand()
         if is_not:
-            return logic((_order("<", left, low), _order(">", left, high)), deciding=True)
-        parts = _order(">=", left, low), _order("<=", left, high)
+            return logic((order("<", left, low), order(">", left, high)), deciding=True)
+        parts = order(">=", left, low), order("<=", left, high)
         if isinstance(low, Constant) and isinstance(high, Constant) and compare(high.value, low.value) < 0:  # type: ignore[arg-type]
             raise ValueError("the bounds of BETWEEN are in the wrong order")
         return logic(parts, deciding=False)
 
     def _membership(self, left: Node, *, is_not: bool) -> Node:
         if not isinstance(left, Property):
-            raise ValueError(  # noqa: TRY004  # of the expression, not of a Python type
-                "before IN there must be the name of a property"
-            )
+            raise ValueError("before IN there must be the name of a property")  # noqa: TRY004  # of the expression
         self._take("(")
         texts = [self._text()]
         while self._token.kind == ",":
@@ -294,13 +292,6 @@ def _equality(left: Node, right: Node) -> Node:
     if isinstance(left, Constant) and isinstance(right, Constant) and left.is_boolean and not right.is_boolean:
         raise ValueError("TRUE and FALSE cannot be compared with a number or text")
     return equality(left, right)
-
-
-def _order(operator: str, left: Node, right: Node) -> Node:
-    for side in (left, right):
-        if side.is_boolean or (isinstance(side, Constant) and not side.is_number):
-            raise ValueError("only numbers and properties have an order (<, <=, >, >=, BETWEEN)")
-    return order(operator, left, right)
 
 
 # --- literals -----------------------------------------------------------------------------------------------

@@ -60,22 +60,18 @@ class FrameSplitter:
 
     Attributes:
         pending_bytes: received bytes of an incomplete frame.
+        needed_bytes: size of that frame with its length field, once this is known.
     """
 
-    __slots__ = ("_broken", "_buffer", "_long", "_max_frame_bytes", "_needed", "pending_bytes")
+    __slots__ = ("_broken", "_buffer", "_long", "_max_frame_bytes", "needed_bytes", "pending_bytes")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._buffer = BytesIO()
         self._long: FrameMemory | None = None  # instead of the buffer
-        self._needed = LENGTH_BYTES
+        self.needed_bytes = LENGTH_BYTES
         self._max_frame_bytes = max_frame_bytes
         self._broken: ProtocolError | None = None
         self.pending_bytes = 0
-
-    @property
-    def missing_bytes(self) -> int:
-        """Bytes that an incomplete frame still lacks; 0 without one."""
-        return self._needed - self.pending_bytes if self.pending_bytes else 0
 
     def take_pending(self) -> bytes:
         """Return and forget the bytes of an incomplete frame, which the caller completes itself."""
@@ -87,7 +83,7 @@ class FrameSplitter:
         """Forget the bytes of an incomplete frame: the connection is closed."""
         self._buffer = BytesIO()
         self._long = None
-        self._needed = LENGTH_BYTES
+        self.needed_bytes = LENGTH_BYTES
         self.pending_bytes = 0
 
     def split(self, data: bytes | bytearray | memoryview) -> tuple[list[Frame], ProtocolError | None]:
@@ -103,7 +99,7 @@ class FrameSplitter:
             return self._fill(self._long, memoryview(data))
         if self.pending_bytes:
             self.pending_bytes += self._buffer.write(data)
-            if self.pending_bytes < self._needed:
+            if self.pending_bytes < self.needed_bytes:
                 return [], None
             source = self._buffer.getvalue()
             self.clear()
@@ -113,7 +109,7 @@ class FrameSplitter:
         end = len(source)
         position = 0
         limit = self._max_frame_bytes - LENGTH_BYTES
-        self._needed = LENGTH_BYTES
+        self.needed_bytes = LENGTH_BYTES
         while end - position >= LENGTH_BYTES:
             (length,) = LENGTH.unpack_from(source, position)
             if not _MIN_LENGTH <= length <= limit:
@@ -121,14 +117,14 @@ class FrameSplitter:
                 return frames, self._broken
             following = position + LENGTH_BYTES + length
             if following > end:
-                self._needed = LENGTH_BYTES + length
+                self.needed_bytes = LENGTH_BYTES + length
                 break
             frames.append(source[position + LENGTH_BYTES : following])
             position = following
         if position < end:
             rest = memoryview(source)[position:]
-            if self._needed > LONG_FRAME_BYTES:
-                self._long = FrameMemory(self._needed)
+            if self.needed_bytes > LONG_FRAME_BYTES:
+                self._long = FrameMemory(self.needed_bytes)
                 self._fill(self._long, rest)
             else:
                 self.pending_bytes = self._buffer.write(rest)
@@ -248,14 +244,11 @@ class FrameReceiver:
             return [frame], None
         frames, error = self._splitter.split(self._buffer[:count])
         self._read_bytes = _LARGE_READ_BYTES if count == self._read_bytes else LONG_BYTES
-        if self._splitter.missing_bytes > LONG_BYTES:
-            self._begin_long_frame()
+        if self._splitter.needed_bytes - self._splitter.pending_bytes > LONG_BYTES:
+            self._frame_bytes = self._splitter.needed_bytes
+            begin = self._splitter.take_pending()
+            self._filled = len(begin)
+            if len(self._buffer) < self._frame_bytes:
+                self._buffer = memoryview(bytearray(self._frame_bytes))
+            self._buffer[: self._filled] = begin
         return frames, error
-
-    def _begin_long_frame(self) -> None:
-        self._frame_bytes = self._splitter.pending_bytes + self._splitter.missing_bytes
-        begin = self._splitter.take_pending()
-        self._filled = len(begin)
-        if len(self._buffer) < self._frame_bytes:
-            self._buffer = memoryview(bytearray(self._frame_bytes))
-        self._buffer[: self._filled] = begin

@@ -32,11 +32,6 @@ INT32_MAX: Final = 2**31 - 1
 INT32_MIN: Final = -(2**31)
 
 
-def _known_language(language: Any) -> int:
-    """Return the language's number, ``UNKNOWN_LANGUAGE`` for an unknown one."""
-    return language if type(language) is int and language in _LANGUAGE_NAMES else UNKNOWN_LANGUAGE
-
-
 def _read_int32(name: str, value: Any) -> int:
     """Accept a number that fits an int32.
 
@@ -50,7 +45,8 @@ def _read_int32(name: str, value: Any) -> int:
 
 # --- JSON, the format of nearly all peers -------------------------------------------------------------------
 
-_LANGUAGE_CODES: Final = {code.name: int(code) for code in LanguageCode}
+#: By name and by number: peers write either.
+_LANGUAGES: Final[Mapping[str | int, int]] = {key: int(code) for code in LanguageCode for key in (code.name, int(code))}
 
 
 class FieldsWithNulls(dict[str, str]):
@@ -102,9 +98,7 @@ def read_fields(fields: Any) -> HeaderValues:
             for name, value in (("code", code), ("opaque", opaque), ("flag", flag), ("version", version))
         )
     language = get("language", "JAVA")
-    language = (
-        _LANGUAGE_CODES.get(language, UNKNOWN_LANGUAGE) if type(language) is str else _known_language(language)
-    )  # fmt: skip
+    language = _LANGUAGES.get(language, UNKNOWN_LANGUAGE) if type(language) in (str, int) else UNKNOWN_LANGUAGE
     remark = get("remark")
     if remark is not None and type(remark) is not str:
         remark = _text(remark)
@@ -187,7 +181,8 @@ def _decode_rocketmq(header: bytes) -> HeaderValues:
             _check_length(value_length, end - value_start, "value")
         ext_fields[header[position:key_end].decode()] = header[value_start:value_end].decode()
         position = value_end
-    return code, _known_language(language), version, opaque, flag, remark, ext_fields
+    language = language if language in _LANGUAGE_NAMES else UNKNOWN_LANGUAGE
+    return code, language, version, opaque, flag, remark, ext_fields
 
 
 def _check_length(length: int, available: int, what: str) -> int:
@@ -231,17 +226,10 @@ _JSON: Final = int(SerializeType.JSON)
 _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _MSGPACK: Final = int(SerializeType.MSGPACK)
 _Encode: TypeAlias = Callable[[int, int, int, int, int, str | None, dict[str, str]], bytes]
-ENCODERS: Final[Mapping[int, _Encode]] = {
-    _JSON: _encode_json,
-    _ROCKETMQ: _encode_rocketmq,
-    _MSGPACK: _encode_msgpack,
-}
+_Decode: TypeAlias = Callable[[bytes], HeaderValues]
+ENCODERS: Final[Mapping[int, _Encode]] = {_JSON: _encode_json, _ROCKETMQ: _encode_rocketmq, _MSGPACK: _encode_msgpack}
 """Functions that write a header's values, given one by one in the order of ``HeaderValues``."""
-DECODERS: Final[Mapping[int, Callable[[bytes], HeaderValues]]] = {
-    _JSON: _decode_json,
-    _ROCKETMQ: _decode_rocketmq,
-    _MSGPACK: _decode_msgpack,
-}
+DECODERS: Final[Mapping[int, _Decode]] = {_JSON: _decode_json, _ROCKETMQ: _decode_rocketmq, _MSGPACK: _decode_msgpack}
 #: Names, in heartbeats, of the formats that are not sent to every peer.
 _OFFERED: Final[Mapping[int, str]] = {_MSGPACK: "msgpack"}
 

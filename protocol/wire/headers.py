@@ -14,19 +14,7 @@ from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from string import ascii_lowercase
 from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    NamedTuple,
-    Self,
-    TypeAlias,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 from triomq.protocol.errors import ProtocolError
 
@@ -155,9 +143,9 @@ class _Field(NamedTuple):
 
 #: Name, wire name, table of common values (None: text), digits that are always within the limit, limit, default.
 #: Plain tuples, because unpacking a NamedTuple takes a third longer.
-_ReadRow: TypeAlias = tuple[str, str, dict[str, int] | None, int, int, Any]
+_ReadRow = tuple[str, str, dict[str, int] | None, int, int, Any]
 #: Name, wire name, type.
-_WriteRow: TypeAlias = tuple[str, str, type]
+_WriteRow = tuple[str, str, type]
 
 
 class _ReadTable(dict[type[Header], tuple[_ReadRow, ...]]):
