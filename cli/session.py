@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial, wraps
+from functools import wraps
 from typing import Final, Literal, TypeVar, cast
 
 import trio
@@ -15,9 +15,7 @@ from triomq.client.admin.broker_answers import known_brokers
 from triomq.client.config import ClientConfig, TlsConfig, load_credentials
 from triomq.client.nursery import open_service_nursery
 
-_REPORT_INTERVAL_S: Final = 1.0
-
-_O = TypeVar("_O", bound=ClientOptions)
+_O = TypeVar("_O")
 
 
 class Interrupt:
@@ -41,43 +39,35 @@ class Interrupt:
             return
 
 
-Command = Callable[[Interrupt], Awaitable[int]]
-"""Does the work and returns an exit code; ends soon after an interrupt."""
+def interruptible_command(work: Callable[[_O, Interrupt], Awaitable[int]]) -> Callable[[_O], int]:
+    """Turn a coroutine function into the runner of a command that handles a signal itself, and ends soon after it."""
 
-
-def run_command(command: Command) -> int:
-    """Run a command that handles an interrupt itself; return its exit code, or the signal's."""
-
-    async def run() -> int:
+    async def run_watched(options: _O) -> int:
         interrupt = Interrupt()
         with stop_signals() as signals:
             async with open_service_nursery() as nursery:
                 nursery.start_soon(interrupt.watch, signals)
-                code = await command(interrupt)
+                code = await work(options, interrupt)
         return interrupt.exit_code or code
-
-    return trio.run(run)
-
-
-def run_until_signal(work: Callable[[], Awaitable[int | None]]) -> int:
-    """Run work that a signal cancels; return its exit code (``None`` means success), or the signal's."""
-
-    async def command(interrupt: Interrupt) -> int:
-        with trio.CancelScope() as scope:
-            async with open_service_nursery() as nursery:
-                nursery.start_soon(cancel_at, interrupt.came, scope)
-                return await work() or ExitCode.OK
-        return interrupt.exit_code  # work was cancelled
-
-    return run_command(command)
-
-
-def client_command(work: Callable[[_O], Awaitable[int | None]]) -> Callable[[_O], int]:
-    """Turn a coroutine function into the runner of a command, see :func:`run_until_signal`."""
 
     @wraps(work)
     def run(options: _O) -> int:
-        return run_until_signal(partial(work, options))
+        return trio.run(run_watched, options)
+
+    return run
+
+
+def client_command(work: Callable[[_O], Awaitable[int | None]]) -> Callable[[_O], int]:
+    """Turn a coroutine function into the runner of a command that a signal cancels; ``None`` means success."""
+
+    @interruptible_command
+    @wraps(work)
+    async def run(options: _O, interrupt: Interrupt) -> int:
+        with trio.CancelScope() as scope:
+            async with open_service_nursery() as nursery:
+                nursery.start_soon(cancel_at, interrupt.came, scope)
+                return await work(options) or ExitCode.OK
+        return interrupt.exit_code  # work was cancelled
 
     return run
 

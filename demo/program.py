@@ -12,6 +12,7 @@ import sys
 import zipfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -19,7 +20,7 @@ from typing import Final
 from triomq.cli.arguments.values import parse_positive
 from triomq.cli.output import write_text
 from triomq.cli.run import report_error
-from triomq.cli.session import run_until_signal
+from triomq.cli.session import client_command
 from triomq.common.logs import configure
 from triomq.protocol.errors import ConfigError, TriomqError
 
@@ -51,7 +52,7 @@ def run_program(
     try:
         lines = read_lines(options.flights)
         with TemporaryDirectory(prefix="triomq-demo-") as folder, _broker_process(Path(folder)) as namesrv:
-            return run_until_signal(lambda: run(lines, namesrv, Path(folder)))
+            return client_command(partial(run, lines, namesrv))(Path(folder))
     except BaseException as exc:  # noqa: BLE001  # boundary: defects are raised again
         return report_error(f"triomq {name}", exc)
 

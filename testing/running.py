@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 import trio
@@ -160,9 +159,7 @@ class RunningBroker:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.host.stop()
         finally:
@@ -171,10 +168,8 @@ class RunningBroker:
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
 
     def create_topic(self, topic: str, queues: int = 4) -> str:
         """Create a topic unless it exists; return its name."""

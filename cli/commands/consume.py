@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Final
 
 import trio
@@ -17,7 +16,7 @@ import trio
 from triomq.cli.arguments.options import ConsumeOptions
 from triomq.cli.errors import ExitCode, IncompleteError, UsageError
 from triomq.cli.output import Formatter, choose_formatter
-from triomq.cli.session import Interrupt, client_config, run_command
+from triomq.cli.session import Interrupt, client_config, interruptible_command
 from triomq.client import MessageExt, MessageModel, MessageQueue, PullConsumer, PushConsumer
 from triomq.client.consumer.config import ConsumerConfig
 from triomq.client.consumer.pull import TOOLS_GROUP
@@ -34,24 +33,6 @@ _PULL_BYTES: Final = 1024**2
 _SETTINGS: Final = ConsumerConfig(pull_batch_size=_BATCH)
 _GRACE_S: Final = 0.2
 """How long a running write may take at the end; the group keeps what is not written by then."""
-
-
-def run(options: ConsumeOptions) -> int:
-    """Write messages until the count is reached, none arrives within the timeout, or a signal arrives.
-
-    Raises:
-        UsageError: an option for members was given without a group.
-        IncompleteError: the timeout expired before the count was reached.
-    """
-    if options.group is None:
-        for option, is_given in (
-            ("--orderly", options.orderly),
-            ("--broadcast", options.broadcast),
-            ("--instance-name", options.instance_name is not None),
-        ):
-            if is_given:
-                raise UsageError(f"{option}: it is for members of a group; give --group too")
-    return run_command(partial(_consume, options))
 
 
 class Output:
@@ -112,7 +93,22 @@ def _write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _consume(options: ConsumeOptions, interrupt: Interrupt) -> int:
+@interruptible_command
+async def run(options: ConsumeOptions, interrupt: Interrupt) -> int:
+    """Write messages until the count is reached, none arrives within the timeout, or a signal arrives.
+
+    Raises:
+        UsageError: an option for members was given without a group.
+        IncompleteError: the timeout expired before the count was reached.
+    """
+    if options.group is None:
+        for option, is_given in (
+            ("--orderly", options.orderly),
+            ("--broadcast", options.broadcast),
+            ("--instance-name", options.instance_name is not None),
+        ):
+            if is_given:
+                raise UsageError(f"{option}: it is for members of a group; give --group too")
     is_terminal = sys.stdout.isatty()
     formatter = choose_formatter(as_json=options.json, as_long=options.long, is_terminal=is_terminal)
     output = Output(formatter, options.count)

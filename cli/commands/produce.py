@@ -4,7 +4,7 @@ import base64
 import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import cycle
 from random import shuffle
@@ -17,7 +17,7 @@ from triomq.cli.arguments.options import ProduceOptions, RequestOptions
 from triomq.cli.errors import ExitCode, UsageError, exit_code_of
 from triomq.cli.output import message_fields, shown_body, write_json, write_text
 from triomq.cli.sending import Answered, Batch, InFlight, OrderedSender, Pacer, Stopper, Tally, summary_line
-from triomq.cli.session import Interrupt, client_command, client_config, run_command
+from triomq.cli.session import Interrupt, client_command, client_config, interruptible_command
 from triomq.client import Message, MessageQueue, Producer
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.errors import MessageIllegalError, TriomqError
@@ -213,12 +213,9 @@ def _body(found: Mapping[str, Any]) -> bytes:
 # --- sending them ------------------------------------------------------------------------------------------
 
 
-def run(options: ProduceOptions) -> int:
+@interruptible_command
+async def run(options: ProduceOptions, interrupt: Interrupt) -> int:
     """Send everything and write a summary, also after Ctrl-C."""
-    return run_command(partial(_produce, options))
-
-
-async def _produce(options: ProduceOptions, interrupt: Interrupt) -> int:
     stopper, tally = Stopper(), Tally()
     source: Source
     if options.count is not None:
@@ -228,9 +225,15 @@ async def _produce(options: ProduceOptions, interrupt: Interrupt) -> int:
         if sys.stdin.isatty():
             sys.stderr.write("reading lines from the terminal; end with Ctrl-D\n")
     producer = Producer(options.group, namesrv=options.namesrv, config=client_config(options), trace=options.trace)
+
+    async def stop() -> None:
+        await interrupt.came.wait()
+        stopper.set()
+        workers.cancel_scope.deadline = trio.current_time() + _FINISH_S
+
     async with producer, _progress(tally, source.total), open_service_nursery() as background:
         async with trio.open_nursery() as workers:
-            background.start_soon(_stop_at_interrupt, interrupt, stopper, workers.cancel_scope)
+            background.start_soon(stop)
             sender = OrderedSender(producer, stopper, tally, keep_going=options.keep_going)
             pacer, limit = Pacer(options.rate, stopper), _batch_limit(options)
 
@@ -279,12 +282,6 @@ async def _work(
             answered(trio.current_time() - began)
 
 
-async def _stop_at_interrupt(interrupt: Interrupt, stopper: Stopper, scope: trio.CancelScope) -> None:
-    await interrupt.came.wait()
-    stopper.set()
-    scope.deadline = trio.current_time() + _FINISH_S
-
-
 def _write_summary(options: ProduceOptions, tally: Tally, skipped: int) -> int:
     summary = tally.summary(options.topic, skipped, options.rate)
     if options.json:
@@ -298,15 +295,12 @@ def _write_summary(options: ProduceOptions, tally: Tally, skipped: int) -> int:
     return exit_code_of(tally.first_error)
 
 
-def _progress(tally: Tally, total: int | None) -> AbstractAsyncContextManager[None]:
+@asynccontextmanager
+async def _progress(tally: Tally, total: int | None) -> AsyncGenerator[None]:
     """Show progress on a terminal, unless the messages are typed there."""
     if not sys.stderr.isatty() or (total is None and sys.stdin.isatty()):
-        return nullcontext()
-    return _show_progress(tally, total)
-
-
-@asynccontextmanager
-async def _show_progress(tally: Tally, total: int | None) -> AsyncGenerator[None]:
+        yield
+        return
     from rich.console import Console  # 50 ms, only where it is shown
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

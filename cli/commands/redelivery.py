@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 import trio
@@ -12,7 +11,7 @@ from triomq.cli import output
 from triomq.cli.arguments.admin_options import DlqListOptions, DlqRedriveOptions, GroupReplayOptions
 from triomq.cli.commands.group import check_known
 from triomq.cli.errors import ExitCode, IncompleteError, one_line
-from triomq.cli.session import Interrupt, cancel_at, client_command, open_admin, run_command
+from triomq.cli.session import Interrupt, cancel_at, client_command, interruptible_command, open_admin
 from triomq.client import MessageExt, Redrive, ReplayPlan
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.errors import TriomqError
@@ -103,12 +102,9 @@ async def list_letters(options: DlqListOptions) -> None:
     output.write_table(("STORED", "OFFSET", "TOPIC", "TAG", "KEYS", "TRIES", "MESSAGE ID", "REDRIVEN"), rows)
 
 
-def redrive(options: DlqRedriveOptions) -> int:
+@interruptible_command
+async def redrive(options: DlqRedriveOptions, interrupt: Interrupt) -> int:
     """Send dead letters back; a signal ends it after the current message."""
-    return run_command(partial(_redrive, options))
-
-
-async def _redrive(options: DlqRedriveOptions, interrupt: Interrupt) -> int:
     sent = _Sent()
     done: Redrive | None = None
 
@@ -156,12 +152,9 @@ class _Replayed(_Sent):
         return f"{output.plural(self.count, 'message')} delivered before{more}"
 
 
-def replay(options: GroupReplayOptions) -> int:
+@interruptible_command
+async def replay(options: GroupReplayOptions, interrupt: Interrupt) -> int:
     """Deliver messages again; a signal ends it after the current message."""
-    return run_command(partial(_replay, options))
-
-
-async def _replay(options: GroupReplayOptions, interrupt: Interrupt) -> int:
     done = _Replayed()
 
     async def work() -> None:
