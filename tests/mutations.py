@@ -94,7 +94,7 @@ def suites(file: str) -> list[list[str]]:
     wide = [
         f"tests/unit/{room}",
         "tests/property",
-        *(["tests/integration"] if room in ("broker", "client", "cli") else []),
+        *(["tests/integration"] if room in ("broker", "client", "cli", "testing") else []),
     ]
     return [suite for suite in (nearest, [path for path in wide if (ROOT / path).exists()]) if suite]
 

@@ -1,7 +1,6 @@
 """Input from broken or hostile peers: a clear error for the sender, one line in the log, no effect on others."""
 
 import logging
-import random
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -150,36 +149,6 @@ async def test_truncated_frame_is_logged_once(
         assert len(warnings(caplog)) == 1
         assert "inside a frame" in warnings(caplog)[0]
         assert broker.statistics.put_messages == 1
-
-
-async def test_random_bytes_do_no_harm(root: Path, mock_clock: MockClock) -> None:
-    dice = random.Random(20211121)
-    async with bystander(root) as (broker, wire):
-        for _ in range(100):
-            async with connected(broker_port(broker)) as stranger:
-                await stranger.send(dice.randbytes(dice.randrange(1, 400)))
-        await until(lambda: len(broker.connections) == 1)
-        assert await wire.works()
-        assert broker.statistics.put_messages == 1
-
-
-async def test_damaged_requests_do_no_harm(root: Path, mock_clock: MockClock) -> None:
-    """Real requests with one byte changed: answered, refused or closed, and nothing else."""
-    dice = random.Random(7)
-    frames = [request(SEND, send_fields("other"), b"body", serialize_type=kind) for kind in SerializeType] + [
-        request(RequestCode.PULL_MESSAGE, pull_fields()),
-        request(RequestCode.HEART_BEAT, body=b'{"clientID":"c"}'),
-    ]
-    async with bystander(root) as (broker, wire):
-        for _ in range(150):
-            data = bytearray(dice.choice(frames))
-            data[dice.randrange(4, len(data))] = dice.randrange(256)
-            async with connected(broker_port(broker)) as stranger:
-                await stranger.send(bytes(data))
-                await stranger.stream.send_eof()
-                await stranger.receive()
-        await until(lambda: len(broker.connections) == 1)
-        assert await wire.works()
 
 
 # --- requests that are read and refused ---------------------------------------------------------------------

@@ -276,17 +276,6 @@ async def test_route_has_advertised_address(
             assert sent.ext_fields["msgId"].startswith(f"7F000001{broker_port(broker):08X}")
 
 
-async def test_each_listener_advertises_its_address(root: Path, mock_clock: MockClock) -> None:
-    listeners = (FREE_PORTS, replace(FREE_PORTS, name="other", advertise="elsewhere.invalid:5"))
-    async with running(root, listeners=listeners) as broker:
-        told = set()
-        for _, namesrv in broker.addresses.values():
-            async with connected(namesrv.port) as wire:
-                response = await wire.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
-                told.add(TopicRouteData.decode(response.body).broker_datas[0].broker_addrs[0])
-        assert told == {f"127.0.0.1:{broker_port(broker)}", "elsewhere.invalid:5"}
-
-
 async def test_connections_above_limit_are_closed_and_others_kept(root: Path, mock_clock: MockClock) -> None:
     async with running(root, max_connections=1) as broker, connected(broker_port(broker)) as first:
         assert await first.works()

@@ -9,7 +9,6 @@ import trio
 
 from tests.integration.broker_wire import Wire, broker_port, connected, pull_fields, running, send_fields
 from tests.integration.mounts import mounted
-from triomq.broker.server import Broker
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.record.record import decode_records
 from triomq.protocol.wire.command import RemotingCommand
@@ -74,52 +73,3 @@ async def test_full_disk_rejects_and_freed_space_resumes(small_disk: Path, durab
             assert await read_all(wire) == stored
         async with running(small_disk / "store", settings) as broker, connected(broker_port(broker)) as wire:
             assert await read_all(wire) == stored
-
-
-async def test_full_disk_at_shutdown_and_startup_loses_nothing(small_disk: Path) -> None:
-    with trio.fail_after(30):
-        async with running(small_disk / "store", STORE) as broker, connected(broker_port(broker)) as wire:
-            stored, _ = await fill(wire)
-            _fill_up(small_disk)
-        async with running(small_disk / "store", STORE) as broker, connected(broker_port(broker)) as wire:
-            assert await read_all(wire) == stored
-            assert (await send(wire, 1)).code == ResponseCode.SERVICE_NOT_AVAILABLE
-
-
-async def test_watermark_rejects_sends_until_retention_frees_space(small_disk: Path) -> None:
-    settings = {**STORE, "disk_full_ratio": 60, "disk_clean_ratio": 50, "clean_interval_s": 0.1}
-    with trio.fail_after(30):
-        async with (
-            running(small_disk / "store", settings, retention_delay_s=4.0) as broker,
-            connected(broker_port(broker)) as wire,
-        ):
-            stored, refused = await _fill_slowly(broker, wire)
-            assert refused.remark is not None
-            assert "disk_full_ratio" in refused.remark
-            while (await send(wire, 999_999)).code != ResponseCode.SUCCESS:  # noqa: ASYNC110  # a real disk
-                await trio.sleep(0.1)
-            assert broker.store.commit_log.min_offset > 0
-            first = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields(queue_offset=0))
-            assert first.code == ResponseCode.PULL_OFFSET_MOVED
-            assert 0 < int(first.ext_fields["nextBeginOffset"]) < len(stored)
-
-
-async def _fill_slowly(broker: Broker, wire: Wire) -> tuple[list[int], RemotingCommand]:
-    """Give the broker time to measure its disk."""
-    stored = []
-    number = 0
-    while (response := await send(wire, number)).code == ResponseCode.SUCCESS:
-        stored.append(number)
-        number += 1
-        if number % 4 == 0:
-            await trio.sleep(0.004)
-    return stored, response
-
-
-def _fill_up(disk: Path) -> None:
-    with (disk / "more").open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            return

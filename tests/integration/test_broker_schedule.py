@@ -40,35 +40,3 @@ async def test_delayed_message_survives_restart_and_arrives_once(tmp_path: Path,
         assert delivered.body == b'{"offsetTable":{1:1}}'
         assert broker.delayed.delivery.delivered == 0
         assert broker.store.reader.max_offset_in_queue("T", 0) == 1
-
-
-async def test_timer_message_survives_restart_and_is_delivered_once(tmp_path: Path) -> None:
-    pull = {**pull_fields("T"), "sysFlag": 6}
-    async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
-        await wire.put("T", b"late", i="TIMER_DELAY_SEC\x0160")
-        due = broker.store.now_ms() + 1200
-        assert (await wire.put("T", b"soon", i=f"TIMER_DELIVER_MS\x01{due}")).code == ResponseCode.SUCCESS
-    async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
-        with trio.fail_after(30):
-            response = await wire.ask(RequestCode.PULL_MESSAGE, pull)
-        (message,) = decode_records(response.body)
-        assert message.stored_body == b"soon"
-        assert message.properties["REAL_TOPIC"] == "T"
-        assert message.store_timestamp >= due
-    async with running(tmp_path) as broker:
-        assert len(broker.delayed.timer) == 1
-        assert broker.delayed.delivery.delivered == 0
-        assert broker.store.reader.max_offset_in_queue("T", 0) == 1
-
-
-async def test_sent_back_message_arrives_in_retry_topic(tmp_path: Path) -> None:
-    """C.2 scenario 42."""
-    async with running(tmp_path, LEVELS) as broker, connected(broker_port(broker)) as wire:
-        await wire.put("T", b"body", i="UNIQ_KEY\x01ID")
-        back = {"offset": 0, "group": "G", "delayLevel": 1, "originTopic": "T"}
-        assert (await wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SUCCESS
-        with trio.fail_after(30):
-            response = await wire.ask(RequestCode.PULL_MESSAGE, {**pull_fields("%RETRY%G"), "sysFlag": 6})
-        (message,) = decode_records(response.body)
-        assert (message.stored_body, message.unique_id, message.reconsume_times) == (b"body", "ID", 1)
-        assert message.properties["RETRY_TOPIC"] == "T"

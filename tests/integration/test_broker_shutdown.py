@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.integration.broker_wire import (
-    FREE_PORTS,
     broker_config,
     broker_port,
     connected,
-    namesrv_port,
     pull_fields,
     request,
     running,
@@ -35,7 +32,7 @@ from triomq.broker.opening import open_broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ConfigError, StoreError, StoreLayoutError, StoreLockedError
+from triomq.protocol.errors import ConfigError, StoreError, StoreLayoutError
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.record import decode_records
 from triomq.storage.config import Durability, StoreConfig
@@ -182,29 +179,6 @@ async def test_late_flush_is_reported_and_message_is_kept(
 # --- what cannot start --------------------------------------------------------------------------------------
 
 
-async def test_second_broker_on_same_store_is_rejected(root: Path) -> None:
-    async with running(root) as broker, connected(broker_port(broker)) as wire:
-        await wire.put("T")
-        with pytest.raises(StoreLockedError, match=str(os.getpid())):
-            async with open_broker(broker_config(root)):
-                pass
-        assert (await wire.put("T")).ext_fields["queueOffset"] == "1"
-    assert len(await bodies(root, 2)) == 2
-
-
-@pytest.mark.parametrize("role", ["broker", "namesrv"])
-async def test_port_in_use_fails_without_leftovers(root: Path, role: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        address = Address("127.0.0.1", port)
-        listener = replace(FREE_PORTS, broker=address) if role == "broker" else replace(FREE_PORTS, namesrv=address)
-        with pytest.raises(ConfigError, match=f"port {port} is in use"):
-            async with open_broker(broker_config(root, listeners=(listener,))):
-                pass
-    async with running(root, listeners=(listener,)) as broker:
-        assert port in {broker_port(broker), namesrv_port(broker)}
-
-
 async def test_an_address_of_another_machine_is_refused(root: Path) -> None:
     listener = Listener(broker=Address("192.0.2.1", 0), namesrv=Address("127.0.0.1", 0))
     with pytest.raises(ConfigError, match="not an address of this machine"):
@@ -220,15 +194,6 @@ async def test_a_taken_vip_port_is_no_obstacle(root: Path, caplog: pytest.LogCap
             async with running(root, listeners=(listener,)) as broker, connected(broker_port(broker)) as wire:
                 assert await wire.works()
     assert "no VIP port" in caplog.text
-
-
-async def test_store_path_that_is_a_file_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    root = tmp_path_factory.mktemp("parent") / "store"
-    root.write_bytes(b"no directory")
-    with pytest.raises(StoreError, match=str(root)):
-        async with open_broker(broker_config(root)):
-            pass
-    assert root.read_bytes() == b"no directory"
 
 
 async def test_damaged_table_is_rejected_and_lock_released(root: Path) -> None:

@@ -69,6 +69,7 @@ def test_a_port_in_use_leaves_no_new_store(tmp_path: Path) -> None:
         for words in (
             (*ON_FREE_PORTS, "--namesrv-listen"),
             (*ON_FREE_PORTS, "--admin-listen"),
+            (*ON_FREE_PORTS, "--listen"),
             ("namesrv", "--listen"),
         ):
             line = complaint(2, *words, at, "--store", str(tmp_path / "store"), "--log-level", "error")
@@ -76,20 +77,9 @@ def test_a_port_in_use_leaves_no_new_store(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_a_store_that_is_no_directory_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("not a store")
-    assert str(path) in complaint(1, *ON_FREE_PORTS, "--store", str(path), "--log-level", "warning")
-
-
-def test_a_store_that_cannot_be_made_is_named() -> None:
-    path = "/proc/triomq"  # not even root may make a directory there
+@pytest.mark.parametrize("path", [__file__, "/proc/triomq"], ids=["a file", "not even for root"])
+def test_a_store_that_cannot_be_a_directory_is_named(path: str) -> None:
     assert path in complaint(1, *ON_FREE_PORTS, "--store", path, "--log-level", "warning")
-
-
-def test_the_network_stays_closed_without_insecure(tmp_path: Path) -> None:
-    line = complaint(2, "broker", "--listen", "0.0.0.0:0", "--namesrv-listen", "127.0.0.1:0", "--store", str(tmp_path))
-    assert "--insecure" in line
 
 
 def test_each_listener_advertises_its_address(tmp_path: Path) -> None:
@@ -135,29 +125,9 @@ def test_sighup_reopens_the_log_file(tmp_path: Path) -> None:
     while not path.exists() or not path.read_text():
         time.sleep(0.01)
     broker.stop()
+    assert broker.log.read_text() == ""
     events = [json.loads(line)["event"] for line in path.read_text().splitlines()]
     assert (events[0], events[-1]) == ("log-file-reopened", "stopped")
-
-
-def test_a_hostile_peer_cannot_flood_the_log(tmp_path: Path) -> None:
-    broker = start_triomq(tmp_path)
-    host, _, port = broker.broker.rpartition(":")
-    for _ in range(200):
-        with socket.create_connection((host, int(port)), timeout=30) as peer:
-            peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            peer.settimeout(30)
-            assert peer.recv(1) == b""
-    ok("produce", "orders", namesrv=broker.namesrv, stdin=b"one\n")
-    broker.stop()
-    assert len(broker.log.read_text().splitlines()) < 100
-
-
-def test_the_log_goes_to_a_file_if_asked(tmp_path: Path) -> None:
-    path = tmp_path / "triomq.log"
-    broker = start_triomq(tmp_path, "--log-file", str(path))
-    broker.stop()
-    assert broker.log.read_text() == ""
-    assert "triomq.cli.commands.broker stopped store=" in path.read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

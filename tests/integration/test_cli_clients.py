@@ -74,7 +74,8 @@ def test_lines_come_out_as_they_went_in(namesrv: str, topic: str) -> None:
 
 def test_the_summary_of_produce_is_one_object(namesrv: str, topic: str) -> None:
     words = ("produce", topic, "--count", "300", "--size", "100", "--batch", "7", "--in-flight", "3", "--json")
-    (summary,) = objects(ok(*words, namesrv=namesrv))
+    (summary,) = objects(ok(*words, "--rate", "500/s", namesrv=namesrv))
+    assert summary["seconds"] >= 0.5
     assert (summary["topic"], summary["sent"], summary["failed"], summary["bytes"]) == (topic, 300, 0, 30_000)
     assert summary["requests"] == 43
     assert 0 < summary["p50_ms"] <= summary["p99_ms"]
@@ -94,11 +95,6 @@ def test_messages_are_copied_from_topic_to_topic(namesrv: str, topic: str) -> No
         [[one.get(name) for name in wanted] for one in objects(written)], key=str
     )
     assert {copy["topic"] for copy in copies} == {other}
-
-
-def test_a_rate_is_kept(namesrv: str, topic: str) -> None:
-    (summary,) = objects(ok("produce", topic, "--count", "21", "--rate", "20/s", "--json", namesrv=namesrv))
-    assert 0.9 <= summary["seconds"] < 5
 
 
 def test_tags_are_filtered(namesrv: str, topic: str) -> None:
@@ -170,13 +166,6 @@ def test_broadcasting_members_get_all_messages_and_resume(
         assert "instance_name" in complaint(1, *words, namesrv=namesrv)
     assert ok(*words, "--instance-name", "other", "--count", "1", namesrv=namesrv) == "3\n"
     assert len(list(tmp_path.glob(f".rocketmq_offsets/*/{group}/offsets.json"))) == 2
-
-
-def test_reading_without_a_group_leaves_no_group_behind(namesrv: str, topic: str) -> None:
-    before = ok("group", "list", "--all", "--json", namesrv=namesrv)
-    ok("produce", topic, namesrv=namesrv, stdin=b"1\n")
-    ok("consume", topic, "--count", "1", namesrv=namesrv)
-    assert ok("group", "list", "--all", "--json", namesrv=namesrv) == before
 
 
 def test_count_not_reached_is_a_failure(namesrv: str, topic: str) -> None:
@@ -429,18 +418,12 @@ def test_missing_topic_suggests_names_and_is_not_created(namesrv: str, topic: st
         (("topic", "create", "x" * 128), "127"),
         (("group", "create", "x" * 121), "120"),
         (("consume", "orders", "--group", "bad group"), "letters"),
-        (("consume", "orders", "--tag", "a |||| "), ""),
         (("ping", "--namesrv", "http://x"), "scheme"),
         (("produce", "orders", "--json-lines"), "line 1: "),
     ],
 )
 def test_wrong_names_and_input_exit_2(namesrv: str, words: tuple[str, ...], told: str) -> None:
-    if told:
-        assert told in complaint(2, *words, namesrv=namesrv, stdin=b"{}\n")
-
-
-def test_unknown_group_error_lists_known_groups(namesrv: str) -> None:
-    assert "no group has a similar name" in complaint(1, "group", "show", "nobody", namesrv=namesrv)
+    assert told in complaint(2, *words, namesrv=namesrv, stdin=b"{}\n")
 
 
 def test_bad_line_reports_messages_sent_before_it(namesrv: str, topic: str) -> None:
@@ -452,12 +435,6 @@ def test_bad_line_reports_messages_sent_before_it(namesrv: str, topic: str) -> N
     done = triomq("produce", topic, "--json-lines", "--json", "--keep-going", namesrv=namesrv, stdin=lines)
     summary = json.loads(done.stdout)
     assert (done.returncode, summary["sent"], summary["failed"]) == (2, 2, 1)
-
-
-def test_closed_stdout_causes_no_traceback(namesrv: str) -> None:
-    command = (*COMMAND, "topic", "list", "--all", "--namesrv", namesrv)
-    done = subprocess.run(("sh", "-c", '"$@" | true', "sh", *command), capture_output=True, timeout=20, check=True)
-    assert done.stderr == b""
 
 
 def catches(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
@@ -540,7 +517,7 @@ def test_broker_status_shows_settings_and_counters(broker: Broker, namesrv: str)
     assert (of_one["broker"], of_one["durability"]) == ("broker-a", "async")
     assert Path(of_one["store"]).is_dir()
     assert of_one["connections"] >= 1
-    assert "durability" in ok("broker", "status", namesrv=namesrv)
+    assert "async" in ok("broker", "status", namesrv=namesrv)
     complaint(3, "broker", "status", unused_address(), namesrv=namesrv)
 
 

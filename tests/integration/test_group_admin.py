@@ -16,7 +16,6 @@ from triomq.client import (
     Message,
     MessageExt,
     MessageModel,
-    MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -288,15 +287,3 @@ async def test_unreadable_dead_letters_raise_error_with_remedy(namesrv: str, adm
     async with Admin(namesrv=namesrv) as fresh:
         with pytest.raises(ClientError, match="triomq topic create '%DLQ%G'"):
             await fresh.dead_letters(GROUP)
-
-
-async def test_group_without_failures_has_no_dead_letters(admin: Admin) -> None:
-    assert await admin.dead_letter_counts() == []
-    assert await admin.dead_letters("other") == []
-    assert await admin.redrive("other") == (0, 0, 0)
-
-
-async def test_max_offsets_are_asked_of_the_queues_broker(namesrv: str, admin: Admin) -> None:
-    await send(namesrv, b"1", b"2")
-    queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(2)]
-    assert sum([await admin.max_offset(queue) for queue in queues]) == 2

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from tests.integration import test_name_server
-from tests.integration.broker_wire import broker_port, connected, request, wait_for
+from tests.integration.broker_wire import wait_for
 from tests.integration.test_registration import broker_at
 from triomq.broker.server import Broker
 from triomq.client import (
@@ -27,9 +27,7 @@ from triomq.client import (
 )
 from triomq.client.consumer.assignment import strategies
 from triomq.client.consumer.pulling.pull_loop import PullLoop
-from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig
-from triomq.protocol.codes import RequestCode, ResponseCode
 
 GROUP = "G"
 MEMBER = Path(__file__).parents[1] / "interop" / "group_member.py"
@@ -137,14 +135,6 @@ def group_size(broker: Broker) -> int:
     return 0 if group is None else len(group.client_ids())
 
 
-async def test_five_members_share_three_queues(namesrv: str) -> None:
-    """C.2 scenario 34."""
-    await make_topic(namesrv, 3)
-    async with AsyncExitStack() as stack:
-        members = [await stack.enter_async_context(member(namesrv)) for _ in range(5)]
-        await wait_for(lambda: shares(*members) == [[], [], [0], [1], [2]], 30)
-
-
 async def test_queues_of_killed_busy_orderly_member_move_immediately(broker: Broker, namesrv: str) -> None:
     """C.2 scenarios 33 and 55: also if it dies with unread messages in its socket, which resets the connection."""
     await make_topic(namesrv, 4)
@@ -172,31 +162,6 @@ async def test_queues_of_killed_busy_orderly_member_move_immediately(broker: Bro
     finally:
         process.kill()
         await process.wait()
-
-
-async def test_unknown_group_has_no_members_to_notify(broker: Broker) -> None:
-    """C.2 scenario 37."""
-    async with connected(broker_port(broker)) as tool:
-        answer = await tool.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "nobody"})
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark is not None
-    assert answer.remark.startswith("no consumer for this group")
-
-
-async def test_heartbeat_over_socket_creates_group_and_retry_topic(broker: Broker) -> None:
-    """C.2 scenario 31."""
-    body = HeartbeatData("c1", [], [ConsumerData(group_name="New")]).encode()
-    async with connected(broker_port(broker)) as client:
-        await client.send(request(RequestCode.HEART_BEAT, body=body))
-        answers = [await client.next(), await client.next()]  # the other one is the notice of the change
-        assert {answer.code for answer in answers} == {ResponseCode.SUCCESS, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
-        groups = await client.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        topics = await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
-    assert b'"New":{' in bytes(groups.body)
-    retry = broker.topics.get("%RETRY%New")
-    assert retry is not None
-    assert (retry.read_queue_nums, retry.write_queue_nums) == (1, 1)
-    assert b'"%RETRY%New":{' in bytes(topics.body)
 
 
 async def test_stored_offset_beyond_end_is_corrected(broker: Broker, namesrv: str) -> None:

@@ -103,22 +103,6 @@ async def test_lone_member_losing_connection_repeats_no_step(root: Path) -> None
         assert sum(finish(broker.groups.offsets.of_group(GROUP))["T"].values()) == STEPS * ORDERS
 
 
-async def test_first_message_arrives_within_a_second_of_assignment(root: Path) -> None:
-    """C.2 scenario 55: also when the queues were another member's until it left."""
-    async with running(root) as broker:
-        address, orders = namesrv_address(broker), Orders()
-        async with Admin(namesrv=address) as admin:
-            await admin.create_topic("T", queues=4)
-        await send_orders(address)
-        async with orders.member("a", address):
-            await wait_for(lambda: orders.count > 20)
-        before = orders.count
-        with trio.fail_after(1):
-            async with orders.member("b", address):
-                await wait_for(lambda: orders.count > before)
-        assert orders.shared == set()
-
-
 @pytest.mark.parametrize("declared", [True, None])
 @pytest.mark.parametrize("aborted", [False, True])
 async def test_connection_bound_locks_are_released_when_member_dies(

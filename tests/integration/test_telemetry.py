@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+import triomq.client
 import triomq.client.asyncio as of_asyncio
 from triomq.client import (
     ClientConfig,
@@ -73,6 +74,11 @@ def exported() -> Exported:
     return Exported()
 
 
+MESSAGE = Message("orders", b"x", tags="A", keys=["k1", "k2"], sharding_key="S")
+Run = Callable[[str, Exported, Callable[..., Any], bool], None]
+"""Sends the message and consumes it, in a span for each."""
+
+
 def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
     assert span.parent is not None
     assert parent.context is not None
@@ -97,46 +103,24 @@ def topic(rocketmq_broker: RunningBroker) -> str:
     return "orders"
 
 
-def in_trio(namesrv: str, exported: Exported, wait: Callable[..., Any], orderly: bool) -> None:
-    async def work(_: MessageExt) -> None:
-        with exported.tracer.start_as_current_span("work"):
-            await trio.lowlevel.checkpoint()
+def in_loop(api: Any, run: Callable[..., Any], sleep: Callable[[float], Awaitable[None]]) -> Run:
+    def run_in_loop(namesrv: str, exported: Exported, wait: Callable[..., Any], orderly: bool) -> None:
+        async def work(_: MessageExt) -> None:
+            with exported.tracer.start_as_current_span("work"):
+                await sleep(0)
 
-    async def main() -> None:
-        given: dict[str, Any] = {"namesrv": namesrv, "config": exported.config}
-        subscriptions = {"orders": "*"}
-        async with (
-            Producer("P", **given) as producer,
-            PushConsumer(
-                GROUP, **given, on_message=work, subscriptions=subscriptions, start="earliest", orderly=orderly
-            ),
-        ):
-            with exported.tracer.start_as_current_span("call"):
-                await producer.send(Message("orders", b"x", tags="A", keys=["k1", "k2"], sharding_key="S"))
-            await wait(GROUP)
+        async def main() -> None:
+            given: dict[str, Any] = {"namesrv": namesrv, "config": exported.config}
+            consumer: dict[str, Any] = {"on_message": work, "subscriptions": {"orders": "*"}, "start": "earliest"}
+            async with api.Producer("P", **given) as producer:
+                async with api.PushConsumer(GROUP, **given, **consumer, orderly=orderly):
+                    with exported.tracer.start_as_current_span("call"):
+                        await producer.send(MESSAGE)
+                    await wait(GROUP)
 
-    trio.run(main)
+        run(main)
 
-
-def in_asyncio(namesrv: str, exported: Exported, wait: Callable[..., Any], orderly: bool) -> None:
-    async def work(_: MessageExt) -> None:
-        with exported.tracer.start_as_current_span("work"):
-            await asyncio.sleep(0)
-
-    async def main() -> None:
-        given: dict[str, Any] = {"namesrv": namesrv, "config": exported.config}
-        subscriptions = {"orders": "*"}
-        async with (
-            of_asyncio.Producer("P", **given) as producer,
-            of_asyncio.PushConsumer(
-                GROUP, **given, on_message=work, subscriptions=subscriptions, start="earliest", orderly=orderly
-            ),
-        ):
-            with exported.tracer.start_as_current_span("call"):
-                await producer.send(Message("orders", b"x", tags="A", keys=["k1", "k2"], sharding_key="S"))
-            await wait(GROUP)
-
-    asyncio.run(main())
+    return run_in_loop
 
 
 def in_threads(namesrv: str, exported: Exported, wait: Callable[..., Any], orderly: bool) -> None:
@@ -153,17 +137,25 @@ def in_threads(namesrv: str, exported: Exported, wait: Callable[..., Any], order
         ),
     ):
         with exported.tracer.start_as_current_span("call"):
-            producer.send(Message("orders", b"x", tags="A", keys=["k1", "k2"], sharding_key="S"))
+            producer.send(MESSAGE)
         wait(GROUP)
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-@pytest.mark.parametrize("run", [in_trio, in_asyncio, in_threads])
+@pytest.mark.parametrize(
+    "run",
+    [
+        in_loop(triomq.client, trio.run, trio.sleep),
+        in_loop(of_asyncio, lambda main: asyncio.run(main()), asyncio.sleep),
+        in_threads,
+    ],
+    ids=["trio", "asyncio", "threads"],
+)
 @pytest.mark.usefixtures("topic")
 def test_a_send_and_its_handler_are_one_trace(
     rocketmq_broker: RunningBroker,
     exported: Exported,
-    run: Callable[[str, Exported, Callable[..., Any], bool], None],
+    run: Run,
     orderly: bool,
 ) -> None:
     with exported.tracer.start_as_current_span("opens the clients"):  # not the parent of the messages they handle

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 import trio
@@ -53,44 +52,6 @@ def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
 
 
 # --- the three kinds of tests ---------------------------------------------------------------------------------
-
-
-def test_plain(rocketmq: RunningBroker, topic: str) -> None:
-    taken: list[bytes] = []
-    with (
-        sync.Producer("P", namesrv=rocketmq.namesrv) as producer,
-        sync.PushConsumer(
-            "plain",
-            namesrv=rocketmq.namesrv,
-            on_message=lambda message: taken.append(message.body),
-            subscriptions={topic: "*"},
-            start="earliest",
-        ),
-    ):
-        producer.send_batch([Message(topic, b"%d" % number) for number in range(100)])
-        rocketmq.wait_until_consumed("plain")
-        assert len(taken) == 100
-        (member,) = rocketmq.groups["plain"].members
-        assert member
-        assert rocketmq.groups["plain"].behind[topic] == 0
-    assert sorted(bodies(rocketmq, topic)) == sorted(taken)
-
-
-async def test_trio(rocketmq: RunningBroker, topic: str) -> None:
-    taken: list[MessageExt] = []
-
-    async def take(message: MessageExt) -> None:
-        await trio.sleep(0.1)
-        taken.append(message)
-
-    async with (
-        Producer("P", namesrv=rocketmq.namesrv) as producer,
-        PushConsumer("trio", namesrv=rocketmq.namesrv, on_message=take, subscriptions={topic: "*"}, start="earliest"),
-    ):
-        sent = await producer.send(Message(topic, b"x"))
-        await rocketmq.wait_until_consumed("trio")
-    assert [message.message_id for message in taken] == [sent.message_id]
-    assert [message.message_id for message in rocketmq.messages(topic)] == [sent.message_id]
 
 
 def test_asyncio(rocketmq: RunningBroker, topic: str) -> None:
@@ -147,16 +108,6 @@ def test_nothing_is_imported_before_a_fixture_is_used() -> None:
     assert ast.literal_eval(done.stdout) == {"triomq", "triomq.testing", "triomq.testing.pytest_plugin"}
 
 
-def test_brokers_side_by_side_do_not_clash() -> None:
-    with ExitStack() as stack:
-        brokers = [stack.enter_context(open_broker()) for _ in range(10)]
-        assert len({address for each in brokers for address in (each.address, each.namesrv)}) == 20
-        for number, each in enumerate(brokers):
-            with sync.Producer("P", namesrv=each.namesrv) as producer:
-                producer.send(Message("T", b"%d" % number))
-        assert [bodies(each, "T") for each in brokers] == [[b"%d" % number] for number in range(10)]
-
-
 # --- time -----------------------------------------------------------------------------------------------------
 
 
@@ -168,28 +119,6 @@ def test_advanced_clock_delivers_delayed_messages(broker: RunningBroker) -> None
     assert bodies(broker, "T") == []
     broker.clock.advance(minutes=1)
     assert sorted(bodies(broker, "T")) == [b"level", b"time"]
-
-
-def test_retries_are_due_when_the_clock_says_so(rocketmq_broker: RunningBroker) -> None:
-    tries: list[int] = []
-    rocketmq_broker.create_topic("T")
-
-    def fail_twice(message: MessageExt) -> None:
-        tries.append(message.reconsume_times)
-        if len(tries) < 3:
-            raise ValueError("again")
-
-    with (
-        sync.Producer("P", namesrv=rocketmq_broker.namesrv) as producer,
-        sync.PushConsumer(
-            GROUP, namesrv=rocketmq_broker.namesrv, on_message=fail_twice, subscriptions={"T": "*"}, start="earliest"
-        ),
-    ):
-        producer.send(Message("T", b"x"))
-        for tried in (1, 2, 3):
-            rocketmq_broker.wait_until_consumed(GROUP)
-            assert tries == list(range(tried))
-            rocketmq_broker.clock.advance(minutes=2)
 
 
 async def test_advanced_clock_checks_undecided_transactions(rocketmq_broker: RunningBroker) -> None:

@@ -70,8 +70,11 @@ def test_logging_goes_to_stderr_from_the_level_on(logger: logging.Logger, monkey
     configure("warning")
     logging.getLogger("triomq.x").info("quiet")
     logging.getLogger("triomq.x").warning("loud")
-    assert stderr.getvalue().endswith(" WARNING triomq.x loud\n")
-    assert stderr.getvalue().count("\n") == 1
+    for port in range(200):
+        logging.getLogger("triomq.x").warning("bad frame peer=%d", port)
+    first, *repeated = stderr.getvalue().splitlines()
+    assert first.endswith(" WARNING triomq.x loud")
+    assert 0 < len(repeated) < 100
 
 
 @pytest.mark.parametrize("package", ["triomq.client", "triomq.broker"])

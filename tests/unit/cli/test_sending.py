@@ -221,11 +221,15 @@ async def test_a_cancelled_request_is_unanswered() -> None:
     assert (tally.sent, tally.unanswered) == (0, 6)
 
 
-@pytest.mark.parametrize(("count", "size", "requests"), [(5, 4096, [1] * 5), (5, 1024, [5]), (2000, 1500, [1041, 959])])
-async def test_requests_are_limited_and_large_bodies_go_alone(count: int, size: int, requests: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "requests"),
+    [([9, 4096, 9, 9], [1, 1, 2]), ([4096] * 5, [1] * 5), ([4095] * 5, [5]), ([1503] * 2000, [1041, 959])],
+)
+async def test_requests_are_limited_and_large_bodies_go_alone(sizes: list[int], requests: list[int]) -> None:
     producer = FakeProducer(lambda _: None)
-    await make(producer)[0].send(batch(1, count, size), QUEUE)
-    assert (producer.requests, producer.stored[QUEUE]) == (requests, list(range(1, count + 1)))
+    messages = [Message("T", str(number).ljust(size).encode()) for number, size in enumerate(sizes)]
+    await make(producer)[0].send(Batch(messages, []), QUEUE)
+    assert (producer.requests, producer.stored[QUEUE]) == (requests, list(range(len(sizes))))
 
 
 @settings(max_examples=50, deadline=None)
