@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from triomq.cli.arguments.values import parse_positive
+from triomq.cli.errors import ExitCode
 from triomq.cli.output import write_text
 from triomq.cli.run import report_error
 from triomq.cli.session import client_command
@@ -55,6 +56,12 @@ def run_program(
             return client_command(partial(run, lines, namesrv))(Path(folder))
     except BaseException as exc:  # noqa: BLE001  # boundary: defects are raised again
         return report_error(f"triomq {name}", exc)
+
+
+def report(problems: Sequence[str], text: str) -> int:
+    """Write the problems, or that there are none; return the exit code."""
+    write_text("".join(f"WRONG {problem}\n" for problem in problems) or f"RIGHT: {text}\n")
+    return ExitCode.FAILED if problems else ExitCode.OK
 
 
 def read_lines(limit: int | None = None) -> list[bytes]:

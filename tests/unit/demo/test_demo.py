@@ -1,12 +1,12 @@
 import zipfile
+from collections import Counter
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from triomq.demo import pipeline
-from triomq.demo.__main__ import Group, make_messages
+from triomq.demo.__main__ import differences, lines_of, make_messages
 from triomq.demo.program import read_lines
 from triomq.protocol.errors import ConfigError
 
@@ -45,21 +45,18 @@ def test_missing_or_damaged_file_names_remedy(archive: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("carriers", "received", "problem"),
+    ("tags", "received", "problem"),
     [
-        ((), reversed(LINES), None),
-        ((), [LINES[0], LINES[2], LINES[2], b"other"], "1 flights are missing, 2 are changed, unwanted or too many"),
-        (("UA",), LINES[:2], None),
-        (("UA",), LINES, "0 flights are missing, 1 are changed, unwanted or too many"),
+        ("*", LINES[::-1], None),
+        ("*", [LINES[0], LINES[2], LINES[2], b"other"], "1 flights are missing, 2 are changed, unwanted or too many"),
+        ("UA || AA", LINES[:2], None),
+        ("UA || AA", LINES, "0 flights are missing, 1 are changed, unwanted or too many"),
     ],
 )
-async def test_differences_from_the_data_are_listed(
-    carriers: tuple[str, ...], received: list[bytes], problem: str | None
-) -> None:
-    group = Group("g", make_messages([HEADING, *LINES]), carriers)
-    for number, line in enumerate(received):
-        await group.handle(number % 2, [Mock(body=line, user_properties={})])
-    assert group.problems() == [f"group g: {problem}"] * (problem is not None)
+def test_differences_from_the_data_are_listed(tags: str, received: list[bytes], problem: str | None) -> None:
+    wanted = lines_of(make_messages([HEADING, *LINES]), tags)
+    found = differences("g", wanted, [Counter(received[:1]), Counter(received[1:])])
+    assert found == [f"group g: {problem}"] * (problem is not None)
 
 
 def test_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,4 +68,11 @@ def test_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys
 def test_totals_of_carriers_are_sums(tmp_path: Path) -> None:
     path = tmp_path / "flights.csv"
     path.write_text("carrier,dep_delay\nUA,5\nDL,NA\nUA,-2\nUA,NA\n")
-    assert pipeline.totals_of_file(path) == {"UA": [3, 2, 3.0], "DL": [1, 0, 0.0]}
+    assert pipeline.totals_of_file(path) == {
+        ("UA", "flights"): 3,
+        ("UA", "departures"): 2,
+        ("UA", "delays"): 3,
+        ("DL", "flights"): 1,
+        ("DL", "departures"): 0,
+        ("DL", "delays"): 0,
+    }
