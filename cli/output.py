@@ -106,7 +106,17 @@ def size_text(size_bytes: int) -> str:
 
 def cells(record: Mapping[str, Any]) -> list[Cell]:
     """Return the values of a JSON record as cells of a table: local times, sizes, lists with commas, yes and no."""
-    return [_cell(name, value) for name, value in record.items()]
+    found: list[Cell] = []
+    for name, value in record.items():
+        if name.endswith("_ms"):
+            found.append(local_time(value))
+        elif name.endswith("_bytes") and value is not None:
+            found.append(size_text(value))
+        elif isinstance(value, list | tuple):
+            found.append(", ".join(value) or None)
+        else:
+            found.append(("no", "yes")[value] if isinstance(value, bool) else value)
+    return found
 
 
 def write_records(columns: Sequence[str], records: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -140,16 +150,6 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
         )
         text += "  ".join(cells).rstrip() + "\n"
     return text
-
-
-def _cell(name: str, value: Any) -> Cell:
-    if name.endswith("_ms"):
-        return local_time(value)
-    if name.endswith("_bytes") and value is not None:
-        return size_text(value)
-    if isinstance(value, list | tuple):
-        return ", ".join(value) or None
-    return ("no", "yes")[value] if isinstance(value, bool) else value
 
 
 def _text(cell: Cell) -> str:

@@ -319,7 +319,10 @@ class OrderedSender:
             try:
                 await self._request(part.messages, queue)
             except e.TriomqError as exc:
-                if len(part.messages) == 1 or not _is_refusal(exc):
+                is_refusal = isinstance(exc, e.MessageIllegalError | e.ProtocolError)  # because of its contents
+                if isinstance(exc, e.BrokerResponseError):
+                    is_refusal = exc.code == ResponseCode.MESSAGE_ILLEGAL
+                if len(part.messages) == 1 or not is_refusal:
                     self.refuse(exc, len(part.messages), part.place)
                     continue
                 for index in range(len(part.messages)):  # one message caused it: send the others
@@ -363,10 +366,3 @@ def _requests(batch: Batch) -> Iterator[Batch]:
             start, size = index + 1, 0
     if start < len(batch.messages):
         yield batch.part(start, len(batch.messages))
-
-
-def _is_refusal(error: e.TriomqError) -> bool:
-    """Whether the request was rejected as a whole because of its contents."""
-    if isinstance(error, e.BrokerResponseError):
-        return error.code == ResponseCode.MESSAGE_ILLEGAL
-    return isinstance(error, e.MessageIllegalError | e.ProtocolError)

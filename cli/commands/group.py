@@ -9,7 +9,7 @@ from triomq.cli.arguments import admin_options
 from triomq.cli.errors import UsageError
 from triomq.cli.output import escape_controls, plural, write_json, write_records, write_result, write_text
 from triomq.cli.session import client_command, open_admin
-from triomq.client import Admin, GroupState, QueueState
+from triomq.client import Admin, GroupState
 from triomq.client.cluster.route import similar_names
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
@@ -144,24 +144,21 @@ def describe(state: GroupState, topics: Collection[str]) -> dict[str, Any]:
             {"topic": topic, "expression": subscription.sub_string}
             for topic, subscription in sorted(subscriptions.items())
         ],
-        "queues": [_describe_queue(queue) for queue in state.queues],
-    }
-
-
-def _describe_queue(queue: QueueState) -> dict[str, Any]:
-    position = queue.position
-    topic, broker, queue_id = position.queue
-    return {
-        "topic": topic,
-        "broker": broker,
-        "queue_id": queue_id,
-        "max_offset": position.broker_offset,
-        "committed_offset": position.consumer_offset,
-        "lag": position.lag,
-        "owners": list(queue.owners),
-        "lock_owner": queue.lock_owner,
-        "last_progress_ms": queue.progress_ms,
-        "stalled": None if queue.stall is None else queue.stall.cause.value,
+        "queues": [
+            {
+                "topic": queue.position.queue.topic,
+                "broker": queue.position.queue.broker_name,
+                "queue_id": queue.position.queue.queue_id,
+                "max_offset": queue.position.broker_offset,
+                "committed_offset": queue.position.consumer_offset,
+                "lag": queue.position.lag,
+                "owners": list(queue.owners),
+                "lock_owner": queue.lock_owner,
+                "last_progress_ms": queue.progress_ms,
+                "stalled": None if queue.stall is None else queue.stall.cause.value,
+            }
+            for queue in state.queues
+        ],
     }
 
 

@@ -77,7 +77,12 @@ def run(options: InitOptions) -> int:
                 (made / "client" / f"{key}.account").write_text(f"{ACCESS_KEY}: {key}\n{SECRET_KEY}: {secret}\n")
             (made / "broker" / "plain_acl.yml").write_text(text)
         if options.tls:
-            _write_certificates(made, names)
+            config, ca, ca_key = made / "openssl.cnf", made / "client" / "ca.pem", made / "ca.key"
+            config.write_text(_OPENSSL_CONFIG.format(name=f"triomq CA {secrets.token_hex(4)}", hosts=names))
+            _openssl(config, "ca", ca, ca_key)
+            server, signer = made / "broker" / "server.pem", ("-CA", ca, "-CAkey", ca_key)
+            _openssl(config, "server", server, server.with_suffix(".key"), "-subj", "/CN=triomq", *signer)
+            config.unlink()
         files = sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file())
         for path in (made, *made.rglob("*")):
             path.chmod(0o700 if path.is_dir() else 0o600)
@@ -107,16 +112,6 @@ def _certificate_names(hosts: Sequence[str]) -> str:
                 raise UsageError(f"--host {host!r}: write a host name or an IP address, without a port") from None
             names.append(f"DNS:{host}")
     return ", ".join(names)
-
-
-def _write_certificates(made: Path, names: str) -> None:
-    ca, ca_key = made / "client" / "ca.pem", made / "ca.key"
-    config = made / "openssl.cnf"
-    config.write_text(_OPENSSL_CONFIG.format(name=f"triomq CA {secrets.token_hex(4)}", hosts=names))
-    _openssl(config, "ca", ca, ca_key)
-    server = made / "broker" / "server.pem"
-    _openssl(config, "server", server, server.with_suffix(".key"), "-subj", "/CN=triomq", "-CA", ca, "-CAkey", ca_key)
-    config.unlink()
 
 
 def _openssl(config: Path, kind: str, cert: Path, key: Path, *signer: str | Path) -> None:

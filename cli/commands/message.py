@@ -75,8 +75,15 @@ async def find(options: admin_options.MessageFindOptions) -> None:
     if options.json:
         for message in messages:
             output.write_json(output.message_fields(message))
-    else:
-        _draw_table(messages)
+        return
+    rows = []
+    for message in messages:
+        body, keys = output.shown_body(message).decode(errors="replace"), " ".join(message.keys) or None
+        if len(body) > _BODY_CHARACTERS:
+            body = body[: _BODY_CHARACTERS - 3] + "..."
+        stored = output.local_time(message.store_timestamp)
+        rows.append((stored, _place(message), message.message_id, message.tags, keys, body))
+    output.write_table(("STORED", "QUEUE", "MESSAGE ID", "TAG", "KEYS", "BODY"), rows)
 
 
 async def _find_by_time(options: admin_options.MessageFindOptions, begin_ms: int, end_ms: int) -> list[MessageExt]:
@@ -124,18 +131,6 @@ def _draw(message: MessageExt) -> None:
     ]
     output.write_table(("FIELD", "VALUE"), rows)
     output.write_text(output.escape_controls(body.decode(errors="replace")) + "\n")
-
-
-def _draw_table(messages: Iterable[MessageExt]) -> None:
-    columns = ("STORED", "QUEUE", "MESSAGE ID", "TAG", "KEYS", "BODY")
-    rows = []
-    for message in messages:
-        body, keys = output.shown_body(message).decode(errors="replace"), " ".join(message.keys) or None
-        if len(body) > _BODY_CHARACTERS:
-            body = body[: _BODY_CHARACTERS - 3] + "..."
-        stored = output.local_time(message.store_timestamp)
-        rows.append((stored, _place(message), message.message_id, message.tags, keys, body))
-    output.write_table(columns, rows)
 
 
 def _place(message: MessageExt) -> str:

@@ -198,16 +198,14 @@ def _message(options: ProduceOptions, found: Any) -> Message:
         raise TypeError("properties must be an object with text values")
     if not isinstance(keys, str | list | tuple) or not all(isinstance(key, str) for key in keys):
         raise TypeError("keys must be text or a list of texts")
-    return make_message(options, _body(found), tags, keys, properties)
-
-
-def _body(found: Mapping[str, Any]) -> bytes:
     text, encoded = found.get("body"), found.get("body_base64")
     if isinstance(text, str) and encoded is None:
-        return text.encode()
-    if isinstance(encoded, str) and text is None:
-        return base64.b64decode(encoded, validate=True)
-    raise ValueError("either body or body_base64 is required, as text")
+        body = text.encode()
+    elif isinstance(encoded, str) and text is None:
+        body = base64.b64decode(encoded, validate=True)
+    else:
+        raise ValueError("either body or body_base64 is required, as text")
+    return make_message(options, body, tags, keys, properties)
 
 
 # --- sending them ------------------------------------------------------------------------------------------
