@@ -32,7 +32,7 @@ from triomq.broker.opening import open_broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ConfigError, StoreError, StoreLayoutError
+from triomq.protocol.errors import StoreError, StoreLayoutError
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.record import decode_records
 from triomq.storage.config import Durability, StoreConfig
@@ -177,13 +177,6 @@ async def test_late_flush_is_reported_and_message_is_kept(
 
 
 # --- what cannot start --------------------------------------------------------------------------------------
-
-
-async def test_an_address_of_another_machine_is_refused(root: Path) -> None:
-    listener = Listener(broker=Address("192.0.2.1", 0), namesrv=Address("127.0.0.1", 0))
-    with pytest.raises(ConfigError, match="not an address of this machine"):
-        async with open_broker(broker_config(root, listeners=(listener,), insecure=True)):
-            pass
 
 
 async def test_a_taken_vip_port_is_no_obstacle(root: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,8 +18,6 @@ from tests.integration.test_examples import NAMESRV, blocks
 from tests.processes import Broker, start_triomq
 
 LIMIT_S = 40
-#: Opens the client too early: in the process that forks.
-TOO_EARLY = "\nclients.enter_context(producer)\n"
 ADVICE = "opened before this process was forked"
 
 
@@ -29,11 +27,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
-def write_examples(broker: Broker, folder: Path, **more: str) -> None:
-    """Write the examples that begin with their file's name, each with more code at its end."""
+def write_examples(broker: Broker, folder: Path, tasks: str = "") -> None:
+    """Write the examples that begin with their file's name; ``tasks``: more code for the module of that name."""
     for code in blocks("docs/services.md", "python"):
         if named := re.match(r"# (\S+)\.py\n", code):
-            code = code.replace(NAMESRV, broker.namesrv) + more.get(named[1], "")
+            code = code.replace(NAMESRV, broker.namesrv) + (tasks if named[1] == "tasks" else "")
             (folder / f"{named[1]}.py").write_text(code, encoding="utf-8")
 
 
@@ -79,13 +77,7 @@ def test_gunicorn_with_preload(broker: Broker, tmp_path: Path) -> None:
     assert re.fullmatch(r"[0-9A-F]{32}", ask_gunicorn(tmp_path))
 
 
-def test_gunicorn_with_a_producer_opened_in_the_master(broker: Broker, tmp_path: Path) -> None:
-    write_examples(broker, tmp_path, shop=TOO_EARLY)
-    (tmp_path / "gunicorn.conf.py").unlink()
-    assert ADVICE in ask_gunicorn(tmp_path)
-
-
-def ask_celery(broker: Broker, folder: Path, more: str = "") -> str:
+def ask_celery(broker: Broker, folder: Path) -> str:
     """Return the result of the example's task, or the error."""
     for name in ("queue", "results"):
         (folder / name).mkdir()
@@ -96,7 +88,7 @@ app.conf.update(
     result_backend="file://{folder}/results",
 )
 """
-    write_examples(broker, folder, tasks=here + more)
+    write_examples(broker, folder, here)
     caller = "import tasks; print(tasks.order.delay(17).get(timeout=30))"
     with running(
         ("celery", "--app", "tasks", "worker", "--concurrency", "1", "--without-gossip", "--without-mingle"), folder
@@ -109,11 +101,6 @@ app.conf.update(
 
 def test_celery_prefork(broker: Broker, tmp_path: Path) -> None:
     assert re.fullmatch(r"[0-9A-F]{32}\n", ask_celery(broker, tmp_path))
-
-
-def test_celery_with_a_producer_opened_in_the_parent(broker: Broker, tmp_path: Path) -> None:
-    in_the_parent = TOO_EARLY + "worker_process_init.disconnect(open_clients)\n"
-    assert ADVICE in ask_celery(broker, tmp_path, in_the_parent)
 
 
 def test_multiprocessing_with_a_producer_opened_in_the_parent(broker: Broker, tmp_path: Path) -> None:

@@ -155,16 +155,6 @@ async def test_lite_pull_member_resumes_both_queues_after_reset(namesrv: str, ad
         assert await _poll(member, 3) == [b"1", b"2", b"3"]
 
 
-async def test_pull_consumer_reads_reset_from_stored_offset(namesrv: str, admin: Admin) -> None:
-    await send(namesrv, b"1", b"2", b"3")
-    async with PullConsumer(GROUP, namesrv=namesrv) as pull:
-        for queue in await pull.queues("T"):
-            await pull.commit(queue, await pull.max_offset(queue))
-        done = await admin.reset_offsets(GROUP, "T", "earliest")
-        assert not done.is_online
-        assert [await pull.committed(queue) for queue in await pull.queues("T")] == [0, 0]
-
-
 async def _poll(member: LitePullConsumer, count: int) -> list[bytes]:
     got: list[bytes] = []
     while len(got) < count:
@@ -210,6 +200,7 @@ async def test_dead_letters_are_resent_once_in_original_form(namesrv: str, dead:
     assert await dead.redrive(GROUP) == (3, 0, 0)
     assert await dead.redrive(GROUP) == (0, 0, 0)
     assert await dead.dead_letter_counts() == [(GROUP, 5, 5)]
+    assert await dead.redrive(GROUP, again=True, limit=2, dry_run=True) == (2, 0, 3)
     back = await messages_of(namesrv, "T")
     assert sorted(message.body for message in back) == sorted([b"%d" % number for number in range(5)] * 2)
     for message in back:
@@ -225,12 +216,6 @@ async def test_a_dry_run_counts_and_changes_nothing(namesrv: str, dead: Admin) -
     assert await dead.redrive(GROUP, limit=4, dry_run=True) == (4, 0, 1)
     assert await dead.dead_letter_counts() == [(GROUP, 5, 0)]
     assert len(await messages_of(namesrv, "T")) == 5
-
-
-async def test_resent_dead_letters_can_be_resent_on_request(dead: Admin) -> None:
-    await dead.redrive(GROUP)
-    assert await dead.redrive(GROUP, again=True, limit=2) == (2, 0, 3)
-    assert await dead.dead_letter_counts() == [(GROUP, 5, 5)]
 
 
 async def test_interrupted_resend_records_sent_messages(namesrv: str, dead: Admin) -> None:

@@ -27,17 +27,15 @@ from tests.integration.broker_wire import (
     send_fields,
     until,
 )
-from triomq.broker.addresses import Address
-from triomq.broker.config import NameServerConfig, TlsConfig
+from triomq.broker.config import TlsConfig
 from triomq.broker.limits.peers import TLS_SESSION_BYTES
-from triomq.broker.name_server import open_name_server
 from triomq.broker.server import Broker
 from triomq.broker.watched_file import WatchedFiles
 from triomq.client import ClientConfig, Message, Producer
 from triomq.client import TlsConfig as ClientTlsConfig
 from triomq.common.tls import TlsSession
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ClientError, ConfigError
+from triomq.protocol.errors import ClientError
 from triomq.protocol.record.record import decode_records
 
 SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
@@ -179,14 +177,6 @@ async def test_enforcing_refuses_plain_peers(
                 pass
 
 
-async def test_tls_client_at_plain_broker_gets_advice(root: Path, authority: Authority) -> None:
-    async with running(root) as broker:
-        settings = ClientConfig(tls=ClientTlsConfig(ca=authority.ca))
-        with pytest.raises(ClientError, match="does it speak TLS"):
-            async with Producer("g", namesrv=namesrv_address(broker), config=settings):
-                pass
-
-
 @pytest.mark.parametrize("client_auth", ["optional", "require"])
 async def test_certificates_of_clients(
     root: Path, tmp_path: Path, authority: Authority, identity: Identity, client_auth: Literal["optional", "require"]
@@ -274,15 +264,6 @@ async def test_changed_files_apply_and_connections_stay_open(
             assert await wire.works()
 
 
-async def test_unusable_tls_files_prevent_start(root: Path, identity: Identity) -> None:
-    wrong = TlsConfig(cert=identity.cert, key=identity.cert)
-    with pytest.raises(ConfigError, match="contains no private key"):
-        async with running(root, tls=wrong):
-            pass
-    async with running(root):
-        pass
-
-
 async def test_permissive_with_required_certificates_warns_about_plaintext(
     root: Path, authority: Authority, identity: Identity, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -297,17 +278,6 @@ async def test_permissive_with_required_certificates_warns_about_plaintext(
         )
         async with running(root, tls=settings):
             assert ("clients without TLS need no certificate" in caplog.text) is not enforcing
-
-
-async def test_name_server_alone_uses_tls(
-    root: Path, mock_clock: MockClock, tls: TlsConfig, trusting: ssl.SSLContext
-) -> None:
-    config = NameServerConfig(root=root, listen=Address("127.0.0.1", 0), tls=tls)
-    async with open_name_server(config) as server:
-        for opened in (connected(server.address.port), secure(server.address.port, trusting)):
-            async with opened as wire:
-                code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-                assert (await wire.ask(code, {"topic": "T"})).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 @pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", 62), ("192.0.2.1", 32)])

@@ -130,12 +130,6 @@ def test_dump_reads_no_further_than_its_count(
     assert len(told(capsys, "dump", "--store", str(root), "--count", "9" * 30)) == 10
 
 
-def test_dump_shows_times_that_no_calendar_has(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    overwrite(log_file(root, 0), 56, b"\x7f")  # of the store time of the first message
-    assert said(capsys, "dump", "--store", str(root)).splitlines()[1].split()[1] == "ms"
-    assert said(capsys, "info", "--store", str(root))
-
-
 def test_a_table_says_that_it_is_cut(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
