@@ -127,13 +127,19 @@ def deliver(broker: Broker, now_ms: int) -> int | None:
 
 
 @pytest.mark.parametrize("delay", ["DELAY\x011", "TIMER_DELAY_SEC\x011"])
-def test_one_call_copies_bounded_bytes(make_broker: MakeBroker, clock: Clock, delay: str) -> None:
+@pytest.mark.parametrize(("record_bytes", "counts"), [(600_000, (2, 4, 5)), (2**19, (3, 5, 5))])
+def test_one_call_copies_bounded_bytes(
+    make_broker: MakeBroker, clock: Clock, delay: str, record_bytes: int, counts: tuple[int, ...]
+) -> None:
     peer = Peer(make_broker({"commit_log_file_size_bytes": 32 * 1024**2}))
+    assert peer.put("T", b"", i=delay).code == ResponseCode.SUCCESS
+    head_bytes = peer.broker.store.commit_log.max_offset
+    deliver(peer.broker, clock.now_ms + 1000)
     for _ in range(5):
-        assert peer.put("T", bytes(600_000), i=delay).code == ResponseCode.SUCCESS
-    for delivered in (2, 4, 5):
+        assert peer.put("T", bytes(record_bytes - head_bytes), i=delay).code == ResponseCode.SUCCESS
+    for count in counts:
         deliver(peer.broker, clock.now_ms + 1000)
-        assert peer.broker.delayed.delivery.delivered == delivered
+        assert peer.broker.delayed.delivery.delivered == 1 + count
 
 
 @pytest.mark.parametrize("delay", ["DELAY\x011", "TIMER_DELAY_SEC\x011"])
