@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from triomq.broker.config import BrokerConfig
 from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.errors import RefusedError
 from triomq.storage.files.json_table import JsonTable, encode, encode_rows
@@ -84,10 +85,14 @@ class ConfigTable(SavedTable, Generic[Config]):
     """
 
     _KIND: str  # of its entries
+    _NAME: str  # the attribute that is the name of an entry
     _CONFIG: type[Config]
 
-    def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int], on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, table: JsonTable, config: BrokerConfig, *, clock_ms: Callable[[], int], on_change: Callable[[], None]
+    ) -> None:
         super().__init__(table, on_change)
+        self._config = config
         self._clock_ms = clock_ms
         self.configs: Final[dict[str, Config]] = {}
         self.data_version = DataVersion(counter=0, timestamp=clock_ms())
@@ -141,8 +146,9 @@ class ConfigTable(SavedTable, Generic[Config]):
                 limit=setting,
             )
 
-    def _put(self, name: str, config: Config) -> None:
-        self.configs[name] = config
+    def put(self, config: Config) -> None:
+        """Add or replace an entry."""
+        self.configs[getattr(config, self._NAME)] = config
         self._changed()
 
     def _changed(self) -> None:

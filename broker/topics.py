@@ -48,6 +48,7 @@ class TopicTable(ConfigTable[TopicConfig]):
     _FIELD = "topicConfigTable"
     _CONFIG = TopicConfig
     _KIND = "topics"
+    _NAME = "topic_name"
 
     def __init__(
         self,
@@ -58,8 +59,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         on_change: Callable[[], None],
         random: Random,
     ) -> None:
-        super().__init__(table, clock_ms=clock_ms, on_change=on_change)
-        self._config = config
+        super().__init__(table, config, clock_ms=clock_ms, on_change=on_change)
         self.random: Final = random
         self._built_in = [
             _config(SELF_TEST_TOPIC, 1),
@@ -114,10 +114,6 @@ class TopicTable(ConfigTable[TopicConfig]):
         if found:
             some = [f"{topic}:{count}" for topic, count in islice(found.items(), _NAMED)]
             LOGGER.warning("topics have queues but no configuration: added topics=%d such as %s", len(found), some)
-
-    def put(self, config: TopicConfig) -> None:
-        """Add or replace a topic."""
-        self._put(config.topic_name, config)
 
     def check_room(self, topic: str) -> None:
         """Check that a topic that anybody wants may be created.

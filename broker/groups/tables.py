@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from triomq.broker.config import BrokerConfig
 from triomq.broker.saved_table import ConfigTable, SavedTable
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.errors import RefusedError
@@ -188,12 +187,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
     _FIELD = "subscriptionGroupTable"
     _CONFIG = SubscriptionGroupConfig
     _KIND = "subscription groups"
-
-    def __init__(
-        self, table: JsonTable, config: BrokerConfig, *, clock_ms: Callable[[], int], on_change: Callable[[], None]
-    ) -> None:
-        super().__init__(table, clock_ms=clock_ms, on_change=on_change)
-        self._config = config
+    _NAME = "group_name"
 
     def load(self) -> None:
         """Read the saved table and add the built-in groups.
@@ -234,7 +228,3 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
         """Whether the members of a group are notified when it changes."""
         config = self.configs.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
-
-    def put(self, config: SubscriptionGroupConfig) -> None:
-        """Add or replace a group."""
-        self._put(config.group_name, config)

@@ -66,6 +66,7 @@ class ServerTls:
     Attributes:
         identity: its certificate, and the settings of new connections.
         is_enforced: whether connections without TLS are refused.
+        handshakes: deadlines of those that are neither complete nor closed.
         reader, connection_limits: of the server; set before there are connections.
     """
 
@@ -81,7 +82,7 @@ class ServerTls:
         self.is_enforced: Final = config.enforcing
         self.identity: Final = _Identity(config)
         self.identity.load()
-        self._handshakes: dict[_ServerTlsSocket, float] = {}  # their deadlines
+        self.handshakes: Final[dict[_ServerTlsSocket, float]] = {}
         self._turn = self._steps = 0
         if config.client_auth == "require" and not config.enforcing:
             LOGGER.warning("clients without TLS need no certificate, as TLS is permissive")
@@ -97,14 +98,6 @@ class ServerTls:
         self._steps += 1
         return self._steps <= _STEPS_PER_TURN
 
-    def started(self, sock: "_ServerTlsSocket") -> None:
-        """Limit the time of a handshake that begins."""
-        self._handshakes[sock] = trio.current_time() + _HANDSHAKE_TIMEOUT_S
-
-    def ended(self, sock: "_ServerTlsSocket") -> None:
-        """Forget a handshake that is complete, or whose connection is closed."""
-        self._handshakes.pop(sock, None)
-
     async def run(self) -> None:
         """End slow handshakes, and use changed files, until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -112,7 +105,7 @@ class ServerTls:
             while True:
                 await trio.sleep(_TICK_S)
                 now = trio.current_time()
-                for sock in [sock for sock, deadline in self._handshakes.items() if deadline <= now]:
+                for sock in [sock for sock, deadline in self.handshakes.items() if deadline <= now]:
                     sock.connection.close(f"no TLS handshake within {_HANDSHAKE_TIMEOUT_S:.0f} s")
 
 
@@ -192,7 +185,7 @@ class _ServerTlsSocket(TlsSocket):
         self.connection = connection
         self._tls = tls
         self._received_bytes = 0
-        tls.started(self)
+        tls.handshakes[self] = trio.current_time() + _HANDSHAKE_TIMEOUT_S
 
     def recv(self, size: int) -> bytes:
         """Receive all plain bytes; b"" at the end.
@@ -213,7 +206,7 @@ class _ServerTlsSocket(TlsSocket):
                 self._received_bytes += len(data)
                 held_bytes = _HANDSHAKE_BYTES + self._received_bytes
                 if session.shake_hands():
-                    self._tls.ended(self)
+                    self._tls.handshakes.pop(self, None)
                     held_bytes = 0
                 self.connection.count_held(held_bytes)
             plain = session.read() if session.is_established else b""
@@ -229,6 +222,6 @@ class _ServerTlsSocket(TlsSocket):
 
     def close(self) -> None:
         """Announce the end, and close the socket."""
-        self._tls.ended(self)
+        self._tls.handshakes.pop(self, None)
         self._tls.connection_limits.with_tls.leave(self.connection.peer_ip)
         super().close()

@@ -76,7 +76,7 @@ async def secure(port: int, context: ssl.SSLContext) -> AsyncGenerator[Wire]:
 
 def handshakes(broker: Broker) -> int:
     assert broker.tls is not None
-    return len(broker.tls._handshakes)
+    return len(broker.tls.handshakes)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
