@@ -68,16 +68,11 @@ _REMARK_HINTS: Final = {"message is forbidden": "see the permissions with triomq
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """Return the exit code for an error that :func:`is_expected`."""
+    """Return the exit code for an error whose text is enough for the user."""
     for kind in type(error).__mro__:
         if kind in _EXIT_CODES:
             return _EXIT_CODES[kind]
     return ExitCode.FAILED
-
-
-def is_expected(error: BaseException) -> bool:
-    """Whether one line is enough for the user; any other error is a defect and needs its traceback."""
-    return isinstance(error, e.TriomqError | OSError)
 
 
 def one_line(error: BaseException) -> str:

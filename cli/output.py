@@ -256,13 +256,9 @@ def utc_text(milliseconds: int) -> str:
 
 def long_line(message: MessageExt) -> bytes:
     """Return the time and place of storage, the tag, the keys, and the body as text."""
-    head = [
-        utc_text(message.store_timestamp),
-        f"{message.broker_name}:{message.queue_id}@{message.queue_offset}",
-        f"tag={message.tags or '-'}",
-        f"keys={','.join(message.keys) or '-'}",
-    ]
-    return escape_controls(f"{' '.join(head)} {shown_body(message).decode(errors='replace')}").encode() + b"\n"
+    place = f"{message.broker_name}:{message.queue_id}@{message.queue_offset}"
+    head = f"{utc_text(message.store_timestamp)} {place} tag={message.tags or '-'} keys={','.join(message.keys) or '-'}"
+    return escape_controls(f"{head} {shown_body(message).decode(errors='replace')}").encode() + b"\n"
 
 
 def json_line(message: MessageExt) -> bytes:

@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from triomq.cli.arguments.arguments import parse
-from triomq.cli.errors import ExitCode, exit_code_of, is_expected, leaves, one_line
+from triomq.cli.errors import ExitCode, exit_code_of, leaves, one_line
 from triomq.common.logs import configure
+from triomq.protocol.errors import TriomqError
 
 
 def run(argv: Sequence[str]) -> int:
@@ -51,7 +52,8 @@ def report_error(program: str, error: BaseException, *, with_traceback: bool = F
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
         return ExitCode.OUTPUT_CLOSED
-    if with_traceback or not found or not all(map(is_expected, found)):
+    is_expected = all(isinstance(leaf, TriomqError | OSError) for leaf in found)  # any other error is a defect
+    if with_traceback or not found or not is_expected:
         raise error
     sys.stderr.write(f"{program}: {one_line(found[0])}\n")
     return exit_code_of(found[0])

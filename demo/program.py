@@ -59,7 +59,7 @@ def run_program(
 
 
 def report(problems: Sequence[str], text: str) -> int:
-    """Write the problems, or that there are none; return the exit code."""
+    """Write the problems, or the text that the counts are right; return the exit code."""
     write_text("".join(f"WRONG {problem}\n" for problem in problems) or f"RIGHT: {text}\n")
     return ExitCode.FAILED if problems else ExitCode.OK
 

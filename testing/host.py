@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple
 
 import trio
 import trio.testing
@@ -33,8 +33,8 @@ from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import system_clock_ms
 from triomq.storage.reading.cold_read import finish
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 SENDS: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE))
 """The requests that store messages of producers."""
@@ -137,15 +137,13 @@ class BrokerHost:
                 await self._stop.wait()
                 self._nursery.cancel_scope.cancel()
 
-    def call(
-        self, method: "Callable[Concatenate[BrokerHost, P], Awaitable[T]]", *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def call(self, method: "Callable[[BrokerHost, *Ts], Awaitable[T]]", *args: *Ts) -> T:
         """Run one of the methods below in the broker's thread, also from a thread with a loop."""
         result: Future[T] = Future()
 
         async def run() -> None:
             try:
-                result.set_result(await method(self, *args, **kwargs))
+                result.set_result(await method(self, *args))
             except Exception as exc:  # noqa: BLE001  # boundary: passed on to the test
                 result.set_exception(exc)
             finally:
@@ -304,9 +302,9 @@ class ProcessHost:
         addresses: tuple[str, str] = self._ask(self._arguments)
         return addresses
 
-    def call(self, method: Callable[Concatenate[BrokerHost, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self, method: Callable[[BrokerHost, *Ts], Awaitable[T]], *args: *Ts) -> T:
         """Run a method of :class:`BrokerHost` in the process."""
-        result: T = self._ask((method, args, kwargs))
+        result: T = self._ask((method, args))
         return result
 
     def _ask(self, question: object) -> Any:
@@ -349,9 +347,9 @@ def serve() -> None:
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing else may write there
 
-    def answer(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def answer(function: Callable[..., Any], *args: Any) -> None:
         try:
-            result = True, function(*args, **kwargs)
+            result = True, function(*args)
         except Exception as exc:  # noqa: BLE001  # boundary: passed on to the test
             result = False, exc
         pickle.dump(result, answers)
@@ -361,8 +359,8 @@ def serve() -> None:
     answer(host.start)
     while True:
         try:
-            method, args, kwargs = pickle.load(questions)  # noqa: S301  # likewise
+            method, args = pickle.load(questions)  # noqa: S301  # likewise
         except EOFError:
             break
-        answer(host.call, method, *args, **kwargs)
+        answer(host.call, method, *args)
     host.stop()

@@ -12,7 +12,17 @@ import trio
 
 from triomq.cli.arguments.options import BrokerSetOptions, BrokerStatusOptions, ClientOptions
 from triomq.cli.errors import ExitCode, UsageError
-from triomq.cli.output import cells, escape_controls, label, plural, write_json, write_result, write_table, write_text
+from triomq.cli.output import (
+    Cell,
+    cells,
+    escape_controls,
+    label,
+    plural,
+    write_json,
+    write_result,
+    write_table,
+    write_text,
+)
 from triomq.cli.session import client_command, client_config, open_admin, open_brokers
 from triomq.client import ClientInstance
 from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, describe_missing, uptime_of
@@ -89,21 +99,14 @@ def _write(found: dict[str, Any], options: ClientOptions) -> None:
         write_json(found)
         return
     write_text(f"name server {found['namesrv']} answers in {found['latency_ms']} ms\n")
-    rows = [
-        (
-            broker["broker"],
-            broker["broker_id"],
-            broker["address"],
-            f"triomq {broker['triomq_version']} ({broker['version']})"
-            if broker["triomq_version"]
-            else broker["version"],
-            broker["latency_ms"],
-            broker["note"]
-            or (broker["refuses_messages"] and f"refuses messages: {broker['refuses_messages']}")
-            or "ok",
-        )
-        for broker in found["brokers"]
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for broker in found["brokers"]:
+        version, refusal = broker["version"], broker["refuses_messages"]
+        if broker["triomq_version"]:
+            version = f"triomq {broker['triomq_version']} ({version})"
+        state = broker["note"] or (refusal and f"refuses messages: {refusal}") or "ok"
+        place = (broker["broker"], broker["broker_id"], broker["address"])
+        rows.append((*place, version, broker["latency_ms"], state))
     rows += [
         (broker["broker"], broker["broker_id"], broker["address"], None, None, broker["note"])
         for broker in found["missing_brokers"]

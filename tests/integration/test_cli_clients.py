@@ -14,8 +14,8 @@ import pytest
 
 from tests.integration.cli_tools import COMMAND, complaint, ok, read_line, running, triomq
 from tests.processes import Broker, start_triomq
-from triomq.client import Message, MessageExt, Responder
-from triomq.client.sync import Producer, PushConsumer
+from triomq.client import MessageExt, Responder
+from triomq.client.sync import PushConsumer
 
 
 @pytest.fixture(scope="module")
@@ -113,18 +113,6 @@ def test_consuming_starts_at_the_given_time(namesrv: str, topic: str) -> None:
     assert ok("consume", topic, "--from", after, "--count", "1", namesrv=namesrv) == "new\n"
     assert ok("consume", topic, "--from", "-10m", "--count", "2", namesrv=namesrv) == "old\nnew\n"
     assert ok("consume", topic, "--from", "latest", "--timeout", "0.5", namesrv=namesrv) == ""
-
-
-def test_consume_from_timestamp_includes_all_its_messages(namesrv: str, topic: str) -> None:
-    with Producer("P", namesrv=namesrv) as producer:
-        queue = producer.publish_queues(topic)[0]
-        producer.send_batch([Message(topic, b"%d" % number) for number in range(30)], queue=queue)
-    every = objects(ok("consume", topic, "--json", "--count", "30", namesrv=namesrv))
-    last_ms = every[-1]["stored_ms"]
-    wanted = [message["body"] for message in every if message["stored_ms"] == last_ms]
-    start = datetime.fromtimestamp(last_ms / 1000, UTC).isoformat()
-    found = objects(ok("consume", topic, "--json", "--from", start, "--timeout", "0.5", namesrv=namesrv))
-    assert [message["body"] for message in found] == wanted
 
 
 def test_consume_resumes_group_and_commits_printed_messages(namesrv: str, topic: str) -> None:
