@@ -220,9 +220,9 @@ def _serve(connection: Connection) -> None:
 
 def _reply(connection: Connection, message: MessageExt, body: bytes) -> Any:
     connection.send(_Reply(message, body))
-    result, error, _ = connection.recv()
-    if error is not None:
-        raise error
+    result, failure, _ = connection.recv()
+    if failure is not None:
+        raise failure
     return result
 
 

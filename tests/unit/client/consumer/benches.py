@@ -83,10 +83,6 @@ async def poll_all(consumer: LitePullConsumer) -> list[int]:
     return got
 
 
-#: What no broadcasting consumer asks of a broker.
-COMMITTING = (RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.LOCK_BATCH_MQ)
-
-
 @pytest.fixture
 def files_take_no_time() -> Iterator[None]:
     """Without threads: the clock would jump while one works."""

@@ -8,12 +8,10 @@ from trio.testing import MockClock
 
 from tests.unit.client.consumer.fake_cluster import offsets_of
 from tests.unit.client.consumer.service_bench import QUEUE, SUSPEND, OrderlyBench, Script
-from triomq.client.consumer.config import ConsumeStatus, OrderlyContext
+from triomq.client.consumer.config import OrderlyContext
 from triomq.client.consumer.processing.process_queue import ProcessQueue, QueueLock
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
-
-SUCCESS, COMMIT, ROLLBACK = ConsumeStatus.SUCCESS, ConsumeStatus.COMMIT, ConsumeStatus.ROLLBACK
 
 
 @pytest.mark.parametrize(("suspend_s", "expected_s"), [(None, 1.0), (3.0, 3.0), (0.005, 0.01), (60.0, 30.0)], ids=str)
@@ -30,33 +28,23 @@ async def test_failed_message_is_redelivered_in_order(
     assert script.times[1] - script.times[0] == pytest.approx(expected_s, abs=0.002)
 
 
-async def test_unstorable_dead_letter_stays_in_its_queue(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(("offsets", "refused"), [((0,), 0), ((0, 1, 2), 1)], ids=["alone", "in a batch"])
+async def test_unstorable_dead_letter_alone_is_redelivered(
+    autojump_clock: MockClock, offsets: tuple[int, ...], refused: int
+) -> None:
+    """C.4 (4): Java would make dead letters of the others once more."""
     script = Script([SUSPEND] * 2)
-    bench = OrderlyBench(on_messages=script, orderly_max_reconsume_times=0)
-    bench.sender.refused = {0}
+    bench = OrderlyBench(on_messages=script, batch_max_size=3, orderly_max_reconsume_times=0)
+    bench.sender.refused = {refused}
     async with bench.running():
-        bench.pull(0)
+        bench.pull(*offsets)
         await bench.until(lambda: len(script.calls) == 1)
         await trio.sleep(0.5)
-        assert bench.queue.consumed_offset() == 0
+        assert bench.queue.consumed_offset() == refused
         bench.sender.refused = set()
-        await bench.consumed(1)
-    assert script.calls == [[0], [0]]
-    assert bench.sender.dead == [0]
-
-
-async def test_failed_batch_redelivers_only_non_dead_letters(autojump_clock: MockClock) -> None:
-    """C.4 (4): Java would make dead letters of them once more."""
-    script = Script([SUSPEND, SUSPEND])
-    bench = OrderlyBench(on_messages=script, batch_max_size=3, orderly_max_reconsume_times=0)
-    bench.sender.refused = {1}
-    async with bench.running():
-        bench.pull(0, 1, 2)
-        await bench.until(lambda: len(bench.sender.dead) == 2)
-        bench.sender.refused = set()
-        await bench.consumed(3)
-    assert script.calls == [[0, 1, 2], [1]]
-    assert bench.sender.dead == [0, 2, 1]
+        await bench.consumed(len(offsets))
+    assert script.calls == [[*offsets], [refused]]
+    assert bench.sender.dead == [*(offset for offset in offsets if offset != refused), refused]
 
 
 @pytest.mark.parametrize("ending", ["closing", "dropped", "lock", "stop", "resize"])
