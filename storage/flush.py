@@ -1,4 +1,5 @@
-"""Flushing in three steps, so that only the waiting for the disk happens in another thread.
+"""Flushing in three steps, so that only the waiting for the disk happens in another thread, and why a store refuses
+messages: it is closed, a flush has failed, or the disk is full.
 
 1. The owner's thread makes a plan: which files, and what will be on the disk when they are synced.
 2. ``FlushPlan.run`` syncs them, in any thread; ``fdatasync`` releases the interpreter lock, ``mmap.flush`` does not.
@@ -10,19 +11,24 @@ succeeds after a failed one.  Where a file cannot even be opened, nothing was tr
 Source: MappedFileQueue.java, flush; store.md 5.9.
 """
 
+import logging
 import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
-from triomq.protocol.errors import StoreError
+from triomq.protocol.errors import StoreClosedError, StoreError, StoreFullError
+from triomq.protocol.event_log import EventLog
 from triomq.storage.commit_log.commit_log import CommitLog
+from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.files.file_system import FileSystem, is_unopened, store_error, translated
+from triomq.storage.files.file_system import DiskSpace, FileSystem, is_unopened, store_error, translated
 from triomq.storage.files.log_state import Checkpoint
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import MappedFileQueue
+
+LOGGER: Final = logging.getLogger("triomq.storage.message_store")
 
 _PAGE: Final = 4096
 _QUEUES_AT_ONCE: Final = 256  # some 1 ms
@@ -47,7 +53,6 @@ class FlushPlan:
         self._file_system = file_system
         self._on_failure = on_failure
         self._files: list[MappedFile] = []
-        self._changed: list[MappedFileQueue] = []
         self._directories: dict[Path, None] = {}
         self._sequences: list[tuple[MappedFileQueue, int]] = []
         self.checkpoint: tuple[Checkpoint, Path] | None = None
@@ -60,8 +65,6 @@ class FlushPlan:
     def add(self, sequence: MappedFileQueue, begin: int, end: int) -> None:
         """Have ``run`` sync the files that hold [begin, end) of a sequence, and its directory if that changed."""
         self._files += [file for file in sequence.files if file.end > begin and file.start < end]
-        if sequence.directory_synced != sequence.directory_changes:
-            self._changed.append(sequence)
         self._sequences.append((sequence, sequence.directory_changes))
 
     def add_file(self, file: MappedFile, directories: Iterable[Path]) -> None:
@@ -129,8 +132,8 @@ class FlushPlan:
     def _changed_directories(self) -> dict[Path, None]:
         """Return all directories to sync: of ten thousand new queues that is work enough to leave to ``run``."""
         found: dict[Path, None] = {}
-        for sequence in self._changed:
-            for directory in sequence.directories():
+        for sequence, changes in self._sequences:
+            for directory in sequence.directories() if sequence.directory_synced < changes else ():
                 if directory in found:  # and with it those above
                     break
                 found[directory] = None
@@ -156,10 +159,7 @@ def fill_commit_log_plan(plan: FlushPlan, log: CommitLog, least_pages: int) -> b
     Returns ``False`` if nothing is planned.
     """
     begin, end = log.flushed_offset, log.max_offset
-    if end <= begin:
-        return False
-    size = log.files.file_size
-    if begin // size == end // size and not _enough(begin, end, least_pages):
+    if not _is_due(begin, end, log.files.file_size, least_pages):
         return False
     plan.add(log.files, begin, end)
     plan.log = log
@@ -179,15 +179,88 @@ def fill_consume_queue_plan(
         if not number % _QUEUES_AT_ONCE:
             yield ()
         begin, end = queue.flushed_position, queue.end_position
-        if end <= begin:
-            continue
-        size = queue.files.file_size
-        if begin // size == end // size and not _enough(begin, end, least_pages):
-            continue
-        plan.add(queue.files, begin, end)
-        plan.queue_positions.append((queue, queue.generation, end))
+        if _is_due(begin, end, queue.files.file_size, least_pages):
+            plan.add(queue.files, begin, end)
+            plan.queue_positions.append((queue, queue.generation, end))
     return bool(plan.queue_positions)
 
 
-def _enough(begin: int, end: int, least_pages: int) -> bool:
-    return least_pages == 0 or end // _PAGE - begin // _PAGE >= least_pages
+def _is_due(begin: int, end: int, file_size: int, least_pages: int) -> bool:
+    is_full = begin // file_size != end // file_size
+    return begin < end and (is_full or not least_pages or end // _PAGE - begin // _PAGE >= least_pages)
+
+
+class Refusal:
+    """Whether one store accepts messages, and the reason if not.
+
+    Attributes:
+        is_open: whether the store is open.
+        failure: the first failed flush or write-back; messages that were not flushed before may be lost.
+        is_active: whether messages are refused now.
+    """
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._config = config
+        self._disk: DiskSpace | None = None
+        self._has_refused = False  # a message, since the disk was measured last
+        self._log = EventLog(
+            LOGGER, "store refuses messages root=%s error=%s", recovery="store accepts messages again root=%s"
+        )
+        self.failure: StoreError | None = None
+        self.is_open = False
+        self.is_active = True
+
+    def opened(self) -> None:
+        """Accept messages from now on."""
+        self.is_open = True
+        self.failure = self._disk = None
+        self._has_refused = False
+        self._log.ended(self._config.root)
+        self._update()
+
+    def closed(self) -> None:
+        """Refuse everything from now on."""
+        self.is_open = False
+        self._update()
+
+    def failed(self, error: StoreError) -> None:
+        """Refuse messages until the store is opened again; may be called in the thread of a flush."""
+        self.failure = error
+        self._update()
+        self.log(error)
+
+    def measured(self, disk: DiskSpace) -> None:
+        """Refuse messages while the disk is fuller than ``disk_full_ratio``."""
+        self._disk = disk
+        self._update()
+        if (error := self.error()) is not None:
+            self.log(error)
+        elif not self._has_refused:
+            self._log.ended(self._config.root)
+        self._has_refused = False
+
+    def log(self, error: StoreError) -> None:
+        """Log the reason, until :meth:`measured` finds that no message was refused since its last call."""
+        self._has_refused = True
+        self._log.occurred(self._config.root, error)
+
+    def error(self) -> StoreError | None:
+        """Return a new error that says why messages are refused; ``None`` if they are not."""
+        root, disk = self._config.root, self._disk
+        if not self.is_open:
+            return self.closed_error()
+        if self.failure is not None:
+            return StoreError(f"the store takes no messages since its disk failed: {self.failure}")
+        if disk is not None and disk.used_percent > self._config.disk_full_ratio:
+            return StoreFullError(
+                f"the disk of {root} is {disk.used_percent} % full, {disk.available_bytes} bytes are free: "
+                f"no messages above {self._config.disk_full_ratio} % (disk_full_ratio)"
+            )
+        return None
+
+    def closed_error(self) -> StoreError:
+        """Return a new error for a store that is not open."""
+        return StoreClosedError(f"the store {self._config.root} is not open")
+
+    def _update(self) -> None:
+        self.is_active = self.error() is not None

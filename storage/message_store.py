@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
 from triomq.protocol.errors import StoreError
@@ -21,12 +20,11 @@ from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.files.file_system import DiskSpace, DiskWork, FileSystem, translated
 from triomq.storage.files.log_state import Checkpoint, ClockSteps, DeletedTopics, load_checkpoint
-from triomq.storage.flush import FlushPlan, fill_commit_log_plan, fill_consume_queue_plan
+from triomq.storage.flush import FlushPlan, Refusal, fill_commit_log_plan, fill_consume_queue_plan
 from triomq.storage.index.message_index import MessageIndex
 from triomq.storage.reading.cold_read import ColdReads, Work, finish
 from triomq.storage.reading.store_reader import StoreReader
 from triomq.storage.recovery.recovery import Recovery, RecoveryReport
-from triomq.storage.refusal import Refusal
 from triomq.storage.store_directory import StoreDirectory
 
 LOGGER: Final = logging.getLogger("triomq.storage.message_store")
@@ -82,9 +80,7 @@ class MessageStore:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def open(self, progress: Progress | None = None) -> RecoveryReport:

@@ -158,21 +158,12 @@ class Retention:
     def __init__(
         self,
         store: MessageStore,
-        followers: Sequence[Callable[[int], object]] = (),
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare for ``store``, which must be open.
-
-        Args:
-            store: the store whose files are deleted.
-            followers: what else depends on the commit log, such as a key index: each is called with the physical offset
-                at which the log begins, whenever that has changed and the consume queues have followed.
-            clock_s: monotonic clock.
-        """
+        """Prepare for ``store``, which must be open; ``clock_s`` is monotonic."""
         self.deleted_files = 0
         self.held: list[Deletion] = []
         self._store = store
-        self._followers = followers
         self._clock_s = clock_s
         self._followed_start = -1  # unknown: an earlier process may have been killed between log and queues
         self._refused_queues: tuple[ConsumeQueue, ...] = ()
@@ -278,17 +269,16 @@ class Retention:
         return deletion
 
     def follow(self, refused_queues: Iterable[ConsumeQueue] = ()) -> None:
-        """Notify the followers where the log begins; call it after the queues were corrected and their files deleted.
+        """Let the index follow the log; call it after the queues were corrected and their files deleted.
 
         Args:
             refused_queues: queues whose files could not be deleted; they remain behind.
 
         Raises:
-            StoreError: a follower cannot delete; the next call notifies it again.
+            StoreError: a file of the index cannot be deleted; the next call tries it again.
         """
         log_start = self._store.commit_log.min_offset
-        for follower in self._followers:
-            follower(log_start)
+        self._store.index.files.delete_expired(log_start)
         self._followed_start = log_start
         self._refused_queues = tuple(refused_queues)
 

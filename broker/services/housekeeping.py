@@ -217,7 +217,7 @@ class RetentionService:
 
     def __init__(self, store: MessageStore, delay_s: float, clock_watch: ClockWatch) -> None:
         """The first run is ``delay_s`` after the start; ``clock_watch`` knows whether to believe the clock."""
-        self.retention: Final = Retention(store, (store.index.files.delete_expired,))
+        self.retention: Final = Retention(store)
         self._clock_watch = clock_watch
         self._store = store
         self._delay_s = delay_s

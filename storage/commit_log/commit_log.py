@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final
 
 from triomq.protocol.errors import MessageIllegalError, StoreError
-from triomq.protocol.record.layout import BLANK_HEAD, BLANK_MAGIC, BORN_HOST_V6, IPV6_EXTRA_BYTES, head_struct
+from triomq.protocol.record.layout import BLANK_HEAD, BLANK_MAGIC
 from triomq.protocol.record.record import RecordCheck, RecordKind, check_record
 from triomq.storage.files.log_state import ClockSteps
 from triomq.storage.files.mapped_file import MappedFile
@@ -27,9 +27,6 @@ _FILL_STEP_BYTES: Final = 256 * 1024
 FILL_PIECE_BYTES: Final = 64 * 1024
 SYNCED_FILL_PIECE_BYTES: Final = 16 * 1024
 """What ``fill_piece_bytes`` is best for the two kinds of durability: of 4 KiB to 1 MiB."""
-
-_unpack_sys_flag = head_struct("sys_flag").unpack_from
-_unpack_store_timestamp = head_struct("store_timestamp").unpack_from
 
 
 class CommitLog:
@@ -155,17 +152,10 @@ class CommitLog:
 
         Source: store.md 7.6.
         """
-        if not self.min_offset <= physical_offset < self.max_offset:
+        found = self._find(physical_offset)
+        if found is None or (size is not None and size != found.size):
             return None
-        found = self.check(physical_offset, check_crc=physical_offset < self.own_from)
-        if found.kind is not RecordKind.MESSAGE or physical_offset + found.size > self.max_offset:
-            return None
-        if size is not None and size != found.size:
-            return None
-        file = self.files.file_at(physical_offset)
-        assert file is not None, "check() has found a record in it"
-        at = physical_offset - file.start
-        return file.view[at : at + found.size]
+        return self.view(physical_offset, found.size)
 
     def view(self, physical_offset: int, size: int) -> memoryview | None:
         """Return ``size`` bytes of the log for a unit that points there, ``None`` if they are not in it.
@@ -180,11 +170,16 @@ class CommitLog:
 
     def store_time(self, physical_offset: int) -> int:
         """Return the store time (ms) of the record at ``physical_offset``, -1 without one."""
-        record = self.look_message(physical_offset)
-        if record is None:
-            return -1
-        (sys_flag,) = _unpack_sys_flag(record)
-        return int(_unpack_store_timestamp(record, IPV6_EXTRA_BYTES if sys_flag & BORN_HOST_V6 else 0)[0])
+        found = self._find(physical_offset)
+        return found.store_timestamp if found is not None else -1
+
+    def _find(self, physical_offset: int) -> RecordCheck | None:
+        """Return the good record that begins at an offset, any number, if there is one."""
+        if not self.min_offset <= physical_offset < self.max_offset:
+            return None
+        found = self.check(physical_offset, check_crc=physical_offset < self.own_from)
+        is_whole = found.kind is RecordKind.MESSAGE and physical_offset + found.size <= self.max_offset
+        return found if is_whole else None
 
     def note_damage(self, physical_offset: int, reason: str) -> None:
         """Count and log, once, a record that cannot be read: its message is skipped."""

@@ -53,7 +53,7 @@ class DamagedPart(NamedTuple):
     Attributes:
         start, end: physical offsets; ``end`` is where the next intact record begins.
         reason: the defect at ``start``.
-        store_timestamp: of the next intact record, ms.
+        store_timestamp: of the next intact record, ms; 0 without one: a start of the store cuts the part off.
     """
 
     start: int

@@ -17,8 +17,6 @@ from triomq.storage.files.mapped_file_queue import MappedFileQueue
 _LOST_AT_ONCE: Final = 16 * 1024
 _MAX_CHECKED_RANGES: Final = 4  # as many readers keep their own range
 _MAX_UNITS_IN_ONE_READ: Final = 1024  # 800 in RocketMQ, or as many as a client asks for; Java clients ask for no more
-_pack_unit = UNIT.pack
-_pack_unit_into = UNIT.pack_into
 
 
 class CheckedUnits:
@@ -169,15 +167,9 @@ class ConsumeQueue:
         Raises:
             StoreFullError, StoreError: as ``reserve``.
         """
-        position, map_ = self._position, self._map
-        if map_ is None or position + UNIT_SIZE > self._limit:
+        if not self.has_room(1):
             self.reserve(1)
-            self.append_units(_pack_unit(physical_offset, size, tags_code), physical_offset + size)
-        else:  # what the two do, in half the time
-            _pack_unit_into(map_, position, physical_offset, size, tags_code)
-            self._position = position + UNIT_SIZE
-            self.next_offset += 1
-            self.max_physical_offset = physical_offset + size
+        self.append_units(UNIT.pack(physical_offset, size, tags_code), physical_offset + size)
         self.max_offset = self.next_offset
 
     def has_room(self, count: int) -> bool:

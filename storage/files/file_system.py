@@ -264,11 +264,6 @@ class FileSystem:
         """Return the whole content of a small file."""
         return path.read_bytes()
 
-    def read_head(self, path: Path, length: int) -> bytes:
-        """Return the first ``length`` bytes of a file."""
-        with path.open("rb") as file:
-            return file.read(length)
-
     def write_file(self, path: Path, content: bytes) -> None:
         """Write a small file and wait until it is on the disk."""
         _write(path, content, os.O_TRUNC)

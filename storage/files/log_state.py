@@ -111,9 +111,8 @@ class DeletedTopics:
         Raises:
             StoreLayoutError: it is damaged.
         """
-        self._offsets = (
-            self._table.load_as(lambda saved: {str(name): int(at) for name, at in saved["offsetTable"].items()}) or {}
-        )
+        rows = self._table.load_as(lambda saved: {str(name): int(at) for name, at in saved["offsetTable"].items()})
+        self._offsets = rows or {}
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -171,10 +170,8 @@ class ClockSteps:
         Raises:
             StoreLayoutError: it is damaged.
         """
-        self.all = (
-            self._table.load_as(lambda saved: tuple(ClockStep(int(at), int(ms)) for at, ms in saved.get("steps", ())))
-            or ()
-        )
+        steps = self._table.load_as(lambda saved: [ClockStep(int(at), int(ms)) for at, ms in saved.get("steps", ())])
+        self.all = tuple(steps or ())
 
     def add(self, offset: int, newest_ms: int) -> None:
         """Remember that the next record, at ``offset``, is older than the one before, stored at ``newest_ms``.

@@ -295,7 +295,7 @@ def open_index_file(file_system: FileSystem, layout: IndexLayout, path: Path, si
             f" (index_units) make {layout.file_size}"
         )
     with translated("read", path):
-        header = IndexHeader(*HEADER.unpack(file_system.read_head(path, HEADER.size)))
+        header = IndexHeader(*HEADER.unpack(file_system.read(file_system.open_file(path), 0, HEADER.size)))
     header = header._replace(index_count=max(header.index_count, 1))
     used = header.index_count - 1
     if (

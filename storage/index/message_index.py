@@ -114,11 +114,6 @@ class MessageIndex:
         """How much of the commit log is not indexed yet; 0 if indexing is off."""
         return max(self._log.max_offset - self.position, 0) if self._is_enabled else 0
 
-    @property
-    def end_timestamp(self) -> int:
-        """Store time of the newest indexed message, ms; 0 without one."""
-        return self.files.newest_header.end_timestamp
-
     def follow(self) -> Work[bool]:
         """Like ``catch_up``, but first load pages that are not in memory, as after a start or in a large rebuild."""
         if not self._is_enabled or self.position >= self._log.max_offset:

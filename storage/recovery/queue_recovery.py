@@ -174,7 +174,8 @@ def find_last_unit(file: MappedFile, file_system: FileSystem) -> LastUnit | None
             begin = max(end - at_once, 0)
             units = file_system.read(open_file, begin * UNIT_SIZE, end_of_data - begin * UNIT_SIZE)
             units = units.ljust((end - begin) * UNIT_SIZE, b"\0")
-            for number in range(_count_to_data(units), 0, -1):
+            with_data = -(-len(units.rstrip(b"\0")) // UNIT_SIZE)
+            for number in range(with_data, 0, -1):
                 last = _unit_at(units, number - 1)
                 if _is_unit(last):
                     first = None if begin else _unit_at(units, 0)
@@ -198,26 +199,8 @@ def _first_unit(file: MappedFile, file_system: FileSystem) -> ConsumeQueueUnit:
         return _unit_at(file_system.read(file.file, 0, UNIT_SIZE), 0)
 
 
-def _count_to_data(units: bytes) -> int:
-    """Return the number of units up to the last that is not all zeros.
-
-    Halving with a comparison is 20 times as fast as stripping zeros.
-    """
-    begin, end = 0, len(units) // UNIT_SIZE
-    while begin < end:
-        middle = (begin + end) // 2
-        if units[middle * UNIT_SIZE : end * UNIT_SIZE] == _ZEROS[: (end - middle) * UNIT_SIZE]:
-            end = middle
-        else:
-            begin = middle + 1
-    return end
-
-
 def _end_of_data(file: OpenFile, size: int, file_system: FileSystem) -> int:
-    end = 0
-    for _, stop in file_system.data_ranges(file, 0, size):
-        end = stop
-    return end
+    return max((end for _, end in file_system.data_ranges(file, 0, size)), default=0)
 
 
 def _count_good(units: bytes) -> int:
@@ -231,14 +214,13 @@ def _count_good(units: bytes) -> int:
     return negative.start() if negative is not None else count
 
 
-def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool) -> list[ConsumeQueueUnit]:
-    """Cut units off the end until one points to an existing record of this queue; return them.
+def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool) -> int:
+    """Cut units off the end until one points to an existing record of this queue; return how many were cut.
 
     Raises:
         StoreError: a file cannot be changed.
     """
     end = queue.next_offset
-    dropped = []
     while end > first_offset(queue):
         unit = queue.unit(end - 1)
         if unit is None or unit.is_lost or 0 <= unit.physical_offset < log.min_offset:
@@ -248,9 +230,7 @@ def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool)
         if record.kind is RecordKind.MESSAGE and record.size == unit.size and not is_of_sibling:
             break
         end -= 1
-        dropped.append(unit)
-    _cut_if_shorter(queue, end)
-    return dropped
+    return _cut_if_shorter(queue, end)
 
 
 def mend_torn_unit(queue: ConsumeQueue, queue_offset: int, wanted: bytes) -> bool:
@@ -357,5 +337,5 @@ def _cut_if_shorter(queue: ConsumeQueue, end: int) -> int:
         first = first_offset(queue)
         while end > first and (unit := queue.unit(end - 1)) is not None and unit.is_lost:
             end -= 1
-        cut_queue(queue, end if end > first else 0)
+        cut_queue(queue, end)
     return cut

@@ -14,7 +14,7 @@ before the log that they depend on changes, and the checkpoint is written last.
 - After a crash it starts where the checkpoint proves that log and queues are on the disk.  Each later record gets its
   unit if that is missing.
 - The log ends after the last good record.  The rest is cleared on the disk.
-- Damage before the end costs only the damaged records, see ``damage``.
+- Damage before the end costs only the damaged records, see ``log_scan``.
 
 Source: CommitLog.java, recoverNormally, recoverAbnormally; store.md 5.3-5.6, 11.
 """
@@ -163,11 +163,9 @@ class Recovery:
             self._sync(min([scan.start, *(part.start for part in report.damage)]))
         log.files.expect_order(in_order=False)  # from now on they are written, and old records are read otherwise
         newest, end, known = log.store_timestamp, log.max_offset, self.checkpoint
-        self.checkpoint = known._replace(physic=newest, logics=newest, log_end=end, queues_end=end)
-        if any(map(_is_ahead, self._queues)):
-            self.checkpoint = self.checkpoint._replace(
-                logics=min(newest, known.logics), queues_end=min(end, known.queues_end)
-            )
+        is_ahead = any(map(_is_ahead, self._queues))
+        logics, queues_end = (min(newest, known.logics), min(end, known.queues_end)) if is_ahead else (newest, end)
+        self.checkpoint = known._replace(physic=newest, logics=logics, log_end=end, queues_end=queues_end)
         return report
 
     def _scan(self, progress: Progress | None) -> LogScan:
@@ -178,7 +176,8 @@ class Recovery:
             log.files.expect_order(in_order=False)  # a page or two is all that is needed
             dropped_from = self._recover_queues(None)
             wanted_from = max((queue.max_physical_offset for queue in self._queues), default=0)
-            start = self._last_record(wanted_from)
+            newest = filter(None, (newest_unit(q) for q in self._queues if q.max_physical_offset == wanted_from))
+            start = max([log.min_offset, *(unit.physical_offset for unit in newest)])
             if dropped_from < log.max_offset:  # a record or its unit is damaged: look which of them
                 # Killed meanwhile, the next start must look there, too: it finds only that the queue ends earlier.
                 Checkpoint().save(self._file_system, self._config.root / CHECKPOINT)
@@ -256,7 +255,7 @@ class Recovery:
             self._intact.pop(queue, None)
             was_forgotten = self._forget_deleted(queue)
             dropped = drop_dangling_units(queue, self._log, check_crc=self._config.check_crc_on_recover)
-            self.report.units_removed += len(dropped)
+            self.report.units_removed += dropped
             if dropped:
                 self._shortened.append(queue)
             if ends is None or was_forgotten or dropped:
@@ -280,14 +279,6 @@ class Recovery:
         else:
             lose_units(queue, 0, deleted_end)
         return True
-
-    def _last_record(self, known_end: int) -> int:
-        """Return the start of the last record that has a unit, or of the log if none has."""
-        for queue in self._queues:
-            newest = newest_unit(queue) if queue.max_physical_offset == known_end else None
-            if newest is not None:
-                return max(newest.physical_offset, self._log.min_offset)
-        return self._log.min_offset
 
     def _last_vouched_record(self) -> int:
         """Return the newest record of which the checkpoint says that it and its unit are on the disk, or -1."""

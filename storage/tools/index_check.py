@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from triomq.protocol.record.index_unit import HEADER, SLOT_SIZE, UNIT, UNIT_SIZE, IndexHeader, IndexUnit, key_hash
 from triomq.protocol.record.properties import PropertyName, get_property
@@ -26,23 +26,11 @@ _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
 _KEYS: Final = PropertyName.KEYS.encode()
 _TAGS: Final = PropertyName.TAGS.encode()
 _TAG_PREFIX: Final = b"T#"  # of the key that RocketMQ 5.5 adds for a tag
-_MS: Final = 1000
 _PROGRESS_STEP: Final = 10_000
 _HASH_AND_OFFSET: Final = Struct(">iq")
 
-
-class IndexEntry(NamedTuple):
-    """A unit that was looked at.
-
-    Attributes:
-        path: of its file.
-        number: in the file; 0 for a defect of the file itself.
-        reason: the defect, "" without one.
-    """
-
-    path: Path
-    number: int
-    reason: str
+IndexEntry: TypeAlias = tuple[Path, int, str]
+"""A unit that was looked at: path of its file, number, 0 for the file itself, and the defect, "" without one."""
 
 
 def check_index(
@@ -67,9 +55,9 @@ def check_index(
     for file, header in files:
         if slots is None:
             if header.end_physical_offset >= store.log.files.start:  # else all of it has expired
-                yield IndexEntry(file.path, 0, "neither its first unit nor its last is where its header says")
+                yield (file.path, 0, "neither its first unit nor its last is where its header says")
         elif header.index_count * UNIT_SIZE + HEADER.size + SLOT_SIZE * slots > file.size:
-            yield IndexEntry(file.path, 0, f"its header says {header.index_count} units, but the file is too short")
+            yield (file.path, 0, f"its header says {header.index_count} units, but the file is too short")
         else:
             for entry in _check_file(store, file, header, slots, log_end, fillers):
                 done += 1
@@ -83,14 +71,14 @@ def _open_files(store: StoppedStore, files: list[tuple[MappedFile, IndexHeader]]
     for name, _, _, size_bytes in list_index_files(store.file_system, store.directory.index):
         path = store.directory.index / name
         if size_bytes < HEADER.size:
-            yield IndexEntry(path, 0, f"{size_bytes} bytes are no index file")
+            yield (path, 0, f"{size_bytes} bytes are no index file")
             continue
         with translated("open", path):
             file = MappedFile(store.file_system, store.file_system.open_file(path), 0, size_bytes)
         header = IndexHeader(*HEADER.unpack_from(file.view))
         count, used_slots = header.index_count, header.hash_slot_count
         if count < 0 or (store.is_clean and count <= 1 and used_slots > 0):
-            yield IndexEntry(path, 0, f"its header says {count} units in {used_slots} slots")
+            yield (path, 0, f"its header says {count} units in {used_slots} slots")
         if count > 1:
             files.append((file, header))
 
@@ -137,13 +125,13 @@ def _check_file(
                 reason = f"its record, at {offset}, is in the damaged end of the log"
             if not reason and unit.previous_unit != newest[slot]:
                 reason = f"its chain continues with unit {unit.previous_unit} instead of {newest[slot]}"
-            yield IndexEntry(file.path, number, reason)
+            yield (file.path, number, reason)
         newest[slot] = number
     reasons = [_slots_reason(file, newest, is_clean=store.is_clean)]
     if store.is_clean and not _is_in(fillers, offset):
         reasons.append(_end_reason(header, offset, record))
     for reason in filter(None, reasons):
-        yield IndexEntry(file.path, 0, reason)
+        yield (file.path, 0, reason)
 
 
 def _is_in(parts: Sequence[range], offset: int) -> bool:
@@ -183,7 +171,7 @@ def _reason(record: RecordCheck, hashes: frozenset[int], header: IndexHeader, nu
         return f"no record at {unit.physical_offset}: {record.reason}"
     if unit.key_hash not in hashes:
         return f"the record at {unit.physical_offset} has no key with hash {unit.key_hash}"
-    seconds = int((record.store_timestamp - header.begin_timestamp) / _MS)
+    seconds = int((record.store_timestamp - header.begin_timestamp) / 1000)
     # The first unit counts from the end of the file before.
     if number > 1 and unit.time_diff_s != min(max(seconds, 0), MAX_DIFF_S):
         return f"{unit.time_diff_s} s after the start of the file, but the record is {seconds} s"

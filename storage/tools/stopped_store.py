@@ -10,14 +10,13 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from triomq.protocol.errors import ConfigError, StoreLayoutError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.record.record import RecordCheck, RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
-from triomq.storage.commit_log.log_scan import LogScan, Progress
+from triomq.storage.commit_log.log_scan import DamagedPart, LogScan, Progress
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
@@ -50,21 +49,6 @@ class ReadOnlyFileSystem(FileSystem):
         return mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
 
 
-class Damage(NamedTuple):
-    """A part of the log without a good record.
-
-    Attributes:
-        offset, end: where it is, as physical offsets.
-        reason: the defect at its start.
-        is_tail: no good record lies after it; a start of the store cuts it off.
-    """
-
-    offset: int
-    end: int
-    reason: str
-    is_tail: bool
-
-
 class StoppedStore:
     """Files of a store; use it in a ``with`` block.
 
@@ -83,10 +67,6 @@ class StoppedStore:
         self.root = root
         self.file_system = ReadOnlyFileSystem()
         self.directory = StoreDirectory(root, self.file_system)
-        self.config: StoreConfig
-        self.log: CommitLog
-        self.queues: QueueTable
-        self.deleted: DeletedTopics
         self.is_clean = True
         self.strays: list[Path] = []
 
@@ -108,12 +88,10 @@ class StoppedStore:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.directory.release()
 
-    def walk(self, progress: Progress | None = None) -> Iterator[tuple[int, RecordCheck] | Damage]:
+    def walk(self, progress: Progress | None = None) -> Iterator[tuple[int, RecordCheck] | DamagedPart]:
         """Yield each message with its physical offset, and each damaged part, in the order of the log.
 
         Raises:
@@ -121,12 +99,11 @@ class StoppedStore:
         """
         scan = LogScan(self.log, self.log.files.start, progress=progress)
         for offset, record in scan:
-            for part in scan.damage:
-                yield Damage(part.start, part.end, part.reason, is_tail=False)
+            yield from scan.damage
             scan.damage.clear()
             yield offset, record
         if scan.stopped_by and (end := self._data_end(scan.end)) > scan.end:
-            yield Damage(scan.end, end, scan.stopped_by, is_tail=True)
+            yield DamagedPart(scan.end, end, scan.stopped_by, 0)
 
     def _data_end(self, offset: int) -> int:
         """Return the end of the last bytes of the log after ``offset`` that are not zero, else ``offset``."""

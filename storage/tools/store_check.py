@@ -14,13 +14,13 @@ from triomq.protocol.codes import HIDDEN_BIT
 from triomq.protocol.errors import IllegalNameError
 from triomq.protocol.record.consume_queue_unit import REPEATED_CODE, ConsumeQueueUnit
 from triomq.protocol.record.record import RecordCheck, RecordKind
-from triomq.storage.commit_log.log_scan import FILLER_TOPIC, Progress
+from triomq.storage.commit_log.log_scan import FILLER_TOPIC, DamagedPart, Progress
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import validate_queue
 from triomq.storage.consume_queue.unit_search import first_offset
 from triomq.storage.delays import WAITING_TOPICS
 from triomq.storage.tools.index_check import check_index
-from triomq.storage.tools.stopped_store import Damage, StoppedStore
+from triomq.storage.tools.stopped_store import StoppedStore
 
 _MAX_HASH: Final = 2**31 - 1
 
@@ -116,13 +116,13 @@ class _Checker:
         for path in store.strays:
             report.problems.append(Problem(ProblemKind.STRAY_FILE, str(path), int(path.name), "empty, or after a gap"))
         for found in store.walk(progress):
-            if isinstance(found, Damage):
-                kind = ProblemKind.TAIL if found.is_tail else ProblemKind.RECORD
-                if found.is_tail:
-                    self._good_end = found.offset
-                size_bytes = found.end - found.offset
+            if isinstance(found, DamagedPart):
+                kind = ProblemKind.RECORD
+                if not found.store_timestamp:
+                    kind, self._good_end = ProblemKind.TAIL, found.start
+                size_bytes = found.end - found.start
                 text = f"{size_bytes} bytes: {found.reason}"
-                report.problems.append(Problem(kind, self._file(found.offset), found.offset, text, 1, size_bytes))
+                report.problems.append(Problem(kind, self._file(found.start), found.start, text, 1, size_bytes))
             else:
                 offset, record = found
                 report.records += 1

@@ -12,7 +12,8 @@ from tests.unit.storage.tools.test_stopped_store import state
 from tests.unit.storage.tools.test_store_check import checked, rebuild
 from triomq.protocol.errors import StoreError
 from triomq.protocol.record.record import decode_record
-from triomq.storage.tools.stopped_store import Damage, StoppedStore
+from triomq.storage.commit_log.log_scan import DamagedPart
+from triomq.storage.tools.stopped_store import StoppedStore
 from triomq.storage.tools.store_check import ProblemKind, check
 
 SEEDS = range(1000, 1080)
@@ -30,7 +31,7 @@ def dumped(root: Path) -> Bodies:
     with StoppedStore(root) as store:
         check(store)
         for place in store.walk():
-            if not isinstance(place, Damage):
+            if not isinstance(place, DamagedPart):
                 record = store.log.look_message(place[0])
                 assert record is not None
                 message = decode_record(record)

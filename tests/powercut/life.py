@@ -148,7 +148,7 @@ class Life(Deciding):
 
     def delete_old_files(self) -> None:
         """Delete files by length, age or disk usage."""
-        retention = Retention(self.store, (self.store.index.files.delete_expired,))
+        retention = Retention(self.store)
         reason = self.random.choice(list(Reason))
         if reason is Reason.AGE:
             retention.request()

@@ -278,9 +278,6 @@ class ModelDisk(FileSystem):
     def read_file(self, path: Path) -> bytes:
         return bytes(self._file(path).seen)
 
-    def read_head(self, path: Path, length: int) -> bytes:
-        return self.read_file(path)[:length]
-
     def write_file(self, path: Path, content: bytes) -> None:
         self.changing()
         inode = Inode(bytearray(content), bytes(len(content)))

@@ -17,18 +17,6 @@ def names(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def test_opening_twice_and_closing_twice_is_harmless(maker: StoreMaker) -> None:
-    store = maker()
-    put(store)
-    report = store.recovery
-    assert store.open() is report
-    assert store.reader.max_offset_in_queue("T", 0) == 1
-    store.close()
-    store.close()
-    assert store.open() is not report
-    assert store.reader.max_offset_in_queue("T", 0) == 1
-
-
 def test_closed_directory_has_exactly_files_rocketmq_has(maker: StoreMaker) -> None:
     store = maker()
     put(store)
@@ -41,14 +29,6 @@ def test_closed_directory_has_exactly_files_rocketmq_has(maker: StoreMaker) -> N
         maker.clock.now_ms,
         0,
     )
-
-
-def test_empty_store_leaves_no_files_but_its_marks(maker: StoreMaker) -> None:
-    store = maker()
-    store.queue("T", 0)
-    store.close()
-    assert names(store.config.root) == ["checkpoint", "lock"]
-    assert not (store.config.root / "consumequeue").exists()
 
 
 def test_close_removes_files_of_rejected_messages(maker: StoreMaker, faulty: FaultyFileSystem) -> None:

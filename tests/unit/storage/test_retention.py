@@ -315,30 +315,22 @@ def test_uncertain_deletion_is_synced_first(maker: StoreMaker, faulty: FaultyFil
     assert ("sync_directory", directory) in faulty.calls
 
 
-def test_log_begin_announced_once_and_after_queue_cleanup(maker: StoreMaker) -> None:
+def test_index_follows_after_queues_and_is_retried(maker: StoreMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(maker, 400)
     seen: list[tuple[int, bool]] = []
-    retention = Retention(store, [lambda begin: seen.append((begin, queue_file(store.config.root, "T", 0).exists()))])
+
+    def delete_expired(begin: int) -> None:
+        seen.append((begin, queue_file(store.config.root, "T", 0).exists()))
+        if len(seen) == 2:
+            raise StoreError("not now")
+
+    monkeypatch.setattr(store.index.files, "delete_expired", delete_expired)
+    retention = Retention(store)
     run(retention)
     make_old(maker, store, 3)
-    run(retention)
     retention.request()
-    run(retention)
-    run(retention)
-    assert seen == [(0, True), (3 * LOG_FILE, False)]
-
-
-def test_failed_follower_is_called_again(maker: StoreMaker) -> None:
-    store = filled(maker, 100)
-    answers = iter([StoreError("not now"), None])
-
-    def follower(begin: int) -> None:
-        if (error := next(answers)) is not None:
-            raise error
-
-    retention = Retention(store, [follower])
     with pytest.raises(StoreError, match="not now"):
         run(retention)
-    assert retention.is_behind
-    run(retention)
-    assert not retention.is_behind
+    for _ in range(2):
+        run(retention)
+    assert seen == [(0, True), (3 * LOG_FILE, False), (3 * LOG_FILE, False)]

@@ -24,11 +24,11 @@ from triomq.protocol.errors import StoreError
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT
 from triomq.protocol.record.layout import HEAD
 from triomq.protocol.record.record import decode_record
-from triomq.storage.commit_log.log_scan import FILLER_TOPIC, QUARANTINE, LogScan, ProgressLog
+from triomq.storage.commit_log.log_scan import FILLER_TOPIC, QUARANTINE, DamagedPart, LogScan, ProgressLog
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.files.log_state import CHECKPOINT, load_checkpoint
 from triomq.storage.message_store import MessageStore
-from triomq.storage.tools.stopped_store import Damage, StoppedStore
+from triomq.storage.tools.stopped_store import StoppedStore
 
 
 def test_walk_gives_every_message_and_ends_behind_last(store: MessageStore) -> None:
@@ -101,21 +101,9 @@ def test_long_walk_reports_progress_every_three_seconds(caplog: pytest.LogCaptur
     ]
 
 
-def walked(root: Path) -> tuple[list[int], list[Damage]]:
+def walked(root: Path) -> list[int]:
     with StoppedStore(root) as store:
-        found = list(store.walk())
-    damage = [entry for entry in found if isinstance(entry, Damage)]
-    return [entry[0] for entry in found if not isinstance(entry, Damage)], damage
-
-
-def closed(maker: StoreMaker, count: int = 200) -> tuple[Path, list[int]]:
-    store = filled(maker, count)
-    store.close()
-    root = store.config.root
-    offsets, damage = walked(root)
-    assert len(offsets) == count
-    assert damage == []
-    return root, offsets
+        return [found[0] for found in store.walk() if not isinstance(found, DamagedPart)]
 
 
 @given(data=st.data())
@@ -126,13 +114,13 @@ def test_any_damage_costs_at_most_records_it_touches(data: st.DataObject, maker:
         with maker(commit_log_file_size_bytes=16 * 1024) as store:
             for number in range(30):
                 put(store, body=body(number)[:300])
-    offsets, _ = walked(root)
+    offsets = walked(root)
     content = log_file(root, 0).read_bytes()
     at = data.draw(st.integers(0, len(content) - 1))
     junk = data.draw(st.binary(min_size=1, max_size=300))[: len(content) - at]
     try:
         overwrite(log_file(root, 0), at, junk)
-        found, _ = walked(root)
+        found = walked(root)
     finally:
         overwrite(log_file(root, 0), at, content[at : at + len(junk)])
     bounds = [*offsets, offsets[-1] + len(content)]

@@ -147,13 +147,6 @@ def test_of_too_many_ranges_shortest_old_one_goes() -> None:
     assert [checked.covers(begin, begin + 1) for begin in (0, 100, 200, 300, 400)] == [True, False, True, True, True]
 
 
-def test_cleared_ranges_cover_nothing() -> None:
-    checked = CheckedUnits()
-    checked.add(0, 10)
-    checked.clear()
-    assert not checked.covers(0, 1)
-
-
 FILE_SIZE = 10_000
 
 

@@ -22,10 +22,6 @@ def mapped(root: Path, file_system: FileSystem, size: int = SIZE) -> MappedFile:
     return MappedFile(file_system, file, 0, size)
 
 
-def disk_bytes(file: MappedFile) -> int:
-    return os.fstat(file.file.fileno()).st_blocks * 512
-
-
 def test_reserved_range_is_not_reserved_again(tmp_path: Path, faulty: FaultyFileSystem) -> None:
     file = mapped(tmp_path, faulty)
     file.reserve(10, 4096)
