@@ -251,8 +251,7 @@ async def test_failing_queue_does_not_stop_others(
     fill_queues(broker, peer)
     broker.retention.retention.request()
     followed: list[int] = []
-    monkeypatch.setattr(broker.retention.retention, "_followers", [followed.append])
-    monkeypatch.setattr(FileSystem, "is_resident", lambda *_: False)
+    monkeypatch.setattr(broker.store.index.files, "delete_expired", followed.append)
     with monkeypatch.context() as patch:
         refuse_to(name, "T/0/", patch)
         for _ in range(2):
