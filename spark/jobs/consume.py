@@ -53,10 +53,8 @@ def run(spark: SparkSession, arguments: argparse.Namespace, options: SourceOptio
     if "properties" in arguments.columns and arguments.to != "parquet":
         frame = frame.withColumn("properties", to_json("properties"))
     writer = with_trigger(frame.writeStream.format(arguments.to), arguments)
-    if arguments.to == "console":
-        writer = writer.option("truncate", "false")
-    else:
-        writer = writer.options(path=arguments.path, header="true")
+    to_console = arguments.to == "console"
+    writer = writer.options(**{"truncate": "false"} if to_console else {"path": arguments.path, "header": "true"})
     return run_stream(writer, arguments)
 
 

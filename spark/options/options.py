@@ -8,10 +8,9 @@ Source: spark.md 4.1.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from triomq.client.config import SOURCES_TEXT
 from triomq.protocol.errors import ConfigError
@@ -39,8 +38,7 @@ _WRITE: Final = frozenset((Use.WRITE,))
 _ALL: Final = _READ | _WRITE
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One option.
 
     Attributes:

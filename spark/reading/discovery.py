@@ -126,11 +126,10 @@ class Discovery:
 
     def is_wanted(self, queue: MessageQueue) -> bool:
         """Whether the options select a queue, existing or not."""
-        names, assigned = self._options["subscribe"], self._options["assign"]
-        if names is not None:
-            return queue.topic in names
-        if assigned is not None:
+        if (assigned := self._options["assign"]) is not None:
             return queue in assigned
+        if (names := self._named_topics()) is not None:
+            return queue.topic in names
         return re.fullmatch(self._options["subscribePattern"], queue.topic) is not None
 
     def bounds(self, queues: Collection[MessageQueue], retry: Retry, *, complete: bool = False) -> Bounds:

@@ -162,7 +162,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _discovery(self) -> Discovery:
-        """Discovery with a client of its own: an error would close one that tasks share."""
+        """Discovery with a separate client: an error would close one that tasks share."""
         show_warnings()
         instance = self._stack.enter_context(ClientInstance(self._options["nameServer"], client_config(self._options)))
         consumer = self._stack.enter_context(PullConsumer(self._options["readGroup"], instance=instance))

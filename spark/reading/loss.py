@@ -82,9 +82,7 @@ def check_begin(begin: int, low: int, high: int, *, recreated: bool = False) -> 
     """
     if recreated or begin > high:
         return low, None
-    if begin < low:
-        return low, low - begin
-    return begin, 0
+    return max(begin, low), max(0, low - begin)
 
 
 class MissingQueues:

@@ -178,11 +178,6 @@ class Records:
         self.rear = self._gather(starts + _REAR_AT + self._shift, _REAR)
         self._locate(starts)
 
-    @property
-    def count(self) -> int:
-        """The number of records."""
-        return len(self._starts)
-
     def store_timestamp(self) -> Ints:
         """Return the store times in ms."""
         at = self._starts + _STORE_TIME_AT + self._born_shift
@@ -262,6 +257,7 @@ class Records:
         if len(starts):
             encoded = (self._bytes[topic_end].astype(np.int64) << 8) + self._bytes[topic_end + 1]
             self._check(properties + encoded == ends)
+        self.count = len(starts)
         self._starts, self._body, self._body_end = starts, body, body_end
         self._topic_end, self._properties_at, self._end = topic_end, properties, ends
 

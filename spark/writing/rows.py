@@ -9,7 +9,6 @@ Source: spark.md 3.9, 4.4; the layout: protocol/record/batch.py, protocol/record
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -42,8 +41,7 @@ _UNSELECTABLE: Final = r"\|\||\A[\x00-\x20]|[\x00-\x20]\z"
 _MAY_NOT_BE_SET: Final = ("deliverTime", "shardingKey", "queueId")
 
 
-@dataclass(frozen=True, slots=True)
-class RowSettings:
+class RowSettings(NamedTuple):
     """How the rows of one partition become messages.
 
     Attributes:
@@ -204,8 +202,7 @@ def _is_unsafe(text: str) -> bool:
     return _NAME_END in text or _PART_END in text
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
+class EncodedRows(NamedTuple):
     """Rows as entries of batches.
 
     Attributes:

@@ -12,21 +12,17 @@ from tests.interop.kit_driver import ApacheBroker, ApacheBrokers
 from triomq.client import MessageExt, PullConsumer
 
 COMMIT_LOG_FILE_SIZE: Final = 65536  # the sizes of the fixtures: small, so that all files roll over
-_CONSUME_QUEUE_FILE_SIZE: Final = 1000
-_INDEX_SLOTS: Final = 50
-_INDEX_UNITS: Final = 150
 FIXTURE_SIZES: Final = (
     *("--commit-log-file-size", str(COMMIT_LOG_FILE_SIZE)),
-    *("--consume-queue-file-size", str(_CONSUME_QUEUE_FILE_SIZE)),
-    *("--index-slots", str(_INDEX_SLOTS), "--index-units", str(_INDEX_UNITS)),
+    *("--consume-queue-file-size", "1000", "--index-slots", "50", "--index-units", "150"),
 )
 """Options of our broker."""
 
 APACHE_FIXTURE_SIZES: Final = {
     "mappedFileSizeCommitLog": COMMIT_LOG_FILE_SIZE,
-    "mappedFileSizeConsumeQueue": _CONSUME_QUEUE_FILE_SIZE,
-    "maxHashSlotNum": _INDEX_SLOTS,
-    "maxIndexNum": _INDEX_UNITS,
+    "mappedFileSizeConsumeQueue": 1000,
+    "maxHashSlotNum": 50,
+    "maxIndexNum": 150,
 }
 """The same as settings of Apache's broker."""
 

@@ -10,6 +10,7 @@ import pytest
 from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import Verdicts, check_verdict, run_scenarios, wanted_scenarios
 from tests.processes import Broker, start_triomq
+from triomq.testing import RunningBroker
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
 
@@ -79,3 +80,9 @@ def test_java_client_passes_with_durability_sync(tmp_path: Path) -> None:
         sync_verdicts = run_scenarios(("run.sh", "--client", "4.9"), broker.namesrv, SYNC_SCENARIOS, tmp_path)
     for scenario in SYNC_SCENARIOS:
         check_verdict(sync_verdicts, scenario)
+
+
+@pytest.mark.timeout(1200)
+def test_java_client_uses_broker_of_test(rocketmq_broker: RunningBroker, tmp_path: Path) -> None:
+    scenario = "push_concurrent_star"
+    check_verdict(run_scenarios(("run.sh", "--client", "5"), rocketmq_broker.namesrv, [scenario], tmp_path), scenario)

@@ -160,7 +160,7 @@ def bounded(action: Callable[[], object]) -> None:
 
 
 def run_program(*words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run a module of the tests as a program of its own."""
+    """Run a module of the tests as a separate program."""
     environment = {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "PYSPARK_PYTHON": sys.executable,

@@ -2,17 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.unit.spark.reading.test_columns import record
 from triomq.client.consumer.pull import PullStatus, RawPull
-from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import ConnectError, DataLossError, RequestTimeoutError, TopicNotExistError, TriomqError
+from triomq.protocol.errors import ConnectError, DataLossError, RequestTimeoutError, TriomqError
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
-from triomq.spark import connections
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.reading import partition_reader as reading
 from triomq.spark.reading.partition_reader import read_ranges
@@ -60,9 +57,8 @@ def open_readers() -> list[FakeQueue]:
 
 
 @pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch, open_readers: list[FakeQueue]) -> FakeQueue:
+def queue(monkeypatch: pytest.MonkeyPatch, pauses: list[float], open_readers: list[FakeQueue]) -> FakeQueue:
     made = FakeQueue()
-    slept: list[float] = []
 
     @contextmanager
     def open_reader(_: MessageQueue, begin: int, *__: object, **___: object) -> Iterator[FakeQueue]:
@@ -74,7 +70,6 @@ def queue(monkeypatch: pytest.MonkeyPatch, open_readers: list[FakeQueue]) -> Fak
             open_readers.remove(made)
 
     monkeypatch.setattr(reading, "borrow_client", lambda _: nullcontext())
-    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
     monkeypatch.setattr(reading, "PullConsumer", lambda *_, **__: nullcontext(made))
     monkeypatch.setattr(reading, "RangeReader", open_reader)
     return made
@@ -125,14 +120,6 @@ def test_a_queue_that_got_shorter_is_loss(queue: FakeQueue) -> None:
     with pytest.raises(DataLossError, match="75 messages"):
         offsets()
     assert offsets(failOnDataLoss="false") == list(range(25))
-
-
-def test_deleted_topic_loses_the_rest(queue: FakeQueue) -> None:
-    queue.errors = [TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), "no such topic", "h:2")]
-    with pytest.raises(DataLossError, match=r"100 messages.*no such topic"):
-        offsets()
-    queue.errors = [TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), "no such topic", "h:2")]
-    assert offsets(failOnDataLoss="false") == []
 
 
 def test_returning_broker_is_read_at_its_new_address(queue: FakeQueue) -> None:

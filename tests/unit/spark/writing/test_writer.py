@@ -24,12 +24,12 @@ from triomq.protocol.errors import (
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.batch import decode_batch
 from triomq.protocol.record.message import Message
-from triomq.spark import connections
 from triomq.spark.options.options import Use, parse_options
 from triomq.spark.writing import writer
 from triomq.spark.writing.rows import BatchEncoder, EncodedRows, OutgoingRow, RowEncoder, RowSettings
 from triomq.spark.writing.writer import BatchWriter, Sender
 
+pytestmark = pytest.mark.usefixtures("pauses")
 QUEUES = tuple(MessageQueue("T", broker, number) for broker in "ab" for number in range(2))
 SETTINGS = RowSettings(("body",), 5, "w:0:5:", topic="T")
 BUSY = SystemBusyError(int(ResponseCode.SYSTEM_BUSY), "flow control", "h:1")
@@ -81,16 +81,6 @@ class FakeProducer:
 @pytest.fixture
 def producer() -> FakeProducer:
     return FakeProducer()
-
-
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Time passes only in pauses."""
-    slept: list[float] = []
-    clock = SimpleNamespace(monotonic=lambda: 100 + sum(slept), sleep=slept.append, time_ns=lambda: 0)
-    monkeypatch.setattr(connections, "time", clock)
-    monkeypatch.setattr(writer, "time", clock)
-    return slept
 
 
 def sender(producer: FakeProducer, **options: object) -> Sender:
