@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.unit.broker.recording import Clock, MakeBroker, Peer, set_disk_full
+from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.delayed import levels
 from triomq.broker.server import Broker
 from triomq.protocol.codes import ResponseCode
@@ -159,22 +159,6 @@ async def test_one_turn_delivers_many_batches(peer: Peer, autojump_clock: MockCl
         pull = peer.pull("T", 499)
         assert pull is not None
         assert decode_records(pull.body)[0].stored_body == b"499"
-
-
-async def test_rejecting_store_is_retried_at_limited_rate(
-    peer: Peer, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = count_calls(peer.broker, monkeypatch)
-    async with delivering(peer.broker):
-        put(peer)
-        await trio.sleep(0.5)
-        set_disk_full(peer.broker.store, is_full=True)
-        await trio.sleep(10)
-        assert peer.broker.delayed.delivery.delivered == 0
-        assert len(calls) < 110
-        set_disk_full(peer.broker.store, is_full=False)
-        await trio.sleep(0.2)
-        assert peer.broker.delayed.delivery.delivered == 1
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -282,13 +282,6 @@ def test_unknown_statistic_is_rejected_like_in_rocketmq(peer: Peer, name: str, k
     assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
 
 
-@pytest.mark.parametrize("code", [RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC])
-def test_there_is_nothing_to_clean(peer: Peer, code: RequestCode) -> None:
-    peer.put("T")
-    assert peer.get(code).code == ResponseCode.SUCCESS
-    assert peer.broker.store.reader.max_offset_in_queue("T", 0) == 1
-
-
 #: What mqadmin and the conformance kit read.
 WANTED = """
     brokerVersionDesc putTps getTransferedTps getTotalTps sendThreadPoolQueueSize pullThreadPoolQueueSize

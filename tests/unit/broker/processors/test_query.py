@@ -291,11 +291,7 @@ def test_new_group_on_young_queue_begins_at_0(peer: Peer) -> None:
     assert group_offset(peer, topic="unknown") == (ResponseCode.SUCCESS, "0")
     assert group_offset(peer, queueId=77) == (ResponseCode.SUCCESS, "0")
     assert peer.broker.topics.get("unknown") is None
-
-
-def test_5x_caller_can_decline_zero(peer: Peer) -> None:
     assert group_offset(peer, setZeroIfNotFound="false")[0] == ResponseCode.QUERY_NOT_FOUND
-    assert group_offset(peer, setZeroIfNotFound="true") == (ResponseCode.SUCCESS, "0")
 
 
 def test_offset_query_on_truncated_queue_returns_not_found(peer: Peer) -> None:

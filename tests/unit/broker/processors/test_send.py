@@ -7,7 +7,6 @@ import pytest
 from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.protocol.bodies.route import TopicConfig, TopicFilterType
 from triomq.protocol.codes import MessageSysFlag, RequestCode, ResponseCode
-from triomq.protocol.java import tags_code
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
@@ -221,13 +220,6 @@ def test_every_answer_names_region_and_trace(peer: Peer, topic: str, fields: dic
     assert response.code == code
     assert response.ext_fields["MSG_REGION"] == "DefaultRegion"
     assert response.ext_fields["TRACE_ON"] == "true"
-
-
-def test_tags_code_of_stored_message(peer: Peer) -> None:
-    for tag in ("A", "ü", ""):
-        peer.put("T", i=f"TAGS\x01{tag}" if tag else "")
-    units = peer.broker.store.reader.queue_units("T", 0, 0, 3)
-    assert [unit.tags_code for unit in units] == [tags_code("A"), tags_code("ü"), 0]
 
 
 def test_topic_with_many_tags_marks_its_messages(peer: Peer) -> None:

@@ -248,12 +248,6 @@ def test_group_without_retry_queues_drops_its_messages(peer: Peer, failed: int) 
     assert peer.broker.topics.get(RETRY) is None
 
 
-def test_uncreatable_group_is_refused(make_broker: MakeBroker) -> None:
-    peer = Peer(make_broker(auto_create_group=False))
-    response = send_back(peer, offset_of(peer.put("T")))
-    assert response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-
-
 @pytest.mark.parametrize("group", ["a b", "", "g" * 121])
 def test_invalid_group_is_rejected_without_creating_topic(peer: Peer, failed: int, group: str) -> None:
     before = list(peer.broker.topics.configs)
