@@ -73,7 +73,7 @@ class Access(NamedTuple):
 
     @classmethod
     def of(cls, config: BrokerConfig, clock_ms: Callable[[], int], steady_ms: Callable[[], int]) -> Self:
-        """Return what the settings name; nothing is read or opened."""
+        """Build the accounts, quotas and audit of the settings; nothing is read or opened."""
         return cls(
             None if config.acl is None else Accounts(config.acl),
             None if config.quotas is None else Quotas(config.quotas, steady_ms, has_accounts=config.has_accounts),

@@ -138,7 +138,7 @@ class Overload:
             raise RefusedError(_REMARK % waited_ms, ResponseCode.SYSTEM_BUSY)
 
     def waited_ms(self, peer: _Peer, now: float, arrived_at: float) -> int:
-        """Return how long the sends of a read have waited if they must be refused for that, else 0.
+        """Return the time that the sends of a read have waited, ms, if they must be refused for it, else 0.
 
         Also keeps ``peer.late_since``: time of the first late read, if all reads since were late, else 0.
         """

@@ -3,7 +3,7 @@
 The wall clock may be set: it is compared with a clock that is never set.
 
 Files that are too old or too many are deleted one at a time with a pause in between, and the units of queues in
-portions, so that requests are served meanwhile; what waits for the disk runs in a worker thread.  If the disk refuses
+portions, so that requests are served meanwhile; worker threads wait for the disk.  If the disk refuses
 to delete or to read a file, the run continues with everything else, and the next run tries again.
 
 Source: store.md 5.10; DefaultMessageStore.java, addScheduleTask.

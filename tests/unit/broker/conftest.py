@@ -1,6 +1,6 @@
 """A broker without sockets: real tables, a real store with small files, and connections that record their answers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,6 +47,17 @@ def make_broker(tmp_path: Path, clock: Clock) -> Iterator[MakeBroker]:
     yield make
     for store in stores:
         store.close()
+
+
+@pytest.fixture
+def instant_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads take no time: a clock that jumps does not wait for them."""
+
+    async def run_sync(function: Callable[..., object], *arguments: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,15 +109,9 @@ async def test_replaced_file_with_equal_stat_is_noticed(path: Path) -> None:
 
 
 async def test_complete_change_takes_effect_within_five_seconds(
-    path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    path: Path, autojump_clock: MockClock, instant_threads: None
 ) -> None:
     """A file that still changes between two looks is not read."""
-
-    async def run_sync(function: Callable[[], object]) -> object:
-        await trio.lowlevel.checkpoint()
-        return function()
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
     accounts = loaded(path)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(accounts.run)

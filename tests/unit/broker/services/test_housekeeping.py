@@ -3,8 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import trio
@@ -19,6 +18,9 @@ from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.storage.files.file_system import DiskSpace, FileSystem
 from triomq.storage.retention import Retention
+
+pytestmark = pytest.mark.usefixtures("instant_threads")
+LOG_FILE = 4096
 
 
 def test_silent_producers_are_removed(broker: Broker, peer: Peer, another_peer: Peer, clock: Clock) -> None:
@@ -73,21 +75,6 @@ def test_future_message_at_the_start_is_a_jump(caplog: pytest.LogCaptureFixture)
     watch.begin(70_000)
     assert watch.jump_ms == -60_000
     assert "wall clock jumped seconds=-60.0" in caplog.text
-
-
-LOG_FILE = 4096
-T = TypeVar("T")
-
-
-@pytest.fixture(autouse=True)
-def threads_that_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps does not wait for threads."""
-
-    async def run_sync(function: Callable[..., T], *arguments: Any) -> T:
-        await trio.lowlevel.checkpoint()
-        return function(*arguments)
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
 
 
 @pytest.fixture(autouse=True)
