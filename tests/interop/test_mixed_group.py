@@ -118,16 +118,10 @@ async def send_until(done: trio.Event, group: Group, sent: list[int]) -> None:
             await trio.sleep(SEND_INTERVAL_S)
 
 
-@pytest.fixture(scope="module")
-def classpath() -> str:
-    """The kit's copy of the Java client, built at the first call."""
-    return java_classpath("4.9.7")
-
-
 @pytest.fixture(params=["concurrent", "orderly"])
-def group(request: pytest.FixtureRequest, triomq_broker: Broker, classpath: str, tmp_path: Path) -> Iterator[Group]:
+def group(request: pytest.FixtureRequest, triomq_broker: Broker, tmp_path: Path) -> Iterator[Group]:
     with ExitStack() as stack:
-        made = Group(triomq_broker.namesrv, request.param, tmp_path, classpath)
+        made = Group(triomq_broker.namesrv, request.param, tmp_path, java_classpath("4.9.7"))
         stack.callback(made.close)
         yield made
 
