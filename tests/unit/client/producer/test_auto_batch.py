@@ -1,6 +1,7 @@
 """Messages of many tasks in shared requests: results, order, failures, cancellation."""
 
 from collections.abc import AsyncGenerator
+from itertools import chain
 
 import pytest
 import trio
@@ -64,7 +65,7 @@ async def send_all(producer: Producer, gate: Gate, *bodies: bytes) -> dict[bytes
 
     async def send(body: bytes) -> None:
         try:
-            results[body] = await producer.send(Message("Topic", body))
+            results[body] = await producer.send(Message("Topic", body, properties={"long": "x" * 3000}))
         except BrokerResponseError as exc:
             results[body] = exc
 
@@ -82,7 +83,9 @@ async def test_waiting_messages_are_batched_with_separate_results(fake_broker: F
     gate = Gate(fake_broker)
     bodies = [b"%d" % number for number in range(50)]
     results = await send_all(producer, gate, *bodies)
-    assert [sorted(batch, key=int) for batch in gate.batches] == [bodies[:1], bodies[1:2], bodies[2:]]
+    assert gate.batches[:2] == [bodies[:1], bodies[1:2]]
+    assert [len(batch) > 35 for batch in gate.batches[2:]] == [True, False]  # 128 KiB with properties
+    assert sorted(chain(*gate.batches), key=int) == bodies
     found = [result for result in results.values() if isinstance(result, SendResult)]
     assert sorted(result.queue_offset for result in found) == list(range(50))
     assert all(int(result.offset_message_id, 16) == result.queue_offset for result in found)
