@@ -5,6 +5,7 @@ from trio.testing import wait_all_tasks_blocked
 from tests.unit.client.consumer.fake_cluster import make_message
 from tests.unit.client.fake_broker import FakeBroker
 from triomq.client import ClientConfig, MessageExt, TransactionProducer, TransactionState
+from triomq.client.producer.transaction import decision
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader
@@ -12,6 +13,14 @@ from triomq.protocol.requests.messages import CheckTransactionStateRequestHeader
 
 def check(message: MessageExt) -> TransactionState:
     raise AssertionError(f"asked about {message}")
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(None, TransactionState.COMMIT), (ValueError(), TransactionState.ROLLBACK), (KeyboardInterrupt(), None)],
+)
+def test_end_of_block_decides(error: BaseException | None, state: TransactionState | None) -> None:
+    assert decision(error) is state
 
 
 async def test_producer_announces_itself_to_a_later_broker(fake_broker: FakeBroker) -> None:
