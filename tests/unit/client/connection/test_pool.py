@@ -3,7 +3,7 @@ from typing import Any, Literal
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.certificates import Authority, Identity, server_context
 from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
@@ -61,6 +61,9 @@ async def test_closed_connection_is_replaced_at_once(fake_broker: FakeBroker) ->
         connection.close("a test")
         assert (await instance.requests.invoke(fake_broker.address, command)).code == 0
         assert instance.requests.connections.addresses() == {fake_broker.address}
+        await fake_broker.drop()
+        await wait_all_tasks_blocked()
+        assert not instance.requests.connections.addresses()
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "ho\u2488st", "\udcff"], ids=["empty", "long", "dot", "surrogate"])
