@@ -120,6 +120,13 @@ def test_records_far_from_end_are_asked_for(maker: StoreMaker) -> None:
     assert cold.find(queue, 10, 32, None) != []
 
 
+@pytest.mark.parametrize("queue_offset", [4, 100, 101])
+def test_offset_outside_queue_asks_for_nothing(maker: StoreMaker, queue_offset: int) -> None:
+    store, queue = old(maker)
+    queue.min_offset = 5
+    assert reads(store, Memory()).find(queue, queue_offset, 32, None) == []
+
+
 @pytest.mark.parametrize(("wanted", "max_bytes"), [(60, 2**20), (100, 20_000), (100, 1), (5, 2**20), (100, 2**31 - 1)])
 def test_large_read_requests_exactly_what_it_returns(maker: StoreMaker, wanted: int, max_bytes: int) -> None:
     """The consume queue's files have 50 units."""

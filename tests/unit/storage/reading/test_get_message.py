@@ -86,6 +86,13 @@ def test_records_far_from_end_give_smaller_reads(maker: StoreMaker) -> None:
     assert offsets(store.reader.get_message(("T", 0), first_in_memory, 32)) == list(range(first_in_memory, 30))
 
 
+def test_read_from_disk_returns_at_most_64_kib(maker: StoreMaker) -> None:
+    store = maker(commit_log_file_size_bytes=1024 * 1024, physical_memory_bytes=1)
+    for _ in range(4):
+        put(store, body=bytes(32768 - FIXED))
+    assert offsets(store.reader.get_message(("T", 0), 0, 32)) == [0, 1]
+
+
 TAKES_MORE: Final[dict[str, Any]] = {"max_transfer_bytes_asked": 20 * (FIXED + 4), "max_transfer_count_asked": 15}
 
 

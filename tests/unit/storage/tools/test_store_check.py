@@ -279,19 +279,6 @@ def test_damaged_index_files_are_named(unpack: Unpack) -> None:
     assert "too short" in problems[2].text
 
 
-def test_index_file_may_be_full_but_not_fuller(maker: StoreMaker) -> None:
-    store = maker()
-    for number in range(160):  # a file takes 149
-        put(store, properties=b"KEYS\x01a%d" % number)
-    store.close()
-    first, _ = sorted((store.config.root / "index").iterdir())
-    assert checked(store.config.root).problems == []
-    overwrite(first, 36, struct.pack(">i", 151))
-    (problem,) = checked(store.config.root).problems
-    assert (problem.place, problem.offset) == (str(first), 0)
-    assert "its header says 151 units, but the file is too short" in problem.text
-
-
 def test_index_of_unknown_sizes_is_named(maker: StoreMaker) -> None:
     store = maker()
     put(store, properties=b"KEYS\x01a")
