@@ -185,7 +185,11 @@ class NameServerProcessors:
 
     def update_namesrv_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Change settings at once."""
-        self.settings.change(read_properties(bytes(command.body).decode(errors="replace")), connection.peer)
+        try:
+            wanted = read_properties(bytes(command.body).decode())
+        except UnicodeDecodeError as exc:
+            raise RefusedError(str(exc)) from None
+        self.settings.change(wanted, connection.peer)
         return command.reply()
 
 
