@@ -12,7 +12,6 @@ from tests.integration.broker_wire import Wire, broker_port, connected, request,
 from triomq.broker.server import Broker
 from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.codes import CommandFlag, RequestCode
-from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import Credentials
 
@@ -138,13 +137,6 @@ async def test_oneway_change_is_checked_without_answer(path: Path) -> None:
         await wire.send(request(50, ADMIN.sign(NEW), flag=CommandFlag.ONEWAY))
         assert bytes((await ask(wire, ADMIN, 54, {})).body).count(b"accessKey") == 2
         assert await can_send(wire)
-
-
-async def test_bad_account_file_prevents_start_with_location(path: Path) -> None:
-    write(path, FILE + "- {accessKey: x}\n")
-    with pytest.raises(ConfigError, match=rf"{path}: line 3: accessKey and secretKey"):
-        async with running(path.parent / "store", acl=path):
-            pytest.fail("the broker started")
 
 
 async def test_account_requests_need_accounts(tmp_path: Path) -> None:

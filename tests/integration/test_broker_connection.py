@@ -250,13 +250,6 @@ async def test_the_vip_port_serves_everything_but_pulls(root: Path, mock_clock: 
         assert await wire.works()
 
 
-async def test_the_name_server_port_takes_no_messages(root: Path, mock_clock: MockClock) -> None:
-    async with running(root) as broker, connected(namesrv_port(broker)) as wire:
-        assert (await wire.put("T")).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        response = await wire.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
-        assert response.code == ResponseCode.SUCCESS
-
-
 @pytest.mark.parametrize(
     ("advertise", "told"),
     [(None, "127.0.0.1:{port}"), ("broker.invalid", "broker.invalid:{port}"), ("broker.invalid:7", "broker.invalid:7")],

@@ -164,12 +164,6 @@ async def test_unit_topics_are_listed(tmp_path: Path, code: int, listed: list[st
         assert orjson.loads((await wire.ask(code)).body)["topicList"] == listed
 
 
-async def test_name_server_rejects_unknown_requests(tmp_path: Path) -> None:
-    async with running(tmp_path) as server, connected(server.address.port) as wire:
-        answer = await wire.ask(RequestCode.SEND_MESSAGE_V2, {})
-        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-
-
 async def test_name_server_keeps_its_key_value_table(tmp_path: Path) -> None:
     async with running(tmp_path) as server, connected(server.address.port) as wire:
         await put(wire, namespace="N", key="k", value="v")
