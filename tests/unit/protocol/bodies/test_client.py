@@ -103,11 +103,6 @@ def test_go_heartbeat_has_text_codes_and_nanosecond_version() -> None:
     assert subscription.sub_version == 1795213958772000000
 
 
-def test_heartbeat_of_5_x_has_more_members() -> None:
-    text = HEARTBEAT[:-1] + b',"heartbeatFingerprint":5,"withoutSub":false}'
-    assert HeartbeatData.decode(text) == HEARTBEAT_BODY
-
-
 @pytest.mark.parametrize(
     ("kind", "ordinals"),
     [

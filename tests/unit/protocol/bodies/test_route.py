@@ -86,14 +86,6 @@ def test_topic_of_5_x_has_attributes() -> None:
     assert b"attributes" not in TopicConfig("T").encode()
 
 
-def test_group_of_5_x_has_more_members() -> None:
-    text = (
-        GROUP[:-1]
-        + b',"consumeMessageOrderly":false,"groupRetryPolicy":{"type":"CUSTOMIZED"},"subscriptionDataSet":null}'
-    )
-    assert SubscriptionGroupConfig.decode(text) == SubscriptionGroupConfig("g")
-
-
 PLAIN = (
     b'{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":2,"timestamp":1795213957162},'
     b'"topicConfigTable":{"TopicA":{"order":false,"perm":6,"readQueueNums":4,"topicFilterType":"SINGLE_TAG",'

@@ -127,15 +127,6 @@ def test_writer_rejects_overflowed_opaque(serialize_type: int, opaque: int) -> N
 
 
 @pytest.mark.parametrize("serialize_type", list(SerializeType))
-def test_frame_above_16_mib_is_refused_by_writer(serialize_type: int) -> None:
-    command = RemotingCommand(310, body=bytes(2**24), serialize_type=serialize_type)
-    with pytest.raises(FrameTooLargeError):
-        command.encode()
-    with pytest.raises(FrameTooLargeError):
-        command.encode_prefix(2**24)
-
-
-@pytest.mark.parametrize("serialize_type", list(SerializeType))
 def test_oversized_header_is_rejected_by_writer_and_reader(serialize_type: int) -> None:
     fields = {"properties": "x" * (MAX_HEADER_BYTES + 1)}
     with pytest.raises(FrameTooLargeError):
@@ -190,11 +181,6 @@ def test_oneway_request_is_known_by_its_flag_alone() -> None:
     assert not request.is_response
     assert request.reply().is_response
     assert not request.reply().is_oneway
-
-
-def test_other_bits_of_flag_do_not_hide_ours() -> None:
-    assert RemotingCommand(0, flag=0b101).is_response
-    assert RemotingCommand(0, flag=0b110).is_oneway
 
 
 # --- frames that are none ---

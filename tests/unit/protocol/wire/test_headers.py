@@ -91,28 +91,25 @@ INT32_EDGES = [-(2**31), -(2**31) + 1, -2, -1, 0, 1, 9, 1023, 1024, 1025, 10**9 
 INT64_EDGES = [*INT32_EDGES, 2**31, -(2**31) - 1, 1_700_000_000_000, 10**18 - 1, 10**18, 2**63 - 1, -(2**63)]
 
 
-@pytest.mark.parametrize("number", INT32_EDGES)
-def test_an_int32_field_takes_every_int_of_java(number: int) -> None:
-    assert Sample.decode(with_field("queueId", str(number))).queue_id == number
-    assert Sample.decode(with_field("retries", str(number))).retries == number
-
-
 @pytest.mark.parametrize("number", INT64_EDGES)
-def test_an_int_field_takes_every_long_of_java(number: int) -> None:
+def test_field_takes_every_int_or_long_of_java(number: int) -> None:
+    if number in INT32_EDGES:
+        assert Sample.decode(with_field("queueId", str(number))).queue_id == number
     assert Sample.decode(with_field("bornTimestamp", str(number))).born_timestamp == number
     assert Sample.decode(with_field("size", str(number))).size == number
 
 
-@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**32, 9_999_999_999, 2**63, -(2**63), 10**40])
-def test_number_beyond_int32_field_is_refused_by_name(number: int) -> None:
-    with pytest.raises(ProtocolError, match=r"^Sample: field 'queueId' is out of range: "):
-        Sample.decode(with_field("queueId", str(number)))
-
-
-@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**19, 2**64, 10**40, -(10**4000)])
-def test_number_beyond_long_field_is_refused_by_name(number: int) -> None:
-    with pytest.raises(ProtocolError, match=r"^Sample: field 'size' is out of range: "):
-        Sample.decode(with_field("size", str(number)))
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("queueId", (2**31, -(2**31) - 1, 2**32, 9_999_999_999, 2**63, -(2**63), 10**40)),
+        ("size", (2**63, -(2**63) - 1, 10**19, 2**64, 10**40, -(10**4000))),
+    ],
+)
+def test_number_beyond_its_field_is_refused_by_name(name: str, numbers: tuple[int, ...]) -> None:
+    for number in numbers:
+        with pytest.raises(ProtocolError, match=f"^Sample: field '{name}' is out of range: "):
+            Sample.decode(with_field(name, str(number)))
 
 
 NO_NUMBERS = ["", " ", " 1", "1 ", "1\n", "- 1", "\0", "\u00b2"]

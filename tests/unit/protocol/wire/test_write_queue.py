@@ -20,16 +20,10 @@ def test_chunks_are_written_in_order_without_copying() -> None:
     chunks = queue.chunks()
     assert chunks[0] is first
     assert chunks[1] is second
-
-
-def test_rest_of_large_chunk_view_and_no_copy() -> None:
-    large = bytes(2**20)
-    queue = WriteQueue()
-    queue.put(large)
     queue.written(1)
-    (rest,) = queue.chunks()
+    rest = queue.chunks()[0]
     assert isinstance(rest, memoryview)
-    assert rest.obj is large
+    assert rest.obj is first
 
 
 def _mapped(chunk: bytes) -> memoryview:
