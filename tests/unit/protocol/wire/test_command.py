@@ -181,6 +181,8 @@ def test_oneway_request_is_known_by_its_flag_alone() -> None:
     assert not request.is_response
     assert request.reply().is_response
     assert not request.reply().is_oneway
+    assert RemotingCommand(0, flag=0b101).is_response  # other bits do not hide ours
+    assert RemotingCommand(0, flag=0b110).is_oneway
 
 
 # --- frames that are none ---
