@@ -152,6 +152,7 @@ MESSAGE = encode_properties(
         ("TRUE = b", False),
         ("b", False),
         ("NOT b", True),
+        ("b AND a = 5", False),
         ("-a = -5", False),
         ("a = - -5", True),
         ("a BETWEEN 5 AND 5", True),
