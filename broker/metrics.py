@@ -8,7 +8,6 @@ Source: ConsumerLagCalculator.java, BrokerMetricsManager.java of RocketMQ 5.5.0.
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
 from typing import Final, TypeAlias
 
 import trio
@@ -78,7 +77,15 @@ class BrokerMetrics:
         cluster_name, broker_name = self._names
         text = Exposition(cluster=cluster_name, node_type="broker", node_id=broker_name)
         labels = _Labels()
-        yield from self._name(labels)
+        for topic in list(self._broker.topics.configs):
+            labels.topics[topic] = label("topic", topic) + _IS_SYSTEM[topic_kind(topic, self._names) == "system"]
+            yield PAUSE
+        groups = self._broker.groups
+        for group in [*groups.settings.configs, *(live.name for live in groups.consumers)]:
+            labels.groups[group] = label("consumer_group", group)
+            if is_system_group(group):
+                labels.system_groups.add(group)
+            yield PAUSE
         yield from self._write_messages(text, labels)
         yield from self._write_lag(text, labels)
         yield from self._write_members(text)
@@ -88,18 +95,6 @@ class BrokerMetrics:
         return text.encode()
 
     # --- topics and groups ------------------------------------------------------------------------------
-
-    def _name(self, labels: "_Labels") -> Work[None]:
-        """Make the labels of all topics and groups."""
-        for topic in list(self._broker.topics.configs):
-            labels.topics[topic] = label("topic", topic) + _IS_SYSTEM[topic_kind(topic, self._names) == "system"]
-            yield PAUSE
-        groups = self._broker.groups
-        for group in chain(list(groups.settings.configs), [live.name for live in groups.consumers]):
-            labels.groups[group] = label("consumer_group", group)
-            if is_system_group(group):
-                labels.system_groups.add(group)
-            yield PAUSE
 
     def _write_messages(self, text: Exposition, labels: "_Labels") -> Work[None]:
         statistics = self._broker.statistics

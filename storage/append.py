@@ -24,8 +24,9 @@ from triomq.protocol.errors import MessageIllegalError, ProtocolError
 from triomq.protocol.host import IPV4_HOST_LENGTH
 from triomq.protocol.record.consume_queue_unit import UNIT
 from triomq.protocol.record.layout import HEAD, HOST_V6_BITS, MESSAGE_MAGIC, PROPERTIES_LENGTH, head_for
+from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES
-from triomq.protocol.record.record import body_crc
+from triomq.protocol.record.record import body_crc, tags_code_of
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -105,6 +106,24 @@ def entry(  # noqa: PLR0913  # the fields of a record
         reconsume_times,
         prepared_transaction_offset,
         body_crc(body),
+    )
+
+
+def copy_of(message: MessageExt, queue: ConsumeQueue, properties: bytes) -> Entry:
+    """Return an entry that stores a stored message again, in another queue or with other properties."""
+    return Entry(
+        queue,
+        message.stored_body,
+        properties,
+        tags_code_of(properties),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp,
+        message.encoded_born_host,
+        message.encoded_store_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+        message.body_crc,
     )
 
 

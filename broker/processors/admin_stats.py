@@ -69,29 +69,23 @@ class StatisticsProcessors:
 
     def get_topic_stats_info(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with first and next offset of every write queue, and the store time of its newest message."""
-        topic = TopicRequestHeader.decode(command.ext_fields).topic
+        topic, reader = TopicRequestHeader.decode(command.ext_fields).topic, self.store.reader
         config = self.topics.get(topic)
         if config is None:
             raise RefusedError(f"topic[{topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         text = bytearray(b'{"offsetTable":{')  # written queue by queue, see below
         for queue_id in range(config.write_queue_nums):
-            max_offset = self.store.reader.max_offset_in_queue(topic, queue_id)
+            max_offset = reader.max_offset_in_queue(topic, queue_id)
             offset = TopicOffset(
-                min_offset=self.store.reader.min_offset_in_queue(topic, queue_id),
+                min_offset=reader.min_offset_in_queue(topic, queue_id),
                 max_offset=max_offset,
-                last_update_timestamp=(yield from self._store_time(topic, queue_id, max_offset - 1)),
+                last_update_timestamp=max((yield from reader.store_time(topic, queue_id, max_offset - 1)), 0),
             )
             key = written_key(MessageQueue(topic, self.config.broker_name, queue_id))
             text += b"%b%b:%b" % (b"," if queue_id else b"", key, offset.encode())
             yield PAUSE
         text += b"}}"
         return command.reply(body=memoryview(text))
-
-    def _store_time(self, topic: str, queue_id: int, queue_offset: int) -> Work[int]:
-        """Return when a message was stored, ms; 0 if it does not exist."""
-        if queue_offset < 0:
-            return 0
-        return max((yield from self.store.reader.store_time(topic, queue_id, queue_offset)), 0)
 
     def get_consume_stats(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the progress of a group in each read queue of a topic, or of all topics where it has offsets."""
@@ -106,7 +100,7 @@ class StatisticsProcessors:
 
         Each queue is written at once: the garbage collector would look at objects for all of them for 50 ms.
         """
-        live = self.groups.consumers.get(group)
+        reader, live = self.store.reader, self.groups.consumers.get(group)
         wanted = {
             topic: config
             for topic in topics
@@ -121,9 +115,9 @@ class StatisticsProcessors:
                 queue = MessageQueue(topic, self.config.broker_name, queue_id)
                 consumer_offset = self.groups.offsets.query(group, topic, queue_id) or 0
                 each = OffsetWrapper(
-                    broker_offset=self.store.reader.max_offset_in_queue(topic, queue_id),
+                    broker_offset=reader.max_offset_in_queue(topic, queue_id),
                     consumer_offset=consumer_offset,
-                    last_timestamp=(yield from self._store_time(topic, queue_id, consumer_offset - 1)),
+                    last_timestamp=max((yield from reader.store_time(topic, queue_id, consumer_offset - 1)), 0),
                     lock_owner=self.groups.locks.owner(group, queue),
                     progress_timestamp=self.groups.offsets.changed_ms(group, topic, queue_id),
                     stalled_timestamp=self.stalls.since_ms(group, queue),

@@ -28,7 +28,7 @@ from triomq.protocol.record.properties import (
     get_property,
     set_property,
 )
-from triomq.protocol.record.record import decode_record, tags_code_of
+from triomq.protocol.record.record import decode_record
 from triomq.protocol.requests.messages import (
     ConsumerSendMsgBackRequestHeader,
     EndTransactionRequestHeader,
@@ -36,7 +36,7 @@ from triomq.protocol.requests.messages import (
     ResumeCheckHalfMessageRequestHeader,
 )
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.append import entry
+from triomq.storage.append import copy_of, entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.reading.cold_read import Work
 
@@ -191,20 +191,10 @@ class WaitingProcessors:
             properties = append_property(properties, _ORIGIN_ID, message.offset_message_id.encode())
         properties = set_property(properties, b"WAIT", b"false")
         properties = set_property(properties, b"DELAY", b"%d" % level)
-        copy = entry(
-            queue,
-            message.stored_body,
-            properties,
-            tags_code=tags_code_of(properties),
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=message.encoded_born_host,
-            store_host=message.encoded_store_host,
-            reconsume_times=message.reconsume_times + 1,
-        )
+        copy = copy_of(message, queue, properties)
         try:
-            self.sends.put(copy, Delay(level))
+            again = message.reconsume_times + 1
+            self.sends.put(copy._replace(reconsume_times=again, prepared_transaction_offset=0), Delay(level))
         except (MessageIllegalError, StoreError) as exc:
             raise RefusedError(remark_of(exc)) from exc
         counted_for = first_topic.decode("utf-8", "replace")

@@ -46,7 +46,6 @@ from triomq.protocol.java import tags_code
 from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName, get_property
-from triomq.protocol.record.record import tags_code_of
 from triomq.protocol.transactions import (
     COPIED_OP_PROPERTIES,
     MOVED_OP_PROPERTIES,
@@ -56,7 +55,7 @@ from triomq.protocol.transactions import (
     properties_of_copy,
     transaction_key,
 )
-from triomq.storage.append import Entry, entry
+from triomq.storage.append import Entry, copy_of, entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.message_store import MessageStore
 
@@ -219,7 +218,8 @@ class Undecided:
             return [self._operation(half, live, OP_PROPERTIES)]
         operation = self._operation(half, live, COPIED_OP_PROPERTIES)
         sys_flag = half.sys_flag & ~TRANSACTION_MASK | bits
-        return [_copy(half, queue, half.encoded_properties, sys_flag, half.physical_offset), operation]
+        copy = copy_of(half, queue, half.encoded_properties)
+        return [copy._replace(sys_flag=sys_flag, prepared_transaction_offset=half.physical_offset), operation]
 
     def decided(self, decision: Decision) -> None:
         """Forget a transaction whose decision was stored."""
@@ -251,7 +251,7 @@ class Undecided:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
         checks = checks_of(half)
-        copy = _copy(half, self.store.queue(CHECK_MAX_TOPIC, 0), properties_of_copy(half, checks))
+        copy = copy_of(half, self.store.queue(CHECK_MAX_TOPIC, 0), properties_of_copy(half, checks))
         self.store.append([copy, self._operation(half, half.queue_offset, COPIED_OP_PROPERTIES)], are_copies=True)
         LOGGER.warning("transaction given up checks=%d message_id=%s", checks, half.message_id)
         self._forget(half, half.queue_offset)
@@ -267,7 +267,7 @@ class Undecided:
         Raises:
             MessageIllegalError, StoreFullError, StoreClosedError, StoreError: as ``MessageStore.append``.
         """
-        entries = [_copy(half, self.halves, properties_of_copy(half, checks))]
+        entries = [copy_of(half, self.halves, properties_of_copy(half, checks))]
         live = self.find(half)
         if live is not None:
             entries.append(self._operation(half, live, MOVED_OP_PROPERTIES))
@@ -327,21 +327,3 @@ class Undecided:
             born_host=half.encoded_store_host,
             store_host=half.encoded_store_host,
         )
-
-
-def _copy(
-    half: MessageExt, queue: ConsumeQueue, properties: bytes, sys_flag: int | None = None, prepared_offset: int = 0
-) -> Entry:
-    return entry(
-        queue,
-        half.stored_body,
-        properties,
-        tags_code=tags_code_of(properties),
-        flag=half.flag,
-        sys_flag=half.sys_flag if sys_flag is None else sys_flag,
-        born_timestamp=half.born_timestamp,
-        born_host=half.encoded_born_host,
-        store_host=half.encoded_store_host,
-        reconsume_times=half.reconsume_times,
-        prepared_transaction_offset=prepared_offset,
-    )

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 from triomq.protocol.record.layout import HEAD, HOST_V6_BITS, MESSAGE_MAGIC, PROPERTIES_LENGTH, record_size
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import MAX_PROPERTIES_BYTES, PropertyName, get_property
-from triomq.storage.append import Entry
+from triomq.storage.append import Entry, copy_of
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 
@@ -131,21 +131,7 @@ class CopyReader:
         # The text before this end must hold the tags, and must not be able to name the queue.
         if [name for name, value in names.items() if value is None] == [_TAGS]:
             _remember(self._queues, place, queue)
-        entry = Entry(
-            queue,
-            message.stored_body,
-            properties,
-            tags_code,
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp,
-            message.encoded_born_host,
-            message.encoded_store_host,
-            message.reconsume_times,
-            message.prepared_transaction_offset,
-            message.body_crc,
-        )
-        return entry, message.store_timestamp
+        return copy_of(message, queue, properties)._replace(tags_code=tags_code), message.store_timestamp
 
 
 def _remember(known: dict[bytes, _T], text: bytes, meaning: _T) -> None:
