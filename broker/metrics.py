@@ -83,8 +83,6 @@ class BrokerMetrics:
         groups = self._broker.groups
         for group in [*groups.settings.configs, *(live.name for live in groups.consumers)]:
             labels.groups[group] = label("consumer_group", group)
-            if is_system_group(group):
-                labels.system_groups.add(group)
             yield PAUSE
         yield from self._write_messages(text, labels)
         yield from self._write_lag(text, labels)
@@ -282,17 +280,16 @@ class _Labels:
     def __init__(self) -> None:
         self.topics: dict[str, str] = {}
         self.groups: dict[str, str] = {}
-        self.system_groups: set[str] = set()
 
     def group(self, group: str) -> str | None:
-        return self.groups[group] + _IS_SYSTEM[group in self.system_groups] if group in self.groups else None
+        return self.groups[group] + _IS_SYSTEM[is_system_group(group)] if group in self.groups else None
 
     def pair(self, topic: str, group: str) -> str | None:
         """Return the labels of a topic and a group; ``None`` if one of them does not exist."""
         if topic not in self.topics or group not in self.groups:
             return None
         of_topic = self.topics[topic]
-        if group in self.system_groups:
+        if is_system_group(group):
             of_topic = of_topic.replace(_IS_SYSTEM[False], _IS_SYSTEM[True])
         return of_topic + self.groups[group]
 

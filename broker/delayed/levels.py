@@ -127,11 +127,10 @@ class Schedule:
         store = self._store
         self.offsets.load()
         self.offsets.restrict(store.reader.max_offset_in_queue)
+        levels = store.config.delay_levels
         self._levels = [
-            _Level(
-                number, delay_ms, store.queue(SCHEDULE_TOPIC, number - 1), store.config.delay_levels.due_time(number)
-            )
-            for number, delay_ms in enumerate(store.config.delay_levels.delays_ms, 1)
+            _Level(number, delay_ms, store.queue(SCHEDULE_TOPIC, number - 1), levels.due_time(number))
+            for number, delay_ms in enumerate(levels.delays_ms, 1)
         ]
         for level in self._levels:
             self.offsets.set(level.number, self._next_offset(level))

@@ -224,14 +224,14 @@ class PullProcessor:
         message_filter = self._check(connection, header)
         store = self.store
         queue = store.queue(header.topic, header.queue_id)
+        pull = Pull(connection, command, header, message_filter, queue, header.queue_offset)
         if self.groups.former.refuses_pull(connection, header, queue.min_offset):
-            self.answers.move_to_first(Pull(connection, command, header, message_filter, queue, header.queue_offset))
+            self.answers.move_to_first(pull)
             return None
         if header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
             self.groups.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         if command.flag & _ONEWAY:  # the peer expects no answer
             return None
-        pull = Pull(connection, command, header, message_filter, queue, header.queue_offset)
         scan = scan_for(message_filter, max(header.max_msg_nums, 1), header.max_transfer_bytes)
         place = queue, header.queue_offset, *scan
         cold = store.cold_reads

@@ -101,9 +101,7 @@ class RelayProcessors:
         if header.client_addr:
             members = {header.client_addr: (self._member(header.group, header.client_addr), fields)}
         else:
-            members = {
-                member.client_id: (member_connection, fields) for member_connection, member in group.members.items()
-            }
+            members = {member.client_id: (peer, fields) for peer, member in group.members.items()}
 
         def done(answers: dict[str, dict[MessageQueue, int] | None]) -> None:
             known = {client_id: offsets for client_id, offsets in answers.items() if offsets is not None}
