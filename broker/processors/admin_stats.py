@@ -51,6 +51,7 @@ _VERSION_NAME: Final = "V4_9_7"  # of VERSION, which our frames contain
 #: Queues of RocketMQ's thread pools.  Here a request is served in the step that reads it, so none ever waits.
 _THREAD_POOLS: Final = ("send", "pull", "query", "endTransaction")
 _MS_PER_DAY: Final = 86_400_000
+_LANGUAGES: Final = {code.value: code for code in LanguageCode}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,7 +222,7 @@ class StatisticsProcessors:
             group: [
                 {
                     "clientId": member.client_id,
-                    "language": _language(peer.language).name,
+                    "language": _LANGUAGES.get(peer.language, LanguageCode.OTHER).name,
                     "lastUpdateTimestamp": now_ms - producers.silent_ms(member),
                     "remoteIP": f"/{peer.peer}",
                     "version": peer.version,
@@ -328,16 +329,9 @@ def _connections(members: Iterable[tuple[Connection, Member]]) -> list[Connectio
         ConnectionInfo(
             client_id=member.client_id,
             client_addr=connection.peer,
-            language=_language(connection.language),
+            language=_LANGUAGES.get(connection.language, LanguageCode.OTHER),
             version=connection.version,
             subscription_set=member.subscriptions or None,
         )
         for connection, member in members
     ]
-
-
-def _language(number: int) -> LanguageCode:
-    try:
-        return LanguageCode(number)
-    except ValueError:  # unknown to this version
-        return LanguageCode.OTHER
