@@ -52,7 +52,6 @@ class BrokerMetrics:
     def __init__(self, broker: Broker) -> None:
         """Take the broker."""
         self._broker = broker
-        self._names = (broker.config.cluster_name, broker.config.broker_name)
 
     def failure(self) -> str:
         """Return the reason to start the broker again; "" while loop and disk work."""
@@ -74,11 +73,11 @@ class BrokerMetrics:
         return await self._broker.worker.run(self._write())
 
     def _write(self) -> Work[bytes]:
-        cluster_name, broker_name = self._names
-        text = Exposition(cluster=cluster_name, node_type="broker", node_id=broker_name)
+        names = self._broker.config.cluster_name, self._broker.config.broker_name
+        text = Exposition(cluster=names[0], node_type="broker", node_id=names[1])
         labels = _Labels()
         for topic in list(self._broker.topics.configs):
-            labels.topics[topic] = label("topic", topic) + _IS_SYSTEM[topic_kind(topic, self._names) == "system"]
+            labels.topics[topic] = label("topic", topic) + _IS_SYSTEM[topic_kind(topic, names) == "system"]
             yield PAUSE
         groups = self._broker.groups
         for group in [*groups.settings.configs, *(live.name for live in groups.consumers)]:

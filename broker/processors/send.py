@@ -84,9 +84,6 @@ class SendProcessor:
     statistics: BrokerStatistics
     group_commit: GroupCommit | None
 
-    def __post_init__(self) -> None:
-        self._cluster_name = self.config.cluster_name.encode()
-
     def send_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Store one message or a batch: code 10 with the long names, 310 and 320 with the one-letter names."""
         began = perf_counter()
@@ -172,7 +169,7 @@ class SendProcessor:
                 queue = self.dead_letter_queue(group.group_name)
                 properties = set_property(properties, _DELAY, b"0")
                 delay = AT_ONCE
-        properties = append_property(properties, _CLUSTER, self._cluster_name)
+        properties = append_property(properties, _CLUSTER, self.config.cluster_name.encode())
         if delay is not AT_ONCE:
             if wait is not None:
                 properties = append_property(properties, _WAIT, wait)
@@ -221,7 +218,7 @@ class SendProcessor:
             raise MessageIllegalError(f"batch of {len(command.body)} bytes is above maxMessageSize {max_bytes}")
         wants_flush = get_property(common, _WAIT) != b"false"
         # A 5.x producer names the batch as a whole; each message keeps its own name (wire.md 10.7).
-        common = append_property(remove_property(common, b"UNIQ_KEY"), _CLUSTER, self._cluster_name)
+        common = append_property(remove_property(common, b"UNIQ_KEY"), _CLUSTER, self.config.cluster_name.encode())
         batch = decode_batch(command.body)
         if not 0 < len(batch) <= _MAX_BATCH:
             raise MessageIllegalError(f"a batch of {len(batch)} messages: it may hold 1 to {_MAX_BATCH}")

@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from triomq.broker.delayed.delivery import REAL_QUEUE_ID, REAL_TOPIC
 from triomq.broker.groups.members import ProducerGroups
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection
@@ -42,8 +43,6 @@ _RETRY_MS: Final = 1000
 _MIN_SLEEP_S: Final = 0.01
 _MAX_SLEEP_S: Final = 1.0  # the wall clock may be moved meanwhile
 _GROUP: Final = PropertyName.PRODUCER_GROUP.encode()
-_REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
-_REAL_QUEUE_ID: Final = PropertyName.REAL_QUEUE_ID.encode()
 
 
 @dataclass(eq=False)
@@ -143,7 +142,7 @@ class TransactionChecks:
     ) -> None:
         """Send a half message as the message that it will become, with properties and offsets of its newest copy."""
         record = encode_record(
-            queue_id=int(get_property(properties, _REAL_QUEUE_ID) or 0),
+            queue_id=int(get_property(properties, REAL_QUEUE_ID) or 0),
             queue_offset=queue_offset,
             physical_offset=physical_offset,
             sys_flag=half.sys_flag,
@@ -152,7 +151,7 @@ class TransactionChecks:
             store_timestamp=half.store_timestamp,
             store_host=half.encoded_store_host,
             body=half.stored_body,
-            topic=get_property(properties, _REAL_TOPIC) or half.topic.encode(),
+            topic=get_property(properties, REAL_TOPIC) or half.topic.encode(),
             properties=properties,
             flag=half.flag,
             reconsume_times=half.reconsume_times,
