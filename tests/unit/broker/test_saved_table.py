@@ -192,16 +192,6 @@ async def test_change_during_long_encoding_is_saved_next(
     assert broker.topics.get("later") is not None
 
 
-async def test_table_missing_system_topics_is_saved_at_startup(
-    broker: Broker, saves: list[tuple[float, bytes]], autojump_clock: MockClock
-) -> None:
-    began = trio.current_time()
-    async with saving(broker):
-        await trio.sleep(0.5)
-    assert [time - began for time, _ in saves] == [0]
-    assert b"rmq_sys_wheel_timer" in saves[0][1]
-
-
 async def test_group_is_saved_before_offset(broker: Broker, autojump_clock: MockClock) -> None:
     config = broker.config.store.root / "config"
     async with saving(broker):

@@ -116,22 +116,6 @@ async def test_non_reading_peer_triggers_no_further_lookups(broker: Broker, disk
     assert peer.get(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 0}).code == ResponseCode.SUCCESS
 
 
-async def test_large_cold_pull_is_read_in_thread(make_broker: MakeBroker, disk: Disk) -> None:
-    first = make_broker()
-    first.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
-    for number in range(80):
-        Peer(first).put("T", b"m%d" % number)
-    first.save_tables()
-    peer = Peer(broker := make_broker())
-    async with trio.open_nursery() as broker.worker.nursery:
-        assert peer.pull("T", 10, maxMsgNums=60, triomqMaxTransferBytes=2**20) is None
-        await trio.testing.wait_all_tasks_blocked()
-        assert broker.worker.waiting == 1
-        disk.may_read.set()
-    assert received(peer) == [b"m%d" % number for number in range(10, 70)]
-    assert threading.get_ident() not in disk.threads
-
-
 REQUESTS: dict[int, dict[str, object]] = {
     RequestCode.VIEW_MESSAGE_BY_ID: {"offset": 0},
     RequestCode.QUERY_MESSAGE: {"topic": "T", "key": "k3", "maxNum": 9, "beginTimestamp": 0, "endTimestamp": 2**62},

@@ -224,24 +224,23 @@ async def test_place_known_before_its_flush_can_be_used(
 
 
 class Lockout:
-    """A store of which files cannot be opened for a while."""
+    """While it lasts, files of the store cannot be opened."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.lasts = False
-        run = FlushPlan.run
-
-        def refuse(plan: FlushPlan) -> None:
-            if self.lasts:
-                with translated("open", Path("/store/file")):
-                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            run(plan)
-
-        monkeypatch.setattr(FlushPlan, "run", refuse)
+    lasts = False
 
 
 @pytest.fixture
 def locked_out(monkeypatch: pytest.MonkeyPatch) -> Lockout:
-    return Lockout(monkeypatch)
+    lockout, run = Lockout(), FlushPlan.run
+
+    def refuse(plan: FlushPlan) -> None:
+        if lockout.lasts:
+            with translated("open", Path("/store/file")):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        run(plan)
+
+    monkeypatch.setattr(FlushPlan, "run", refuse)
+    return lockout
 
 
 async def test_sender_is_answered_once_files_can_be_opened(
