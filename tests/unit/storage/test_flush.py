@@ -268,3 +268,13 @@ def test_many_queues_are_synced_together_but_not_log(
     faulty.fails = lambda number, name, path: name == "sync_all"
     with pytest.raises(StoreError, match="cannot sync"):
         store.close()
+
+
+def test_deleted_topic_drops_messages_that_wait_for_flush(maker: StoreMaker) -> None:
+    store = maker(durability=Durability.SYNC)
+    put(store, "T")
+    put(store, "U")
+    store.delete_topic("T")
+    assert put(store, "T").queue_offset == 0
+    store.flush()
+    assert [store.reader.max_offset_in_queue(topic, 0) for topic in "TU"] == [1, 1]

@@ -53,11 +53,6 @@ def test_sound_store_has_no_problem(root: Path) -> None:
     assert (report.records, report.units, report.problems) == (200, 200, [])
 
 
-def test_apaches_store_is_sound(unpack: Unpack) -> None:
-    report = checked(unpack("store-normal"))
-    assert (report.records, report.units, report.log_end, report.problems) == (154, 154, 162916, [])
-
-
 def test_unit_added_by_apache_crash_recovery_is_reported(unpack: Unpack) -> None:
     report = checked(unpack("store-crash"))
     assert report.log_end == 271552
