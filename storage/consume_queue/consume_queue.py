@@ -167,9 +167,15 @@ class ConsumeQueue:
         Raises:
             StoreFullError, StoreError: as ``reserve``.
         """
-        if not self.has_room(1):
+        position, map_ = self._position, self._map
+        if map_ is None or position + UNIT_SIZE > self._limit:
             self.reserve(1)
-        self.append_units(UNIT.pack(physical_offset, size, tags_code), physical_offset + size)
+            self.append_units(UNIT.pack(physical_offset, size, tags_code), physical_offset + size)
+        else:  # what the two do, in half the time
+            UNIT.pack_into(map_, position, physical_offset, size, tags_code)
+            self._position = position + UNIT_SIZE
+            self.next_offset += 1
+            self.max_physical_offset = physical_offset + size
         self.max_offset = self.next_offset
 
     def has_room(self, count: int) -> bool:
