@@ -178,6 +178,7 @@ class PullHold:
                 del waiting[pull]
                 if not waiting:
                     del self._by_queue[pull.queue]
+                    self.arrived.discard(pull.queue)
                     pull.queue.on_arrival = None
             if self._take(pull):
                 expired.append(pull)

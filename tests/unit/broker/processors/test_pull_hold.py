@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -61,6 +61,7 @@ def hold() -> PullHold:
         max_size=40,
     )
 )
+@example([("hold", 0, 0), ("arrive", 0, 0), ("take_expired", 0, 0), ("hold", 0, 0), ("take_ready", 0, 0)])
 def test_each_pull_is_taken_once(steps: list[tuple[str, int, int]]) -> None:
     """By an arrival, its deadline or the end of its queue, whichever comes first; those of closed peers are dropped."""
     hold = PullHold(MemoryBudget(1024**3, 1024**2, BrokerStatistics(0)), filtered_hold_s=5.0)
