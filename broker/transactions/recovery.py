@@ -157,12 +157,12 @@ def half_of(store: MessageStore, message: MessageExt) -> MessageExt | None:
 def is_torn(store: MessageStore, operation: MessageExt, half: MessageExt) -> bool:
     """Whether an operation message has survived a crash without the copy of the half message in front of it.
 
-    Both are of one append and so of one file, but a power cut may leave its end and not its beginning.  What the start
-    of the store did not walk over was on the disk.
+    Both are of one append and so of one file, but a power cut may leave its end and not its beginning.  This looks also
+    at what the start of the store did not walk over: the start before may have ended before it copied the half message.
     """
     recovery = store.recovery
     end = operation.physical_offset
-    if recovery is None or recovery.clean or end < recovery.scan_start or not is_behind_copy(operation):
+    if recovery is None or recovery.clean or not is_behind_copy(operation):
         return False
     queues = [store.queue(CHECK_MAX_TOPIC, 0)]
     try:
