@@ -174,26 +174,6 @@ async def test_sends_left_unread_during_long_service_are_refused(root: Path, moc
         assert (await wire.put()).code == ResponseCode.SUCCESS  # it has arrived since
 
 
-async def test_frame_sent_byte_by_byte_is_answered_once(root: Path, mock_clock: MockClock) -> None:
-    async with running(root) as broker, connected(broker_port(broker)) as wire:
-        frame = request(SEND, send_fields(), b"hello", opaque=7)
-        for at in range(len(frame)):
-            await wire.send(frame[at : at + 1])
-            await wait_all_tasks_blocked()
-        assert (await wire.next()).opaque == 7
-        assert await wire.works()
-        assert broker.statistics.put_messages == 1
-
-
-@pytest.mark.parametrize("opaque", [0, 1, -1, 2**31 - 1, -(2**31)])
-async def test_the_answer_has_the_opaque_of_its_request(root: Path, mock_clock: MockClock, opaque: int) -> None:
-    async with running(root) as broker, connected(broker_port(broker)) as wire:
-        for code in (RequestCode.GET_MAX_OFFSET, 9999):
-            await wire.send(request(code, {"topic": "T", "queueId": 0}, opaque=opaque))
-            response = await wire.next()
-            assert (response.opaque, response.flag) == (opaque, CommandFlag.RESPONSE)
-
-
 @pytest.mark.parametrize("serialize_type", list(SerializeType))
 async def test_the_answer_has_the_serialisation_of_its_request(
     root: Path, mock_clock: MockClock, serialize_type: SerializeType
@@ -296,19 +276,6 @@ async def hold_pull(broker: Any, wire: Any, **fields: Any) -> None:
     await until(lambda: broker.pulls.hold.held == before + 1)
 
 
-async def test_send_answers_held_pull(root: Path, mock_clock: MockClock) -> None:
-    """C.2 scenario 21.  No clock ticks here, so no timer can have answered it."""
-    async with running(root) as broker, connected(broker_port(broker)) as consumer:
-        broker.topics.put(TopicConfig(topic_name="T"))
-        await hold_pull(broker, consumer)
-        async with connected(broker_port(broker)) as producer:
-            await producer.put("T", b"news")
-        response = await consumer.next()
-        assert response.opaque == 5
-        assert [message.stored_body for message in decode_records(response.body)] == [b"news"]
-        assert await consumer.works()
-
-
 async def test_held_pull_does_not_block_its_connection(root: Path, mock_clock: MockClock) -> None:
     async with running(root) as broker, connected(broker_port(broker)) as wire:
         broker.topics.put(TopicConfig(topic_name="T"))
@@ -316,31 +283,6 @@ async def test_held_pull_does_not_block_its_connection(root: Path, mock_clock: M
         assert await wire.works()
         await wire.send(request(SEND, send_fields(), opaque=6))
         assert {(await wire.next()).opaque, (await wire.next()).opaque} == {5, 6}
-
-
-async def test_filtered_held_pull_waits_for_its_tag(root: Path, mock_clock: MockClock) -> None:
-    async with running(root) as broker, connected(broker_port(broker)) as consumer:
-        broker.topics.put(TopicConfig(topic_name="T"))
-        await hold_pull(broker, consumer, subscription="A || C")
-        async with connected(broker_port(broker)) as producer:
-            for tag in ("B", "B", "C"):
-                await producer.put("T", tag.encode(), i=f"TAGS\x01{tag}")
-        response = await consumer.next()
-        assert [message.queue_offset for message in decode_records(response.body)] == [2]
-        assert response.ext_fields["nextBeginOffset"] == "3"
-
-
-async def test_held_pull_is_answered_at_its_deadline(root: Path, mock_clock: MockClock) -> None:
-    """C.2 scenario 25."""
-    async with running(root) as broker, connected(broker_port(broker)) as wire:
-        broker.topics.put(TopicConfig(topic_name="T"))
-        await hold_pull(broker, wire, suspendTimeoutMillis=1500)
-        mock_clock.jump(1.4)
-        assert await wire.works()
-        mock_clock.jump(0.3)
-        response = await wire.next()
-        assert (response.code, response.opaque) == (ResponseCode.PULL_NOT_FOUND, 5)
-        assert response.ext_fields["nextBeginOffset"] == "0"
 
 
 @pytest.mark.parametrize("is_member", [False, True])
@@ -375,26 +317,6 @@ async def test_the_pulls_of_a_closed_connection_are_dropped(root: Path, mock_clo
 
 
 # --- leaving ------------------------------------------------------------------------------------------------
-
-
-async def test_members_are_notified_when_a_connection_closes(root: Path, mock_clock: MockClock) -> None:
-    """C.2 scenario 33.  No clock ticks here, so it does not wait for any scan."""
-    async with running(root) as broker, connected(broker_port(broker)) as stays:
-        await stays.send(request(RequestCode.HEART_BEAT, body=heartbeat("c1")))
-        assert {(await stays.next()).code for _ in range(2)} == {
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-            ResponseCode.SUCCESS,
-        }
-        async with connected(broker_port(broker)) as leaves:
-            await leaves.send(request(RequestCode.HEART_BEAT, body=heartbeat("c2")))
-            joined = await stays.next()
-        left = await stays.next()
-        for notice in (joined, left):
-            assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-            assert notice.ext_fields == {"consumerGroup": "G"}
-        group = broker.groups.consumers.get("G")
-        assert group is not None
-        assert group.client_ids() == ["c1"]
 
 
 async def tick(clock: MockClock) -> None:
@@ -513,21 +435,6 @@ async def test_oversized_response_is_replaced_by_an_error_response(
         assert response.code == ResponseCode.SYSTEM_ERROR
         assert (response.remark or "").startswith("the answer cannot be sent: frame of ")
         assert broker.statistics.failed_requests == 1
-        assert await wire.works()
-
-
-async def test_a_peer_that_reads_again_is_served_again(root: Path, mock_clock: MockClock) -> None:
-    pulls = 200
-    async with running(root, unread_high_bytes=1024**2) as broker, connected(broker_port(broker)) as wire:
-        for _ in range(20):
-            await wire.put("T", bytes(100_000))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wire.send, request(PULL, pull_fields()) * pulls)
-            await until(lambda: any(each.unread_bytes > 512 * 1024 for each in broker.connections))
-            await wait_all_tasks_blocked()
-            assert broker.statistics.get_messages < 2 * pulls
-            for _ in range(pulls):
-                assert len(decode_records((await wire.next()).body)) == 2
         assert await wire.works()
 
 

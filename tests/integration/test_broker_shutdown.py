@@ -5,8 +5,7 @@ import logging
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from tests.integration.broker_wire import (
     send_fields,
     until,
 )
-from tests.subscriptions import tag_subscription
 from triomq.broker import opening
 from triomq.broker.addresses import Address
 from triomq.broker.config import Listener
@@ -33,7 +31,6 @@ from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import StoreError, StoreLayoutError
-from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.record import decode_records
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.files.file_system import DirectoryEntry, FileSystem, OpenFile
@@ -48,27 +45,6 @@ async def bodies(root: Path, count: int) -> list[bytes]:
         response = await wire.ask(RequestCode.PULL_MESSAGE, pull_fields("T", maxMsgNums=count))
         assert response.code == ResponseCode.SUCCESS
         return [message.stored_body for message in decode_records(response.body)]
-
-
-async def test_everything_is_there_after_a_restart(root: Path, mock_clock: MockClock) -> None:
-    offset = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 2}
-    async with running(root) as broker, connected(broker_port(broker)) as wire:
-        for number in range(3):
-            await wire.put("T", b"%d" % number)
-        assert (await wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)).code == ResponseCode.SUCCESS
-        data = ConsumerData(group_name="G", subscription_data_set=[tag_subscription("T", "*", 1)])
-        await wire.send(request(RequestCode.HEART_BEAT, body=HeartbeatData("c", [], [data]).encode()))
-        await wire.next()
-    assert await bodies(root, 3) == [b"0", b"1", b"2"]
-    async with running(root) as broker, connected(broker_port(broker)) as wire:
-        response = await wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, offset)
-        assert response.ext_fields["offset"] == "2"
-        assert broker.groups.settings.get("G") is not None
-        assert broker.topics.get("%RETRY%G") is not None
-        topic = broker.topics.get("T")
-        assert topic is not None
-        assert topic.write_queue_nums == 4
-        assert b'"T"' in (root / "config" / "topics.json").read_bytes()
 
 
 async def test_shutdown_does_not_wait_for_idle_peers(root: Path, mock_clock: MockClock) -> None:
@@ -298,54 +274,6 @@ async def test_a_broker_flushes_while_its_disk_is_full(root: Path, mock_clock: M
         disk.is_full = False
         assert (await wire.put("T", b"after")).code == ResponseCode.SUCCESS
     assert (await bodies(root, 10))[-1] == b"after"
-
-
-async def test_batch_exceeding_disk_space_is_not_stored_partially(
-    root: Path, mock_clock: MockClock, disk: Disk
-) -> None:
-    async with running(root, store={"reserve_step_bytes": 4096}) as broker, connected(broker_port(broker)) as wire:
-        await wire.put("T")
-        disk.is_full = True
-        batch = encode_batch([(0, bytes(1000), b"")] * 10)
-        assert (await wire.put("T", batch, m="true")).code == ResponseCode.SERVICE_NOT_AVAILABLE
-        disk.is_full = False
-        assert (await wire.put("T", batch, m="true")).ext_fields["queueOffset"] == "1"
-        assert broker.store.reader.max_offset_in_queue("T", 0) == 11
-
-
-async def test_failed_table_save_is_retried_while_broker_runs(
-    root: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    refused = {"count": 0, "is_full": True}
-    passed_s = 0
-    saved = root / "config" / "topics.json"
-    write = FileSystem.write_file
-
-    def write_file(self: FileSystem, path: Path, content: bytes) -> None:
-        if refused["is_full"] and path.parent.name == "config":
-            refused["count"] += path.name.startswith("topics.json")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(self, path, content)
-
-    async def saving(condition: Callable[[], bool]) -> None:
-        """Advance the clock by the second that the saver pauses, until the writing thread makes the condition true."""
-        nonlocal passed_s
-        while not condition():
-            passed_s += 1
-            mock_clock.jump(1)
-            await trio.to_thread.run_sync(time.sleep, 0.05)
-
-    monkeypatch.setattr(FileSystem, "write_file", write_file)
-    async with running(root) as broker, connected(broker_port(broker)) as wire:
-        await wire.put("T")
-        await saving(lambda: refused["count"] >= 3)
-        assert refused["count"] <= 1 + passed_s  # it pauses after each
-        assert await wire.works()
-        errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-        assert len(errors) == 1
-        assert "topics.json" in errors[0]
-        refused["is_full"] = False
-        await saving(lambda: saved.exists() and b'"T"' in saved.read_bytes())
 
 
 async def test_failed_table_save_at_shutdown_still_flushes_messages(

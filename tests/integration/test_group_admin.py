@@ -212,12 +212,6 @@ async def test_dead_letters_are_resent_once_in_original_form(namesrv: str, dead:
         )
 
 
-async def test_a_dry_run_counts_and_changes_nothing(namesrv: str, dead: Admin) -> None:
-    assert await dead.redrive(GROUP, limit=4, dry_run=True) == (4, 0, 1)
-    assert await dead.dead_letter_counts() == [(GROUP, 5, 0)]
-    assert len(await messages_of(namesrv, "T")) == 5
-
-
 async def test_interrupted_resend_records_sent_messages(namesrv: str, dead: Admin) -> None:
     with trio.CancelScope() as scope:
 

@@ -23,18 +23,6 @@ def isolated(path: Path, code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_zip_alone_is_enough_for_a_client(path: Path) -> None:
-    done = isolated(
-        path,
-        "import orjson, triomq.client.sync, triomq.cli.output\n"
-        "from triomq.protocol.bodies.fastjson import loads\n"
-        "print(triomq.__file__, orjson.__file__, loads(b'{\"a\": [1, 2.5]}'))",
-    )
-    assert done.stdout.split(maxsplit=2) == [
-        f"{path}/triomq/__init__.py", f"{path}/orjson/__init__.py", "{'a': [1, 2.5]}\n"
-    ], done.stderr  # fmt: skip
-
-
 def test_zip_rejects_another_python_version(path: Path) -> None:
     done = isolated(path, "sys.implementation.cache_tag = 'cpython-399'\nimport orjson")
     assert f"was made for {sys.implementation.cache_tag} {sys.platform}" in done.stderr
@@ -51,10 +39,3 @@ def test_zip_excludes_bytecode_demo_and_unused_native_modules(path: Path) -> Non
 def test_equal_files_give_an_equal_zip(path: Path, tmp_path: Path) -> None:
     archive.write_archive(tmp_path / "again.zip")
     assert (tmp_path / "again.zip").read_bytes() == path.read_bytes()
-
-
-def test_another_ending_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        archive.main(["triomq.whl"])
-    assert ended.value.code == 2
-    assert "must end in .zip" in capsys.readouterr().err

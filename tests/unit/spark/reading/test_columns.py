@@ -127,10 +127,6 @@ def test_overlapping_answers_give_each_offset_once(answers: list[tuple[int, int]
     assert found == wanted
 
 
-def test_a_chunk_with_nothing_wanted_gives_no_batch() -> None:
-    assert list(decoder().decode(record(5), 6, 9)) == list(decoder().decode(b"", 0, 9)) == []
-
-
 def test_tags_of_equal_hash_are_distinguished() -> None:
     chunk = b"".join(
         record(number, properties=b"TAGS\x01" + tag) for number, tag in enumerate([b"Aa", b"BB", b"Aa", b"C"])

@@ -54,8 +54,8 @@ def test_queues_are_those_of_the_topics_asked_for(remote: BrokerThread) -> None:
         assert list(discovery.queues(discovery.retry())) == Q
     with discovering(remote, subscribePattern="T.*") as discovery:
         assert list(discovery.queues(discovery.retry())) == Q
-    with discovering(remote, assign='{"Topic": {"broker-a": [1]}}') as discovery:
-        assert list(discovery.queues(discovery.retry())) == [Q[1]]
+    with discovering(remote, assign='{"Topic": {"broker-a": [2, 1]}}') as discovery:
+        assert list(discovery.queues(discovery.retry())) == Q[1:3]
 
 
 @pytest.mark.parametrize(

@@ -85,12 +85,6 @@ def offsets(begin: int = 0, end: int = 100, **options: str) -> list[int]:
 
 
 @pytest.mark.usefixtures("queue")
-def test_a_range_is_read_exactly(open_readers: list[FakeQueue]) -> None:
-    assert offsets(5, 47) == list(range(5, 47))
-    assert not open_readers
-
-
-@pytest.mark.usefixtures("queue")
 def test_reader_closed_early_is_closed(open_readers: list[FakeQueue]) -> None:
     """Scenario 12."""
     found = cast("Any", batches())
@@ -110,16 +104,8 @@ def test_retention_before_or_during_task_is_loss(queue: FakeQueue, caplog: pytes
     queue.before_answer = expire
     with pytest.raises(DataLossError, match=rf"{55 - read} messages of T@broker-a:2 .*offset {read} .*55 to 100"):
         offsets()
-    assert offsets(failOnDataLoss="false") == [*range(read), *range(55, 100)]
+    assert offsets(failOnDataLoss="FALSE") == [*range(read), *range(55, 100)]
     assert [f"lost={55 - read}" in record.getMessage() for record in caplog.records] == [True]
-
-
-def test_a_queue_that_got_shorter_is_loss(queue: FakeQueue) -> None:
-    """Scenario 43."""
-    queue.high = 25
-    with pytest.raises(DataLossError, match="75 messages"):
-        offsets()
-    assert offsets(failOnDataLoss="false") == list(range(25))
 
 
 def test_returning_broker_is_read_at_its_new_address(queue: FakeQueue) -> None:
@@ -127,13 +113,6 @@ def test_returning_broker_is_read_at_its_new_address(queue: FakeQueue) -> None:
     queue.errors = [ConnectError("refused")] * 4
     assert offsets() == list(range(100))
     assert queue.lookups == 4
-
-
-def test_error_names_address_of_absent_broker(queue: FakeQueue) -> None:
-    """Scenario 40."""
-    queue.errors = [ConnectError("cannot connect to h:2")] * 1000
-    with pytest.raises(RequestTimeoutError, match=r"T@broker-a:2 \(option 'readTimeoutMs'\).*h:2"):
-        offsets()
 
 
 def test_broker_without_progress_becomes_error(queue: FakeQueue) -> None:

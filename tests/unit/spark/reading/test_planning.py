@@ -127,11 +127,6 @@ def test_unknown_version_or_damage_error_names_checkpoint(value: dict[str, objec
         StreamOffset.from_json(value)
 
 
-def test_nothing_new_is_the_same_offset_again() -> None:
-    for start in (StreamOffset({A0: 10}, {A0: 0}, 3), StreamOffset({A0: 10}, is_initial=True)):
-        assert next_offset(start, {A0: 10}, {}, 99, {}) is start
-
-
 def test_an_end_never_goes_back() -> None:
     assert next_offset(StreamOffset({A0: 10, A1: 5}), {A0: 3, A1: 6}, {}, 1, {}).ends == {A0: 10, A1: 6}
 

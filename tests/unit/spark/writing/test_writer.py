@@ -175,13 +175,6 @@ def test_absent_broker_is_retried_until_read_timeout(producer: FakeProducer, pau
     assert 7 < sum(pauses) <= 10
 
 
-def test_refused_row_is_found(producer: FakeProducer) -> None:
-    """Scenario 31: also where only the broker knows."""
-    producer.refused = b"2"
-    with pytest.raises(MessageIllegalError, match="partition 5, row 2, column 'body': the broker rejects"):
-        sender(producer).send(rows(4))
-
-
 def test_unflushed_sends_are_counted_or_rejected(producer: FakeProducer) -> None:
     producer.status = SendStatus.FLUSH_DISK_TIMEOUT
     made = sender(producer, batchMessages=2)
@@ -213,10 +206,12 @@ def test_encoded_rows_go_in_batches_beside_others(producer: FakeProducer) -> Non
     assert made.counts == {"rows": 16, "SystemBusyError": 1}
 
 
-def test_refused_encoded_row_is_found(producer: FakeProducer) -> None:
+def test_refused_row_is_found(producer: FakeProducer) -> None:
+    """Scenario 31: also where only the broker knows."""
     producer.refused = b"2"
-    with pytest.raises(MessageIllegalError, match="partition 5, row 102, column 'body': the broker rejects"):
-        sender(producer).send([encoded(4)])
+    for given, row in ((rows(4), 2), ([encoded(4)], 102)):
+        with pytest.raises(MessageIllegalError, match=f"partition 5, row {row}, column 'body': the broker rejects"):
+            sender(producer).send(given)
 
 
 def test_counts_of_tasks_are_logged_as_total(
