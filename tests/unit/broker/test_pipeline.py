@@ -111,12 +111,6 @@ def test_plain_sends_are_checked_too(peer: Peer, account: Credentials | None, co
     assert stored == [1 - code] * 3
 
 
-def test_denied_sends_of_a_read_are_refused(peer: Peer) -> None:
-    accounts = [SENDER, NOBODY, SENDER, None]
-    peer.read(*(request(account, RequestCode.SEND_MESSAGE_V2, PLAIN, b"x") for account in accounts))
-    assert [response.code for response in peer.sent] == [0, 1, 0, 1]
-
-
 def test_denied_one_way_request_does_nothing(peer: Peer) -> None:
     command = request(NOBODY, RequestCode.SEND_MESSAGE_V2, PLAIN, b"x", flag=CommandFlag.ONEWAY)
     peer.read(command)

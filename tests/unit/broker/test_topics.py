@@ -93,15 +93,6 @@ def test_an_illegal_name_creates_nothing(table: TopicTable, name: str) -> None:
     assert list(table.configs) == before
 
 
-@pytest.mark.parametrize("topic", ["TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "C", "B"])
-def test_clients_cannot_change_system_topics(table: TopicTable, topic: str) -> None:
-    with pytest.raises(IllegalNameError, match="is conflict with system topic"):
-        table.check_changeable(topic)
-    with pytest.raises(IllegalNameError):
-        table.check_changeable("T T")
-    table.check_changeable("%DLQ%G")
-
-
 def test_every_change_raises_data_version_and_requests_save(table: TopicTable) -> None:
     counters = [table.data_version.counter]
     for change in (

@@ -152,13 +152,6 @@ def test_call_just_after_last_client_closes_raises() -> None:
             call(guest.leave)
 
 
-def test_waiting_ends_with_the_client() -> None:
-    with BlockingFragile() as fragile:
-        held, guest = fragile._entered()
-        held.call_plain(guest._scope.cancel)
-        held.call(guest.wait)
-
-
 def test_push_consumer_blocks_until_it_is_interrupted(rocketmq_broker: RunningBroker) -> None:
     consumer = PushConsumer(
         "group", namesrv=rocketmq_broker.namesrv, on_message=lambda _message: None, subscriptions={"Missing": "*"}

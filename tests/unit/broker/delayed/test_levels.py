@@ -69,21 +69,6 @@ def test_only_an_empty_level_wakes_the_service(peer: Peer) -> None:
     assert woken == [True, False, True]
 
 
-def test_offsets_are_stored_as_rocketmq_does(make_broker: MakeBroker, clock: Clock) -> None:
-    broker = make_broker()
-    put(Peer(broker))
-    put(Peer(broker), level=3)
-    clock.now_ms += 1000
-    broker.delayed.schedule.deliver(clock.now_ms)
-    broker.save_tables()
-    path = broker.config.store.root / "config" / "delayOffset.json"
-    assert path.read_bytes().split() == [b"{", b'"offsetTable":', b"{", b'"1":', b"1", b"}", b"}"]
-    path.write_bytes(b'{\n\t"offsetTable":{1:0,3:0\n\t}\n}')  # as RocketMQ writes it, one message earlier
-    broker = make_broker()
-    broker.delayed.schedule.deliver(clock.now_ms)
-    assert bodies(broker) == [b"body", b"body"]
-
-
 def put_raw(broker: Broker, properties: bytes, code: int = 0, body: bytes = b"raw") -> int:
     """Put a record into the queue of level 1 as another broker may have left it; return where."""
     queue = broker.store.queue(SCHEDULE, 0)

@@ -71,15 +71,6 @@ def group_in(groups: ConsumerGroups) -> ConsumerGroup:
     return group
 
 
-def test_new_member_is_announced_to_all(groups: ConsumerGroups, told: Told) -> None:
-    """C.2 scenario 32."""
-    groups.heartbeat(peer("a"), "client-a", data("T"))
-    assert told == [("a", GROUP)]
-    told.clear()
-    groups.heartbeat(peer("b"), "client-b", data("T"))
-    assert told == [("a", GROUP), ("b", GROUP)]
-
-
 def test_unchanged_heartbeat_sends_no_notice(groups: ConsumerGroups, told: Told) -> None:
     member = peer("a")
     groups.heartbeat(member, "client-a", data("T"))
@@ -98,15 +89,6 @@ def test_change_of_topics_sends_a_notice(groups: ConsumerGroups, told: Told) -> 
         assert told == [("a", GROUP)]
     group = group_in(groups)
     assert list(group.subscriptions) == ["U"]
-
-
-def test_group_setting_disables_notices(clock: Clock, told: Told) -> None:
-    groups = make_groups(clock, told, notifies=False)
-    first, second = peer("a"), peer("b")
-    groups.heartbeat(first, "client-a", data("T"))
-    groups.heartbeat(second, "client-b", data("T"))
-    groups.leave(first, GROUP)
-    assert told == []
 
 
 def test_client_ids_are_listed_once(groups: ConsumerGroups) -> None:
@@ -128,20 +110,6 @@ def test_reconnected_member_is_not_reported_as_duplicate(
     groups.forget(old)
     groups.check()
     assert not caplog.messages
-
-
-def test_leave_notifies_remaining_members_and_last_ends_group(groups: ConsumerGroups, told: Told) -> None:
-    first, second = peer("a"), peer("b")
-    groups.heartbeat(first, "client-a", data("T"))
-    groups.heartbeat(second, "client-b", data("T"))
-    told.clear()
-    groups.leave(first, GROUP)
-    assert told == [("b", GROUP)]
-    groups.leave(first, GROUP)
-    groups.leave(second, GROUP)
-    groups.leave(second, "no such group")
-    assert told == [("b", GROUP)]
-    assert groups.get(GROUP) is None
 
 
 def test_closed_connection_leaves_all_its_groups(groups: ConsumerGroups, told: Told) -> None:
@@ -282,22 +250,6 @@ def test_error_of_an_unreadable_filter_is_kept(groups: ConsumerGroups, expressio
     assert isinstance(group.subscriptions["T"].message_filter, SubscriptionParseError)
 
 
-def test_producers_are_known_by_group_until_they_leave(clock: Clock) -> None:
-    groups = ProducerGroups(clock_ms=clock)
-    first, second = peer("a"), peer("b")
-    groups.heartbeat(first, "client-a", "P")
-    groups.heartbeat(second, "client-b", "P")
-    groups.heartbeat(second, "client-b", "Q")
-    members = groups.groups.get("P")
-    assert members is not None
-    assert {member.client_id for member in members.values()} == {"client-a", "client-b"}
-    groups.leave(first, "P")
-    groups.leave(first, "P")
-    groups.forget(second)
-    assert groups.groups == {}
-    assert groups.groups.get("P") is None
-
-
 def test_leaving_producer_is_sought_in_its_groups(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """One client may name a hundred thousand."""
     groups = ProducerGroups(clock_ms=clock)
@@ -318,19 +270,3 @@ def test_leaving_producer_is_sought_in_its_groups(clock: Clock, monkeypatch: pyt
     assert len(groups.groups) == 10
     groups.forget(first)
     assert groups.groups == {}
-
-
-def test_producer_without_timely_heartbeat_leaves_its_group(clock: Clock) -> None:
-    groups = ProducerGroups(clock_ms=clock)
-    silent, lively = peer("a"), peer("b")
-    groups.heartbeat(silent, "client-a", "P")
-    groups.heartbeat(silent, "client-a", "Q")
-    groups.heartbeat(lively, "client-b", "P")
-    clock.now_ms += 120_000
-    groups.drop_silent(120)
-    assert set(groups.groups) == {"P", "Q"}
-    groups.heartbeat(lively, "client-b", "P")
-    clock.now_ms += 1
-    groups.drop_silent(120)
-    assert groups.groups.keys() == {"P"}
-    assert list(groups.groups["P"]) == [lively]

@@ -221,11 +221,11 @@ def test_only_existing_queues_are_locked(peer: Peer, group: str, queue: MessageQ
     assert bool(peer.broker.groups.locks._locks) == is_granted
 
 
-def test_unregistering_notifies_remaining_members(peer: Peer, another_peer: Peer) -> None:
+def test_joining_and_unregistering_notify_members(peer: Peer, another_peer: Peer) -> None:
     heartbeat(peer, "c1", "G", producers=("P",))
-    heartbeat(another_peer, "c2", "G")
     notices(peer)
-    notices(another_peer)
+    heartbeat(another_peer, "c2", "G")
+    assert notices(peer) == notices(another_peer) == ["G"]
     fields = {"clientID": "c1", "consumerGroup": "G", "producerGroup": "P"}
     assert peer.get(RequestCode.UNREGISTER_CLIENT, fields).code == ResponseCode.SUCCESS
     assert (notices(peer), notices(another_peer)) == ([], ["G"])

@@ -250,18 +250,18 @@ def test_queue_units_show_matches_of_group(peer: Peer) -> None:
     assert found["subscriptionData"]["subString"] == "A"
 
 
-@pytest.mark.parametrize("index", [-1, 1, 2**62])
-def test_queue_units_beyond_end_give_remark(peer: Peer, index: int) -> None:
+@pytest.mark.parametrize(
+    ("queue_id", "index", "code", "remark"),
+    [
+        *((0, index, ResponseCode.SUCCESS, f"Index {index} of 0@T is not exist!") for index in (-1, 1, 2**62)),
+        (9, 0, ResponseCode.SYSTEM_ERROR, "9@T is not exist!"),
+    ],
+)
+def test_units_that_do_not_exist(peer: Peer, queue_id: int, index: int, code: int, remark: str) -> None:
     put(peer, b"body")
-    asked = {"topic": "T", "queueId": 0, "index": index, "count": 10}
+    asked = {"topic": "T", "queueId": queue_id, "index": index, "count": 10}
     response = peer.get(RequestCode.QUERY_CONSUME_QUEUE, asked)
-    assert (response.code, response.body) == (ResponseCode.SUCCESS, b"")
-    assert response.remark == f"Index {index} of 0@T is not exist!"
-
-
-def test_units_of_unknown_queue_are_refused(peer: Peer) -> None:
-    response = peer.get(RequestCode.QUERY_CONSUME_QUEUE, {"topic": "T", "queueId": 9, "index": 0, "count": 1})
-    assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "9@T is not exist!")
+    assert (response.code, response.body, response.remark) == (code, b"", remark)
 
 
 NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"

@@ -295,14 +295,6 @@ async def test_rejected_or_lost_push_is_a_failed_reply(peer: Peer, requester: Pe
     assert response.remark == f"push reply message to requester fail: {NoAnswer.CLOSED.value if is_lost else 'no (1)'}"
 
 
-def test_non_reading_requester_gets_no_more_replies(peer: Peer, requester: Peer, broker: Broker) -> None:
-    requester.unread_bytes = broker.config.unread_high_bytes + 1
-    response = reply(peer)
-    assert response is not None
-    assert response.code == ResponseCode.SYSTEM_BUSY
-    assert not requester.sent
-
-
 async def test_full_disk_does_not_block_replies(
     peer: Peer, requester: Peer, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

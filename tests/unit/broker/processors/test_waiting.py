@@ -48,13 +48,6 @@ def count(peer: Peer, topic: str) -> int:
     return sum(queue.max_offset for queue in peer.broker.store.queues.of_topic(topic))
 
 
-def test_half_message_keeps_its_place_in_properties(half: MessageExt) -> None:
-    assert (half.topic, half.queue_id, half.sys_flag) == (HALF_TOPIC, 0, 2)
-    properties = half.properties
-    assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("T", "2")
-    assert (properties["WAIT"], properties["TRAN_MSG"]) == ("true", "true")
-
-
 def test_commit_stores_message_and_operation_as_apache(peer: Peer, half: MessageExt) -> None:
     """Store.md 5.8."""
     assert end(peer, half).code == ResponseCode.SUCCESS

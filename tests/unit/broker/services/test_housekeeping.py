@@ -108,33 +108,6 @@ async def run_for(broker: Broker, seconds: float) -> None:
         await broker.retention.run()
 
 
-async def test_pull_behind_the_minimum_is_moved_to_it(broker: Broker, peer: Peer) -> None:
-    """C.2 scenario 23: offset 10 of [0, 10) is held; 11 gives 10; after deletion of [0, 4) 3 gives 4."""
-    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4))
-    for number in range(10):  # four go into the first file, as many as may be deleted
-        peer.put("T", bytes(850) if number < 4 else bytes(1000))
-    assert (
-        broker.store.commit_log.files.files[1].start == broker.store.reader.queue_units("T", 0, 4, 1)[0].physical_offset
-    )
-    broker.store.flush()
-    os.utime(broker.store.commit_log.files.files[0].path, (0, 0))
-    assert peer.pull("T", 10, sysFlag=6) is None
-    beyond = peer.pull("T", 11)
-    assert beyond is not None
-    assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "10")
-    broker.retention.retention.request()
-    await broker.retention.clean()
-    behind = peer.pull("T", 3)
-    assert behind is not None
-    assert (behind.code, behind.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "4")
-    assert behind.ext_fields["minOffset"] == "4"
-    assert peer.get(RequestCode.GET_MIN_OFFSET, {"topic": "T", "queueId": 0}).ext_fields["offset"] == "4"
-    assert broker.pulls.hold.held == 1
-    peer.put("T")
-    broker.worker.end_step()
-    assert [command.code for command in peer.sent if command.ext_fields.get("minOffset") == "4"][-1] == 0
-
-
 async def test_old_files_are_deleted_only_at_delete_hour(
     broker: Broker, peer: Peer, clock: Clock, autojump_clock: MockClock
 ) -> None:

@@ -142,6 +142,8 @@ async def test_end_of_connection_fails_all_waiters(pair: Pair, nursery: trio.Nur
         await pair.request()
     with pytest.raises(ConnectionLostError):
         await pair.connection.send(b"frame")
+    pair.connection.post(b"frame")
+    assert not pair.unsent_bytes
 
 
 async def test_a_request_times_out_at_its_own_deadline(
@@ -399,20 +401,6 @@ async def test_answers_before_garbage_in_one_read_count(pair: Pair, nursery: tri
 
     assert isinstance(results[0], RemotingCommand)
     assert pair.connection.closed
-
-
-async def test_peer_request_is_dispatched_and_may_be_answered(pair: Pair) -> None:
-    await pair.peer.stream.send_all(RemotingCommand(40, 7).encode())
-    await wait_all_tasks_blocked()
-    (asked,) = pair.asked
-    assert (asked.code, asked.opaque) == (40, 7)
-
-    pair.connection.post(asked.reply().encode())
-    answer = await pair.peer.next_command()
-    assert (answer.opaque, answer.is_response) == (7, True)
-
-    pair.connection.close("over")
-    pair.connection.post(asked.reply().encode())  # dropped
 
 
 async def test_a_broken_socket_is_noticed_by_the_writer(pair: Pair, nursery: trio.Nursery) -> None:

@@ -202,13 +202,6 @@ async def test_frozen_broker_delays_sends_by_one_second(
         assert await send_some(producer) == {"broker-a": 4, "broker-b": 4}
 
 
-async def test_broker_without_send_answers_is_left_in_time(
-    producer: Producer, brokers: Pair, autojump_clock: MockClock
-) -> None:
-    brokers[1].on(SEND, lambda _command: None)
-    assert await send_some(producer, 6) == {"broker-a": 6}
-
-
 async def test_single_broker_gets_the_whole_timeout(
     producer: Producer, brokers: Pair, autojump_clock: MockClock
 ) -> None:
@@ -222,20 +215,6 @@ async def test_single_broker_gets_the_whole_timeout(
     with pytest.raises(RequestTimeoutError):
         await send_some(producer, 1)
     assert trio.current_time() - began == pytest.approx(3.0, abs=0.1)
-
-
-async def test_more_failing_brokers_than_retries(
-    name_server: FakeBroker, make_broker: BrokerFactory, autojump_clock: MockClock
-) -> None:
-    brokers = [await make_broker(f"broker-{letter}") for letter in "abcde"]
-    name_server.add_topic("Topic", 1, 6, *brokers)
-    route = name_server.routes["Topic"]
-    route.queue_datas, route.broker_datas = route.queue_datas[1:], route.broker_datas[1:]
-    async with Producer("group", namesrv=name_server.address, settings=ProducerConfig(retries=1)) as producer:
-        await send_some(producer, 5)
-        for broker in brokers[1:]:
-            await broker.stop()
-        assert await send_some(producer, 10) == {"broker-a": 10}
 
 
 async def test_oneway_send_skips_unreachable_brokers(producer: Producer, brokers: Pair) -> None:

@@ -262,11 +262,8 @@ def test_fast_property_encoding_matches_the_general_one(
         assert decode_properties(encode_message_properties(message, "id").encode()) == decode_properties(expected)
 
 
-async def test_outside_its_block_a_producer_refuses(fake_broker: FakeBroker) -> None:
-    producer = Producer("group", namesrv=fake_broker.address)
-    with pytest.raises(ClientClosedError):
-        await producer.send(Message("Topic", b"x"))
-    async with producer:
+async def test_a_closed_producer_refuses(fake_broker: FakeBroker) -> None:
+    async with Producer("group", namesrv=fake_broker.address) as producer:
         pass
     with pytest.raises(ClientClosedError):
         await producer.send(Message("Topic", b"x"))
