@@ -32,11 +32,12 @@ def test_impossible_value_is_rejected_by_name(tmp_path: Path, name: str, value: 
 
 
 @pytest.mark.parametrize("port", ["broker", "namesrv"])
-def test_listening_beyond_loopback_needs_insecure(tmp_path: Path, port: str) -> None:
+@pytest.mark.parametrize("protection", [{"acl": Path("plain_acl.yml")}, {"insecure": True}])
+def test_listening_beyond_loopback_needs_protection(tmp_path: Path, port: str, protection: dict[str, Any]) -> None:
     open_listener = Listener(**{port: Address("0.0.0.0", 0)})  # type: ignore[arg-type]  # either of the two ports
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0:0 .*--insecure"):
         config(tmp_path, listeners=(open_listener,))
-    assert config(tmp_path, listeners=(open_listener,), insecure=True).insecure
+    assert config(tmp_path, listeners=(open_listener,), **protection).listeners == (open_listener,)
 
 
 def test_the_store_is_below_the_users_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -45,12 +46,6 @@ def test_the_store_is_below_the_users_data_folder(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_store_root() == tmp_path / ".local" / "share" / "triomq" / "store"
-
-
-def test_a_broker_with_accounts_may_listen_beyond_loopback(tmp_path: Path) -> None:
-    address = Address("0.0.0.0", 0)
-    listener = Listener(broker=address, namesrv=address)
-    assert not config(tmp_path, listeners=(listener,), acl=tmp_path / "plain_acl.yml").insecure
 
 
 @pytest.mark.parametrize("protection", [{"acl": Path("plain_acl.yml")}, {"insecure": True}])

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from tests.unit.broker.recording import MakeBroker, Peer
+from tests.unit.broker.recording import Peer
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import ClusterInfo, TopicConfig, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -23,19 +23,6 @@ def test_route_is_one_line_of_standard_json(peer: Peer) -> None:
         b'"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":5,"topicSysFlag":1,'
         b'"writeQueueNums":3}]}'
     )
-
-
-def test_template_topic_route_has_inherit_permission(peer: Peer) -> None:
-    route = TopicRouteData.decode(peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).body)
-    assert [(data.perm, data.read_queue_nums) for data in route.queue_datas] == [(7, 8)]
-
-
-def test_topic_created_by_sending_has_route(peer: Peer) -> None:
-    """C.2 scenario 1."""
-    peer.put("new")
-    route = TopicRouteData.decode(peer.get(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "new"}).body)
-    (data,) = route.queue_datas
-    assert (data.read_queue_nums, data.write_queue_nums, data.perm) == (4, 4, 6)
 
 
 def test_an_unknown_topic_has_no_route(peer: Peer) -> None:
@@ -123,9 +110,3 @@ def test_values_are_put_read_listed_and_deleted(near: Peer) -> None:
 def test_what_is_not_there_is_not_found(near: Peer, code: int, fields: dict[str, str], remark: str) -> None:
     response = near.get(code, fields)
     assert (response.code, response.remark) == (ResponseCode.QUERY_NOT_FOUND, remark)
-
-
-def test_values_are_on_disk_with_the_other_tables(near: Peer, make_broker: MakeBroker) -> None:
-    put(near, "one", "1")
-    near.broker.save_tables()
-    assert listed(Peer(make_broker())) == {"one": "1"}

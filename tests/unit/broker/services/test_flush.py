@@ -104,14 +104,6 @@ async def flushed_together(disk: Disk, first: Peer, second: Peer, *, seconds: fl
     await answered(first, second)
 
 
-async def test_flush_answers_all_senders_before_it(
-    peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
-) -> None:
-    async with committing(peer.broker):
-        await flushed_together(disk, peer, another_peer, seconds=0)
-        assert disk.flushes == 1
-
-
 async def test_sender_during_a_flush_waits_for_the_next(
     peer: Peer, another_peer: Peer, disk: Disk, mock_clock: MockClock
 ) -> None:
