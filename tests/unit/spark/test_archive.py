@@ -15,16 +15,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def isolated(path: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Run code with nothing on the path but the standard library and the zip."""
-    begin = f"import sys; sys.path.insert(0, {str(path)!r})\n"
-    return subprocess.run(
-        [sys.executable, "-I", "-S", "-c", begin + code], capture_output=True, text=True, timeout=30, check=False
-    )
-
-
 def test_zip_rejects_another_python_version(path: Path) -> None:
-    done = isolated(path, "sys.implementation.cache_tag = 'cpython-399'\nimport orjson")
+    code = f"import sys; sys.path.insert(0, {str(path)!r})\nsys.implementation.cache_tag = 'cpython-399'\nimport orjson"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert f"was made for {sys.implementation.cache_tag} {sys.platform}" in done.stderr
     assert "this is cpython-399" in done.stderr
 

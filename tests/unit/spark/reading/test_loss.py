@@ -40,17 +40,15 @@ def test_answers_advance_range_and_count_loss(
     assert judge(pull, position, 100, is_filtered=is_filtered) == judgement
 
 
-@given(
-    st.sampled_from(PullStatus),
-    st.integers(0, 200),
-    st.integers(0, 200),
-    st.integers(0, 200),
-    st.integers(0, 99),
-    st.booleans(),
-)
-def test_a_judgement_stays_in_the_range(
-    status: PullStatus, following: int, low: int, more: int, position: int, is_filtered: bool
-) -> None:
-    next_offset, lost = judge(answer(status, following, low, low + more), position, 100, is_filtered=is_filtered)
+OFFSETS = st.integers(0, 200)
+ANSWERS = st.builds(
+    lambda status, following, low, more: answer(status, following, low, low + more),
+    st.sampled_from(PullStatus), OFFSETS, OFFSETS, OFFSETS,
+)  # fmt: skip
+
+
+@given(ANSWERS, st.integers(0, 99), st.booleans())
+def test_a_judgement_stays_in_the_range(pull: RawPull, position: int, is_filtered: bool) -> None:
+    next_offset, lost = judge(pull, position, 100, is_filtered=is_filtered)
     assert position <= next_offset <= 100
     assert 0 <= lost <= next_offset - position

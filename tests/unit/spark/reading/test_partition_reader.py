@@ -127,14 +127,3 @@ def test_messages_missing_on_slave_are_not_lost(queue: FakeQueue, has: tuple[int
     queue.low, queue.high = has
     with pytest.raises(RequestTimeoutError, match=r"readTimeoutMs.*a slave, instead of .* at offset (95|0)$"):
         offsets(failOnDataLoss="false")
-
-
-def test_returning_master_completes_slave(queue: FakeQueue) -> None:
-    queue.is_slave = True
-    queue.high = 95
-    batch = batches()
-    found = [row["queueOffset"] for _ in range(10) for row in next(batch).to_pylist()]
-    queue.is_slave = False
-    queue.high = 100
-    found += [row["queueOffset"] for one in batch for row in one.to_pylist()]
-    assert found == list(range(100))
