@@ -96,6 +96,7 @@ def decoder(*columns: str, **options: Any) -> Decoder:
 def rows(decoder: Decoder, chunk: bytes, begin: int = 0, end: int = 2**40) -> list[dict[str, Any]]:
     found = []
     for batch in decoder.decode(chunk, begin, end):
+        assert batch.num_rows
         batch.validate(full=True)
         for row in batch.to_pylist():
             if "properties" in row:
