@@ -13,7 +13,7 @@ from triomq.client.consumer.config import ConsumeStatus
 from triomq.client.consumer.handlers import ConsumeObserver, Handler
 from triomq.client.producer import tracing
 from triomq.client.producer.producer import Producer
-from triomq.client.producer.tracing import Tracer
+from triomq.client.producer.tracing import Tracer, trace_topic
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.names import TRACE_TOPIC
@@ -135,3 +135,8 @@ async def test_calls_of_a_handler_are_recorded(tracer: Tracer) -> None:
     assert isinstance(ended, ConsumeEnded)
     assert (begun.group, begun.message_id, begun.retry_times, begun.keys) == ("G", "A", 0, "k")
     assert (ended.request_id, ended.message_id, ended.is_success, ended.code) == (begun.request_id, "A", False, 4)
+
+
+def test_nothing_to_record_needs_no_hook() -> None:
+    assert ConsumeObserver(None, None, MessageModel.CLUSTERING).join(()) == ()
+    assert (trace_topic(False), trace_topic(True), trace_topic("other")) == (None, TRACE_TOPIC, "other")
