@@ -110,14 +110,18 @@ def _queues_of(store: MessageStore, halves: Iterable[MessageExt]) -> set[Consume
 def _committed(
     store: MessageStore, undecided: Iterable[MessageExt], queues: Iterable[ConsumeQueue]
 ) -> Iterator[tuple[MessageExt, int]]:
-    """Yield ``FoundTransactions.committed``, from the committed messages near the ends of ``queues``."""
-    last_offsets = {transaction_key(half): half.queue_offset for half in undecided}
+    """Yield ``FoundTransactions.committed``, from the committed messages near the ends of ``queues``.
+
+    A message in front of the half message is of another transaction, whose half messages a power cut has removed.
+    """
+    last_halves = {transaction_key(half): half for half in undecided}
     for queue in queues:
         for message in messages_from(store, queue, max(queue.max_offset - _MAX_TAIL_UNITS, queue.min_offset)):
             if message.sys_flag & TRANSACTION_MASK == _COMMIT and (half := half_of(store, message)) is not None:
-                last_offset = last_offsets.pop(transaction_key(half), None)
-                if last_offset is not None:
-                    yield half, last_offset
+                last = last_halves.get(key := transaction_key(half))
+                if last is not None and last.physical_offset < message.physical_offset:
+                    del last_halves[key]
+                    yield half, last.queue_offset
 
 
 def messages_from(store: MessageStore, queue: ConsumeQueue, begin: int) -> Iterator[MessageExt]:
