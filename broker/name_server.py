@@ -105,7 +105,9 @@ class NameServer:
                 services.start_soon(self.audit.run)
             if self.monitor is not None:
                 services.start_soon(self.monitor.run)
-            await serve_connections(self.context, endpoints, self.stopping, self._tls, task_status=task_status)
+            async with trio.open_nursery() as server:
+                await server.start(serve_connections, self.context, endpoints, self.stopping, self._tls)
+                task_status.started()
             services.cancel_scope.cancel()
 
     def failure(self) -> str:

@@ -41,6 +41,13 @@ async def _open_store(config: StoreConfig, clock_ms: Callable[[], int], file_sys
     return store
 
 
+def _lone_error(error: BaseException) -> BaseException:
+    """Return the only error in a group, however deep; a group of several unchanged."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
 @asynccontextmanager
 async def open_broker(
     config: BrokerConfig,
@@ -94,7 +101,4 @@ async def open_broker(
                 broker.store.close()
             monitoring.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:  # a lone one, however deep
-            error = error.exceptions[0]
-        raise error from None
+        raise _lone_error(group) from None

@@ -334,11 +334,10 @@ class Connection(Writer[ConnectionContext]):
         self._stop_writing(ConnectionError("memory budget is used up"))
         self._splitter.clear()
         self._context.reader.remove(self)
+        self._context.worker.nursery.start_soon(self._close_given_up)
 
-        async def close() -> None:
-            self._end("memory budget is used up")
-
-        self._context.worker.nursery.start_soon(close)
+    async def _close_given_up(self) -> None:
+        self._end("memory budget is used up")
 
     # --- closing ----------------------------------------------------------------------------------------
 
