@@ -29,6 +29,10 @@ class Durability(Enum):
     """On the disk; consumers do not see it before.  SYNC_FLUSH"""
 
 
+def _machine_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Where a store is and how it behaves; impossible values raise ``ConfigError``.
@@ -71,7 +75,7 @@ class StoreConfig:
     max_transfer_bytes_asked: int = 1024**2  # ours: of a pull that says how many bytes its reader takes
     max_transfer_count_asked: int = 1024  # ours: likewise
     in_memory_max_ratio: int = 40  # accessMessageInMemoryMaxRatio, percent of the main memory
-    physical_memory_bytes: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # ours: for tests
+    physical_memory_bytes: int = field(default_factory=_machine_memory_bytes)  # ours: for tests
 
     check_crc_on_recover: bool = True  # checkCRCOnRecover
     index: bool = True  # messageIndexEnable: new messages can be found by their keys
