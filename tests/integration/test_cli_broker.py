@@ -78,7 +78,7 @@ def test_a_port_in_use_leaves_no_new_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [__file__, "/proc/triomq"], ids=["a file", "not even for root"])
-def test_a_store_that_cannot_be_a_directory_is_named(path: str) -> None:
+def test_store_that_is_no_directory_is_named(path: str) -> None:
     assert path in complaint(1, *ON_FREE_PORTS, "--store", path, "--log-level", "warning")
 
 

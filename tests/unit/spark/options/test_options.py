@@ -19,7 +19,7 @@ def refusal(given: dict[str, str], use: Use = Use.BATCH_READ) -> str:
     return str(caught.value)
 
 
-def test_names_are_found_in_any_case_beside_sparks_own() -> None:
+def test_names_match_in_any_case_like_sparks_own() -> None:
     given = {"NAMESERVER": "h:1", "subscribe": "A, B", "minpartitions": "8", "checkpointlocation": "x", "path": "y"}
     options = parse_options(given, Use.BATCH_READ)
     assert (options["minPartitions"], options["subscribe"], options["tags"]) == (8, ("A", "B"), "*")

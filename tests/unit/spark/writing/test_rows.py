@@ -180,7 +180,7 @@ def test_lists_of_keys_are_joined(is_nullable: bool) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_odd_row_is_left_to_row_encoder_which_explains(column: str, value: Any, defect: str) -> None:
+def test_odd_row_is_left_to_row_encoder(column: str, value: Any, defect: str) -> None:
     usual = {column: None, "body": b"x", "topic": "A"}
     assert at_once([usual, usual], topic=None) is not None
     made = batch([usual, {**usual, column: value}])
