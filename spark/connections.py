@@ -1,4 +1,4 @@
-"""What a process needs to work with brokers: clients, retries with a deadline, warnings.
+"""Connections of a process to brokers: clients, retries with a deadline, warnings.
 
 Clients are kept between tasks, since a connection costs more than a small task.  A client is closed after an error,
 and after a minute without use (checked when the next one is borrowed).  The process id is part of the key, because

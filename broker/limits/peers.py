@@ -1,4 +1,4 @@
-"""What each peer may take of the server: connections, and memory.
+"""Limits for each peer: connections, and memory.
 
 Connections: one rule applies to all, whose number the open files limit, and to those with TLS among them, whose memory
 is limited.  Quotas of accounts are in ``quotas.py``: only a request shows the account.

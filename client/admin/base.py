@@ -1,4 +1,4 @@
-"""What all parts of :class:`~triomq.client.admin.admin.Admin` need: the instance, and requests to the masters."""
+"""The base of all parts of :class:`~triomq.client.admin.admin.Admin`: the instance, and requests to the masters."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager

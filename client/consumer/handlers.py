@@ -256,7 +256,7 @@ _CODES: Final = {kind: number for number, kind in enumerate(ConsumeReturnType)}
 
 
 class ConsumeObserver(ConsumeHook):
-    """Records what a consumer does with its messages: in a trace, as operations of OpenTelemetry, or both."""
+    """Records how a consumer handles its messages: in a trace, as operations of OpenTelemetry, or both."""
 
     def __init__(self, tracer: Tracer | None, telemetry: "Telemetry | None", model: MessageModel) -> None:
         self._tracer = tracer

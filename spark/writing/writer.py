@@ -63,7 +63,7 @@ class WriteResult(WriterCommitMessage):
 
 
 class _Writer:
-    """What both writers have: settings, which are pickled for the tasks, and the work of a task."""
+    """The base of both writers: settings, which are pickled for the tasks, and the work of a task."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Check the schema and choose the writer's id, which repeated tasks share.

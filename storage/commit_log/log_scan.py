@@ -34,7 +34,7 @@ LOGGER: Final = logging.getLogger("triomq.storage.commit_log.log_scan")
 
 FILLER_TOPIC: Final = "-"
 QUARANTINE: Final = "quarantine"
-"""Directory in the root of a store for what could not stay in its place."""
+"""Directory in the root of a store for files and records that were moved out of their place."""
 
 _FILLER_BYTES: Final = record_size(0, len(FILLER_TOPIC), 0)
 _MAX_SAVED_BYTES: Final = 64 * 1024**2

@@ -1,4 +1,4 @@
-"""What all pull loops of a consumer share, the decision whether a queue is pulled now, and the buffer of polls.
+"""The state that all pull loops of a consumer share, the decision to pull a queue now, and the buffer of polls.
 
 A limit is exceeded above its value: with 1,000 cached messages one more pull is made.  The limit on the span exists
 because one slow message holds back the committed offset, and a crash would redeliver everything after it.
