@@ -9,6 +9,7 @@ from typing import Final
 
 import trio
 
+from triomq.broker.access import Access
 from triomq.broker.addresses import Address
 from triomq.broker.audit import Audit
 from triomq.broker.config import NameServerConfig
@@ -17,7 +18,7 @@ from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import ConnectionContext, Port
 from triomq.broker.network.listeners import Endpoint, check_ports, listen, serve_connections
 from triomq.broker.network.tls import ServerTls
-from triomq.broker.pipeline import Access, Pipeline, methods_of
+from triomq.broker.pipeline import Pipeline, methods_of
 from triomq.broker.processors.namesrv import NameServerProcessors
 from triomq.broker.services.flush import TableSaving
 from triomq.broker.services.housekeeping import close_idle, close_silent_brokers, log_exposure
@@ -69,7 +70,7 @@ class NameServer:
         self._tls = tls
         self.audit: Final = None if config.audit is None else Audit(config, system_clock_ms)
         methods = methods_of([NameServerProcessors(self.routes, self.key_values, settings)])
-        self.pipeline: Final = Pipeline(self.context, self.routes, methods, Access(None, None, self.audit))
+        self.pipeline: Final = Pipeline(self.context, self.routes, methods, Access(statistics, self.audit))
         self.context.service = self.pipeline
 
     def listen(self) -> list[Endpoint]:

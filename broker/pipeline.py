@@ -24,25 +24,21 @@ The invariant
       other ports refuse it.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from triomq.broker.access import Access
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import is_in
-from triomq.broker.audit import Audit
-from triomq.broker.config import BrokerConfig
-from triomq.broker.limits.quotas import Quotas
 from triomq.broker.limits.refused import Overload
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, ConnectionContext, Port
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.work import Answer
-from triomq.protocol.acl.accounts import authenticate, check, passes_as_send
+from triomq.protocol.acl.accounts import check, passes_as_send
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import RefusedError, TriomqError
-from triomq.protocol.event_log import EventLog
 from triomq.protocol.requests.catalogue import CATALOGUE, IN_ONE_STEP, PULL, Request
 from triomq.protocol.requests.topics import BrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -51,8 +47,6 @@ from triomq.protocol.wire.signing import ACCESS_KEY
 from triomq.storage.append import Entry
 from triomq.storage.reading.cold_read import Work
 
-LOGGER: Final = logging.getLogger("triomq.broker.pipeline")
-
 #: Answers a request, now, later (``None``), or with work of several steps; must not await.
 Method: TypeAlias = Callable[[Connection, RemotingCommand], Answer | Work[Answer]]
 
@@ -60,30 +54,6 @@ _SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 _BROKER_PORT: Final = Port.BROKER  # the look-up of a member takes 0.4 us
 _NAMESRV_PORT: Final = Port.NAMESRV
 _RECORD_BYTES: Final = 128  # of a record beside body and properties, about
-#: Apache's brokers begin the remark with it.
-_EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
-
-
-class Access(NamedTuple):
-    """Who may do what, and how much of it; ``None``: that is not limited, or not recorded."""
-
-    accounts: Accounts | None
-    quotas: Quotas | None
-    audit: Audit | None
-
-    @classmethod
-    def of(cls, config: BrokerConfig, clock_ms: Callable[[], int], steady_ms: Callable[[], int]) -> Self:
-        """Build the accounts, quotas and audit of the settings; nothing is read or opened."""
-        return cls(
-            None if config.acl is None else Accounts(config.acl),
-            None if config.quotas is None else Quotas(config.quotas, steady_ms, has_accounts=config.has_accounts),
-            None if config.audit is None else Audit(config, clock_ms),
-        )
-
-    @property
-    def files(self) -> list[Accounts | Quotas]:
-        """The files that are read again when they change."""
-        return [file for file in (self.accounts, self.quotas) if file is not None]
 
 
 def methods_of(families: Iterable[object]) -> dict[int, Method]:
@@ -123,13 +93,8 @@ class Pipeline:
         self._statistics = context.statistics
         self._worker = context.worker
         self._routes = routes
-        self._accounts, self._quotas, self._audit = access
+        self._accounts, self._quotas, self._audit = access.accounts, access.quotas, access.audit
         self._is_guarded = access.accounts is not None or access.quotas is not None
-        self._log = EventLog(
-            LOGGER,
-            "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s",
-            logging.WARNING,
-        )
 
     def commands(
         self, connection: Connection, frames: Iterator[Frame], arrived_at: float = inf
@@ -206,7 +171,7 @@ class Pipeline:
                 reason = "changes the name server: allowed on its machine, or at its --admin-listen"
         if reason:
             reason = f"request {command.code} {reason}"
-            self._denied(connection, command, reason)
+            self.access.denied(connection, command, reason)
             raise RefusedError(reason, ResponseCode.NO_PERMISSION)
 
     def _misplaced_registration(self, connection: Connection, command: RemotingCommand) -> str:
@@ -230,29 +195,8 @@ class Pipeline:
         """
         if self._accounts is None or connection.port is _NAMESRV_PORT:
             return None
-        rules = self._accounts.rules
-        try:
-            if request is None:
-                account = authenticate(rules, command, connection.peer_ip)
-            else:
-                account = check(rules, request, command, connection.peer_ip)
-        except RefusedError as exc:
-            # A name that is no account is not repeated: it may be a mistyped secret.
-            key = command.ext_fields.get(ACCESS_KEY)
-            self._denied(
-                connection, command, str(exc) if not key or key in rules.accounts else "there is no such account"
-            )
-            raise RefusedError(f"{_EXCEPTION}{exc}") from None
-        return "" if account is None else account.access_key
-
-    def _denied(self, connection: Connection, command: RemotingCommand, reason: str) -> None:
-        account = command.ext_fields.get(ACCESS_KEY)
-        if self._accounts is None or account not in self._accounts.rules.accounts:
-            account = None
-        self._statistics.denied_requests += 1
-        if self._audit is not None:
-            self._audit.note("denied", connection, command, account, reason)
-        self._log.occurred(self._statistics.denied_requests, connection.peer, command.code, reason)
+        command.account = self.access.check(self._accounts, connection, command, request)
+        return command.account
 
     # --- limits -----------------------------------------------------------------------------------------
 

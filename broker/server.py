@@ -13,8 +13,10 @@ from typing import Final, TypeAlias
 
 import trio
 
+from triomq.broker.access import Access
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import Address
+from triomq.broker.audit import Audit
 from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule, ScheduledDelivery
@@ -27,7 +29,7 @@ from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, ConnectionContext, Service
 from triomq.broker.network.listeners import Endpoint, Listeners, serve_connections
 from triomq.broker.network.tls import ServerTls
-from triomq.broker.pipeline import Access, Pipeline, methods_of
+from triomq.broker.pipeline import Pipeline, methods_of
 from triomq.broker.processors.acl import AclProcessors
 from triomq.broker.processors.admin import AdminProcessors, SettingsProcessor
 from triomq.broker.processors.admin_stats import StatisticsProcessors
@@ -108,9 +110,9 @@ class Broker:
         """Build the parts; nothing is read or opened."""
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
         changed, clocks = Signal(), ClockWatch(clock_ms, elapsed_clock_ms)
-        access = Access.of(config, clock_ms, steady_clock_ms)
         self.stopping: Final = trio.Event()
         self.statistics: Final = BrokerStatistics(clock_ms())
+        access = _access(config, self.statistics, clock_ms, steady_clock_ms)
         self.config: Final = config
         self.store: Final = store
         self.context: Final = self._build_context(access.quotas)
@@ -187,24 +189,24 @@ class Broker:
         return Pipeline(
             self.context,
             self.routes,
-            methods_of(self._processors(sends, key_values, clock_ms, access.accounts)),
+            methods_of(self._processors(sends, key_values, clock_ms, access)),
             access,
             PlainRequests(sends),
             Overload(config, statistics, self.context.refusals),
         )
 
     def _processors(
-        self, sends: SendProcessor, key_values: KvTable, clock_ms: Callable[[], int], accounts: Accounts | None
+        self, sends: SendProcessor, key_values: KvTable, clock_ms: Callable[[], int], access: Access
     ) -> Iterator[object]:
         """Yield one object for each family of requests."""
         config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
         refusals, client_requests = self.context.refusals, self.context.client_requests
         schedule, stalls = self.delayed.schedule, self.housekeeping.stalls
         yield sends
-        yield WaitingProcessors(sends)
+        yield WaitingProcessors(sends, access)
         yield PullProcessor(store, topics, groups, self.worker, self.pulls)
-        yield QueryProcessors(store, topics, groups, sends)
-        yield ClientProcessors(config, topics, groups)
+        yield QueryProcessors(store, topics, groups, sends, access)
+        yield ClientProcessors(config, topics, groups, access)
         yield NameServerProcessors(self.routes, key_values, NameServerSettings(config_file(store, "kvConfig").path))
         yield AdminProcessors(
             store, topics, groups, statistics, self.pulls, self.registration, schedule.offsets, self.retention
@@ -222,8 +224,8 @@ class Broker:
             self.housekeeping.clock_watch,
         )
         yield RelayProcessors(sends, groups, client_requests, refusals, clock_ms)
-        if accounts is not None:
-            yield AclProcessors(config, accounts, refusals, self.worker)
+        if access.accounts is not None:
+            yield AclProcessors(config, access.accounts, refusals, self.worker)
 
     @property
     def admin_address(self) -> Address | None:
@@ -322,3 +324,14 @@ class Broker:
     def _forget(self, connection: Connection, closed_by_peer: bool) -> None:
         self.groups.forget(connection, closed_by_peer)
         self.routes.lost(connection)
+
+
+def _access(
+    config: BrokerConfig, statistics: BrokerStatistics, clock_ms: Callable[[], int], steady_clock_ms: Callable[[], int]
+) -> Access:
+    return Access(
+        statistics,
+        None if config.audit is None else Audit(config, clock_ms),
+        None if config.acl is None else Accounts(config.acl),
+        None if config.quotas is None else Quotas(config.quotas, steady_clock_ms, has_accounts=config.has_accounts),
+    )

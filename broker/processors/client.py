@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from triomq.broker.access import Access
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
@@ -50,6 +51,7 @@ class ClientProcessors:
     config: BrokerConfig
     topics: TopicTable
     groups: Groups
+    access: Access
 
     def heart_beat(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Record the groups of the connection and their subscriptions.

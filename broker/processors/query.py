@@ -9,6 +9,7 @@ QueryMessageProcessor.java.
 from dataclasses import dataclass
 from typing import Final
 
+from triomq.broker.access import Access
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.send import SendProcessor
@@ -63,6 +64,7 @@ class QueryProcessors:
     topics: TopicTable
     groups: Groups
     sends: SendProcessor
+    access: Access
 
     def query_message(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the newest messages of a topic that have a key.

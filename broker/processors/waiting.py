@@ -10,6 +10,7 @@ EndTransactionProcessor.java; RocketMQ 5.5.0 RecallMessageProcessor.java.
 from dataclasses import dataclass
 from typing import Final
 
+from triomq.broker.access import Access
 from triomq.broker.delayed.delivery import real_queue
 from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
@@ -57,6 +58,7 @@ class WaitingProcessors:
     """Ends and resumes transactions, recalls delayed messages, and takes messages back from consumers."""
 
     sends: SendProcessor
+    access: Access
 
     def end_transaction(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Commit or roll back; a decision that repeats the first one changes nothing and succeeds.

@@ -215,9 +215,13 @@ def check_rights(account: Account, needed: Needs, code: int) -> None:
         raise RefusedError(f"Need admin permission for request code={code}, but accessKey={account.access_key} is not")
     for resource, right in needed.rights.items():
         if not account.may(resource, right):
-            group = resource.removeprefix(RETRY_PREFIX)
-            named = f"topic:{resource}" if group == resource else f"group:{group}"
-            raise RefusedError(f"No default permission for {named}")
+            raise RefusedError(missing_right(resource))
+
+
+def missing_right(resource: str) -> str:
+    """Return RocketMQ's text about a missing right on a topic, or on a group by its retry topic."""
+    group = resource.removeprefix(RETRY_PREFIX)
+    return f"No default permission for {f'topic:{resource}' if group == resource else f'group:{group}'}"
 
 
 def fields_to_sign(command: RemotingCommand) -> Mapping[str, str]:

@@ -34,9 +34,11 @@ class RemotingCommand:
         ext_fields: the custom header; every value is text.  Treat it as read-only.
         body: opaque bytes, perhaps none.
         serialize_type: number of the header format that it came in or will be sent in.
+        account: the access key that a broker found to have signed it; "": none was needed.
     """
 
     __slots__ = (
+        "account",
         "body",
         "code",
         "ext_fields",
@@ -68,6 +70,7 @@ class RemotingCommand:
         self.serialize_type = serialize_type
         self.language = _PYTHON
         self.version = VERSION
+        self.account = ""
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
