@@ -30,6 +30,7 @@ _NOTHING: Final = (-1, -1)
 _END: Final = (MAX_TIME_MS + 1, 0)  # after all messages
 _DELETES: Final = PropertyName.TIMER_DELETE_UNIQUE_KEY.encode()
 _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
+_REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
 
 
 Due: TypeAlias = tuple[int, int]
@@ -206,11 +207,12 @@ class TimerProgress(SavedTable):
             self.is_dirty = True
 
 
-class Recalls(dict[bytes, tuple[int, int]]):
-    """Messages that were taken back and must not be delivered: key to its time, and to the request's queue offset.
+class Recalls(dict[tuple[str, bytes], tuple[int, int]]):
+    """Messages that were taken back and must not be delivered: topic and key to time and the request's queue offset.
 
     A request to take a message back is a delayed message too, and waits with the others until shortly before the one
-    that it names.  Then it is kept here until that one has been passed over.
+    that it names.  Then it is kept here until that one has been passed over.  Unlike in RocketMQ it must have been sent
+    to the topic of that one: a right on one topic must not delete messages of another.
 
     Source: RocketMQ 5.5.0 TimerMessageStore.java, buildDeleteKey, dequeue.
     """
@@ -220,7 +222,8 @@ class Recalls(dict[bytes, tuple[int, int]]):
         key = get_property(properties, _DELETES) if _DELETES in properties else None
         if key is None:
             return False
-        self[key] = stored_time(properties) + RECALL_LEAD_MS, queue_offset
+        topic = (get_property(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
+        self[topic, key] = stored_time(properties) + RECALL_LEAD_MS, queue_offset
         return True
 
     def has(self, topic: str, properties: bytes) -> bool:
@@ -233,7 +236,7 @@ class Recalls(dict[bytes, tuple[int, int]]):
             return False
         keys = delete_key(topic, message_id.decode("utf-8", "replace")).encode(), message_id
         due_ms = stored_time(properties)
-        return any(abs(self[key][0] - due_ms) < RECALL_LEAD_MS for key in keys if key in self)
+        return any(abs(self[topic, key][0] - due_ms) < RECALL_LEAD_MS for key in keys if (topic, key) in self)
 
     def forget_before(self, done_ms: int) -> None:
         """Forget the requests whose messages were delivered or passed over by now."""

@@ -64,6 +64,26 @@ def test_message_with_delete_key_recalls_too(peer: Peer, clock: Clock, key: str)
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
 
 
+@pytest.mark.parametrize("key", ["A", "T+A"])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_delete_key_recalls_only_from_its_topic(
+    make_broker: MakeBroker, clock: Clock, key: str, is_restarted: bool
+) -> None:
+    peer = Peer(make_broker())
+    due_ms = clock.now_ms + 5000
+    send(peer, "A", 5000, b"a")
+    recall(peer, send(peer, "B", 5000, b"b"))
+    put(peer, f"TIMER_DELIVER_MS\x01{due_ms}\x02UNIQ_KEY\x01D\x02TIMER_DEL_UNIQKEY\x01{key}", b="U")
+    clock.now_ms += 4500
+    deliver_all(peer.broker, clock)
+    if is_restarted:
+        peer.broker.save_tables()
+        peer = Peer(make_broker())
+    clock.now_ms += 500
+    deliver_all(peer.broker, clock)
+    assert bodies(peer.broker) == [b"a"]
+
+
 def test_recall_survives_restarts(make_broker: MakeBroker, clock: Clock) -> None:
     broker = make_broker()
     handles = [send(Peer(broker), f"ID{number}", 3000 + 100 * number, b"%d" % number) for number in range(30)]
