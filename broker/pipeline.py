@@ -20,8 +20,8 @@ The invariant
     - A connection remembers no account: each request is checked, one-way requests and unknown codes too.
     - Nothing is done for a request that is denied; it is counted, logged and audited.
     - The name server asks no one for an account: its administration is for this machine, and brokers register from
-      there or from the addresses of ``brokers_from``.  If administration has a separate listener, all
-      other ports refuse it.
+      there or from the addresses of ``brokers_from``, at every port.  If administration has a separate listener,
+      all other ports refuse it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -155,11 +155,11 @@ class Pipeline:
     # --- place ------------------------------------------------------------------------------------------
 
     def _check_place(self, connection: Connection, command: RemotingCommand, request: Request) -> None:
-        if connection.port is Port.ADMIN:
-            return
         kind, reason = request.kind, ""
         if kind.is_from_broker:
             reason = self._misplaced_registration(connection, command)
+        elif connection.port is Port.ADMIN:
+            return
         elif request.is_administration and self._config.admin_listen is not None:
             reason = "is administration, which this server takes only at its --admin-listen"
         elif kind.changes_name_server and (connection.port is _NAMESRV_PORT or self._accounts is None):
