@@ -98,6 +98,13 @@ def topic_kind(topic: str, cluster_and_broker_names: Collection[str]) -> str:
     return "system" if is_system else "normal"
 
 
+def holds_other_topics(topic: str) -> bool:
+    """Whether the messages of a topic are those of other topics, traces of them, or replies to other clients."""
+    return topic in (SCHEDULE_TOPIC, CHECK_MAX_TOPIC) or (
+        topic.startswith(_SYSTEM_TOPIC_PREFIXES) or topic.endswith(reply_topic(""))
+    )
+
+
 def is_system_group(group: str) -> bool:
     """Whether every broker has the group."""
     return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIXES)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from triomq.protocol.acl.addresses import NOBODY, AddressSet
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import RefusedError
-from triomq.protocol.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
+from triomq.protocol.names import RETRY_PREFIX, TRACE_TOPIC, holds_other_topics, retry_topic
 from triomq.protocol.requests.catalogue import SEND, Request, Right
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.header_formats import FieldsWithNulls
@@ -83,13 +83,21 @@ class Account:
         object.__setattr__(self, "signer", Signer(self.secret_key))
 
     def may(self, resource: str, right: int) -> bool:
-        """Whether the account has one of the rights ``right`` on a topic, or on a group by its retry topic."""
+        """Whether the account has one of the rights ``right`` on a topic, or on a group by its retry topic.
+
+        Unlike in RocketMQ, no default gives SUB on a topic that holds messages of other topics, such as undecided and
+        delayed ones: it would pass over the entries of their topics.
+        """
         if self.is_admin and not self.rights:
             return True
         owned = self.rights.get(resource)
         if owned is None:
-            owned = self.group_right if resource.startswith(RETRY_PREFIX) else self.topic_right
+            owned = self.group_right if resource.startswith(RETRY_PREFIX) else self._default(resource)
         return bool(owned & right)
+
+    def _default(self, topic: str) -> int:
+        owned = self.topic_right
+        return owned & ~SUB if owned & SUB and holds_other_topics(topic) else owned
 
     def reason(self, resource: str) -> str:
         """Return which entry of the file decides about a topic, or about a group by its retry topic."""
@@ -99,7 +107,10 @@ class Account:
         kind, owned = ("Group", self.group_right) if is_group else ("Topic", self.topic_right)
         if resource in self.rights:
             return f"{kind.lower()}Perms: {resource.removeprefix(RETRY_PREFIX)}={_WORDS[self.rights[resource]]}"
-        return f"default{kind}Perm: {_WORDS[owned]}"
+        reason = f"default{kind}Perm: {_WORDS[owned]}"
+        if not is_group and self._default(resource) != owned:
+            reason += ", but only topicPerms give SUB on a topic that holds messages of other topics"
+        return reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from triomq.protocol.acl.accounts import Account, AclRules, check, fields_to_sign, is_signed, passes_as_send
+from triomq.protocol.acl.accounts import (
+    PUB,
+    SUB,
+    Account,
+    AclRules,
+    check,
+    fields_to_sign,
+    is_signed,
+    passes_as_send,
+)
 from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ProtocolError, RefusedError
@@ -115,6 +124,39 @@ EVERYBODY = "tApsn"
 )
 def test_who_may_what(code: int, fields: dict[str, str], body: bytes, who: str) -> None:
     assert allowed(STRICT, code, fields, body) == who
+
+
+DEFAULTS = read_rules("""
+accounts:
+- {accessKey: default, secretKey: secret-1, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
+- {accessKey: entries, secretKey: secret-2, topicPerms: [RMQ_SYS_TRANS_HALF_TOPIC=SUB, c_REPLY_TOPIC=PUB|SUB]}
+- {accessKey: the-admin, secretKey: secret-3, admin: true}
+""")
+COPIES = "defaultTopicPerm: PUB|SUB, but only topicPerms give SUB on a topic that holds messages of other topics"
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SCHEDULE_TOPIC_XXXX",
+     "rmq_sys_wheel_timer", "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_new", "rmq_sys_TRACE_DATA_x", "c_REPLY_TOPIC"],
+)  # fmt: skip
+def test_default_right_reads_no_system_topic(topic: str) -> None:
+    default, entries, admin = DEFAULTS.accounts.values()
+    pull = request(11, {"topic": topic, "consumerGroup": "G"}, b"", "default", default.secret_key)
+    assert verdict(DEFAULTS, pull) == f"No default permission for topic:{topic}"
+    assert default.may(topic, PUB)
+    assert default.reason(topic) == COPIES
+    assert admin.may(topic, SUB)
+    assert entries.may(topic, SUB) is (topic in entries.rights)
+
+
+@pytest.mark.parametrize(
+    "topic", ["T", "TBW102", "c", "orders_REPLY", "RMQ", "%RETRY%c_REPLY_TOPIC", "SELF_TEST_TOPIC"]
+)
+def test_default_right_reads_other_topics(topic: str) -> None:
+    account = Account("default", "secret-1", topic_right=SUB, group_right=SUB)
+    assert account.may(topic, SUB)
+    assert "only" not in account.reason(topic)
 
 
 @pytest.mark.parametrize(
