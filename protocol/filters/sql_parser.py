@@ -30,17 +30,17 @@ from triomq.protocol.filters.sql_nodes import (
 
 END: Final = "the end"
 _KEYWORDS: Final = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"))
-_TOKEN: Final = re.compile(
-    r"""
-    (?P<blank>[ \t\n\r\f]+ | --[^\n\r]*(?:\r\n|\n|\r) | /\*.*?\*/)
+_LAST_LINE: Final = r"""
+    (?P<blank>[ \t\n\r\f]+ | /\*.*?\*/)
   | (?P<float>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)? | [0-9]+e[+-]?[0-9]+)
   | (?P<integer>0|[1-9][0-9]*l?)
   | (?P<text>'(?:''|[^'])*')
   | (?P<name>[a-z_$][a-z0-9_$]*)
   | (?P<symbol><>|<=|>=|[=<>(),+-])
-    """,
-    re.VERBOSE | re.IGNORECASE | re.ASCII | re.DOTALL,
-)
+"""
+_FLAGS: Final = re.VERBOSE | re.IGNORECASE | re.ASCII | re.DOTALL
+_TOKEN_OF_LAST_LINE: Final = re.compile(_LAST_LINE, _FLAGS)
+_TOKEN: Final = re.compile(r"(?P<comment>--[^\n\r]*(?:\r\n|\n|\r)) |" + _LAST_LINE, _FLAGS)
 
 
 class _Token(NamedTuple):
@@ -64,9 +64,8 @@ def _tokens_of(expression: str) -> Iterator[_Token]:
         SubscriptionParseError: at a character that begins no token.
     """
     at = 0
-    for found in _TOKEN.finditer(expression):
-        if found.start() != at:
-            break
+    last_line = max(expression.rfind("\n"), expression.rfind("\r")) + 1  # no comment without an end is sought in it
+    while found := (_TOKEN if at < last_line else _TOKEN_OF_LAST_LINE).match(expression, at):
         kind, text = found.lastgroup, found[0]
         position = at + 1
         at = found.end()
@@ -75,7 +74,7 @@ def _tokens_of(expression: str) -> Iterator[_Token]:
         elif kind == "name":
             keyword = text.upper()
             yield _Token(keyword if keyword in _KEYWORDS else kind, text, position)
-        elif kind != "blank":
+        elif kind not in ("blank", "comment"):
             yield _Token(str(kind), text, position)
     if at < len(expression):
         character = expression[at]
