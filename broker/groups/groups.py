@@ -164,7 +164,7 @@ class Groups:
             clock_ms=steady_ms,
             notify=self.notices.add,
             notifies=self.settings.notifies_members,
-            charge=context.worker.charge,
+            worker=context.worker,
             max_sql_characters=config.max_sql_characters,
         )
         self.producers: Final = ProducerGroups(clock_ms=steady_ms)

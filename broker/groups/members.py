@@ -8,21 +8,25 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
 from triomq.protocol.bodies.group_health import SubscriptionDifference, subscription_differences
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.filter_types import SQL92, MessageFilter, parse_filter
+from triomq.protocol.filters.filter_types import MAX_CHARACTERS, SQL92, TAG, MessageFilter, parse_filter
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.members")
 
 _MAX_PEERS: Final = 20  # of one client id, in a log line
 _MAX_COMPARED: Final = 8192  # characters of expressions; groups beyond them wait for the next check
-_SHORT_SQL: Final = 512  # characters of an expression that takes about a step
-_PARSING_S_PER_CHARACTER: Final = 5e-6
 _MAX_FILTERS: Final = 32  # parsed ones that are remembered; each may take some MB
+
+
+class _Worker(Protocol):
+    clock: Callable[[], float]
+
+    def charge(self, work_s: float) -> None: ...
 
 
 @dataclass(slots=True)
@@ -40,17 +44,14 @@ class Subscription:
     """The subscription of a group to a topic."""
 
     data: SubscriptionData
-    _parse: Callable[[str, str], MessageFilter]
+    _parse: Callable[[str, str], MessageFilter | SubscriptionParseError]
     _filter: MessageFilter | SubscriptionParseError | None = None
 
     @property
     def message_filter(self) -> MessageFilter | SubscriptionParseError:
         """The filter, or why it cannot be read; parsed when first needed, as a heartbeat may carry many."""
         if self._filter is None:
-            try:
-                self._filter = self._parse(self.data.sub_string, self.data.expression_type)
-            except SubscriptionParseError as exc:
-                self._filter = exc.with_traceback(None)
+            self._filter = self._parse(self.data.sub_string, self.data.expression_type)
         return self._filter
 
 
@@ -89,16 +90,12 @@ class ConsumerGroup:
 class ConsumerGroups:
     """All consumer groups with live members.
 
-    Attributes:
-        parse_filter: parses the filter of a subscription, and caches some: there are clients that send theirs in
-            each pull.
-
     Args:
         clock_ms: a steady clock: if the wall clock were set forward, all members would be silent for too long.
         notify: takes a group that has changed, to notify its members.
         notifies: whether the settings of a group allow such notices.
         max_sql_characters: of an expression.
-        charge: called with the seconds that work took which could not pause, as ``Worker.charge``.
+        worker: is charged for the time of parsing, which cannot pause.
     """
 
     def __init__(
@@ -108,9 +105,9 @@ class ConsumerGroups:
         notify: Callable[[ConsumerGroup], None],
         notifies: Callable[[str], bool],
         max_sql_characters: int,
-        charge: Callable[[float], None],
+        worker: _Worker,
     ) -> None:
-        self._charge = charge
+        self._worker = worker
         self._max_sql_characters = max_sql_characters
         self._clock_ms = clock_ms
         self._notify = notify
@@ -118,23 +115,36 @@ class ConsumerGroups:
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
         self._unchecked: set[str] = set()
-        self.parse_filter: Final = lru_cache(_MAX_FILTERS)(self._parse_filter)
+        self._parse_once: Final = lru_cache(_MAX_FILTERS)(self._parse_timed)
 
-    def _parse_filter(self, expression: str | None, expression_type: str | None) -> MessageFilter:
+    def parse_filter(self, expression: str | None, expression_type: str | None) -> MessageFilter:
         """Return the filter of a subscription.
 
         Raises:
             SubscriptionParseError: the expression cannot be read, or is too long for the event loop.
         """
-        if expression_type == SQL92 and expression:
-            count, limit = len(expression), self._max_sql_characters
-            if count > limit:
-                raise SubscriptionParseError(
-                    f"SQL expression: {count} characters are too many, the limit is {limit} (max_sql_characters)"
-                )
-            if count > _SHORT_SQL:
-                self._charge(count * _PARSING_S_PER_CHARACTER)
-        return parse_filter(expression, expression_type)
+        found = self._parse(expression or "", expression_type or TAG)
+        if isinstance(found, SubscriptionParseError):
+            raise SubscriptionParseError(str(found))  # the remembered one would keep the frames that it passes
+        return found
+
+    def _parse(self, expression: str, expression_type: str) -> MessageFilter | SubscriptionParseError:
+        """Return the filter, or why it cannot be read; remember some, as some clients send theirs in each pull."""
+        count, limit = len(expression), self._max_sql_characters
+        if expression_type == SQL92 and count > limit:
+            return SubscriptionParseError(
+                f"SQL expression: {count} characters are too many, the limit is {limit} (max_sql_characters)"
+            )
+        if count + len(expression_type) > max(MAX_CHARACTERS, limit):  # refused at once, and too long to remember
+            return _parse_or_error(expression, expression_type)
+        return self._parse_once(expression, expression_type)
+
+    def _parse_timed(self, expression: str, expression_type: str) -> MessageFilter | SubscriptionParseError:
+        began = self._worker.clock()
+        try:
+            return _parse_or_error(expression, expression_type)
+        finally:
+            self._worker.charge(self._worker.clock() - began)
 
     def __iter__(self) -> Iterator[ConsumerGroup]:
         return iter(self._groups.values())
@@ -184,7 +194,7 @@ class ConsumerGroups:
                 changed = True
             elif data.sub_version <= known.data.sub_version:
                 continue
-            group.subscriptions[data.topic] = Subscription(data, self.parse_filter)
+            group.subscriptions[data.topic] = Subscription(data, self._parse)
         return changed
 
     def leave(self, connection: Connection, group_name: str) -> None:
@@ -248,6 +258,13 @@ class ConsumerGroups:
             for connection, member in group.members.items()
             if member.last_heartbeat_ms < limit
         }
+
+
+def _parse_or_error(expression: str, expression_type: str) -> MessageFilter | SubscriptionParseError:
+    try:
+        return parse_filter(expression, expression_type)
+    except SubscriptionParseError as exc:
+        return SubscriptionParseError(str(exc))  # without the frames that it passed
 
 
 def _check(group: ConsumerGroup) -> bool:

@@ -46,12 +46,19 @@ def told() -> Told:
     return []
 
 
+class IdleWorker:
+    clock = staticmethod(lambda: 0.0)
+
+    def charge(self, work_s: float) -> None:
+        assert not work_s
+
+
 def make_groups(clock: Clock, told: Told, *, notifies: bool = True) -> ConsumerGroups:
     def notify(group: ConsumerGroup) -> None:
         told.extend((connection.peer, group.name) for connection in group.members)
 
     return ConsumerGroups(
-        clock_ms=clock, notify=notify, notifies=lambda _: notifies, max_sql_characters=100, charge=lambda _: None
+        clock_ms=clock, notify=notify, notifies=lambda _: notifies, max_sql_characters=100, worker=IdleWorker()
     )
 
 

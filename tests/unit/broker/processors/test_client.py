@@ -1,5 +1,6 @@
 """Heartbeats and their effects: groups, retry topics, members, notices."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -265,21 +266,34 @@ def test_a_filter_is_checked(peer: Peer, expression: str, expression_type: str, 
     assert response.remark == remark
 
 
-def test_long_sql_filter_is_refused_or_charged(make_broker: MakeBroker) -> None:
+def check_filter(peer: Peer, expression: str, kind: str = "SQL92") -> RemotingCommand:
+    subscription = SubscriptionData(topic="T", sub_string=expression, expression_type=kind)
+    body = CheckClientRequestBody("c1", "G", subscription).encode()
+    return peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+
+
+def test_long_sql_filter_is_refused(make_broker: MakeBroker) -> None:
     peer = Peer(make_broker(max_sql_characters=1000))
-
-    def check(parts: int) -> RemotingCommand:
-        subscription = SubscriptionData(topic="T", sub_string="a=1 OR " * parts + "a=1", expression_type="SQL92")
-        body = CheckClientRequestBody("c1", "G", subscription).encode()
-        return peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body)
-
-    peer.broker.worker.begin_step()
-    refused = check(143)
+    refused = check_filter(peer, "a=1 OR " * 143 + "a=1")
     assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "1004 characters are too many, the limit is 1000 (max_sql_characters)" in (refused.remark or "")
-    assert peer.broker.worker.wait_s == 0
-    assert check(142).code == ResponseCode.SUCCESS
-    assert peer.broker.worker.wait_s > 0
+    assert check_filter(peer, "a=1 OR " * 142 + "a=1").code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "seconds"),
+    [("a=1", "SQL92", 1), ("a >", "SQL92", 1), ("||", "TAG", 1), ("b" * 40_000, "TAG", 0), ("b" * 9000, "SQL92", 0)],
+    ids=["valid", "wrong", "no-tag", "too-long-tags", "too-long-sql"],
+)
+def test_time_of_parsing_is_charged_once(peer: Peer, expression: str, kind: str, seconds: int) -> None:
+    worker = peer.broker.worker
+    worker.clock = itertools.count().__next__  # each look takes a second
+    worker.begin_step()
+    worker.charge(1)
+    unit_s, worker.wait_s = worker.wait_s, 0
+    for _ in range(2):
+        check_filter(peer, expression, kind)
+        assert worker.wait_s == seconds * unit_s
 
 
 def test_members_leaving_together_cause_one_notice(broker: Broker) -> None:
