@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from triomq.protocol.acl.addresses import NOBODY, AddressSet
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import RefusedError
-from triomq.protocol.names import RETRY_PREFIX, TRACE_TOPIC, holds_other_topics, retry_topic
+from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, TRACE_TOPIC, holds_other_topics, retry_topic
 from triomq.protocol.requests.catalogue import SEND, Request, Right
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.header_formats import FieldsWithNulls
@@ -86,12 +86,15 @@ class Account:
         """Whether the account has one of the rights ``right`` on a topic, or on a group by its retry topic.
 
         Unlike in RocketMQ, no default gives SUB on a topic that holds messages of other topics, such as undecided and
-        delayed ones: it would pass over the entries of their topics.
+        delayed ones: it would pass over the entries of their topics.  Dead letters without an entry of their own take
+        SUB on their group, as retry topics do.
         """
         if self.is_admin and not self.rights:
             return True
         owned = self.rights.get(resource)
         if owned is None:
+            if resource.startswith(DEAD_LETTER_PREFIX):
+                return self.may(retry_topic(resource.removeprefix(DEAD_LETTER_PREFIX)), SUB)
             owned = self.group_right if resource.startswith(RETRY_PREFIX) else self._default(resource)
         return bool(owned & right)
 
@@ -103,6 +106,8 @@ class Account:
         """Return which entry of the file decides about a topic, or about a group by its retry topic."""
         if self.is_admin and not self.rights:
             return "admin without topicPerms and groupPerms"
+        if resource.startswith(DEAD_LETTER_PREFIX) and resource not in self.rights:
+            return self.reason(retry_topic(resource.removeprefix(DEAD_LETTER_PREFIX)))
         is_group = resource.startswith(RETRY_PREFIX)
         kind, owned = ("Group", self.group_right) if is_group else ("Topic", self.topic_right)
         if resource in self.rights:
@@ -255,7 +260,7 @@ def passes_as_send(rules: AclRules, fields: Mapping[str, Any], body: bytes) -> b
         account, topic = rules.accounts[fields[ACCESS_KEY]], fields["b"]
         return (
             bool(topic)
-            and topic[:1] != "%"  # retry topics
+            and topic[:1] != "%"  # retry topics and dead letters: their groups decide
             and account.may(topic, PUB)
             and is_signed(account, fields, body)
         )

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from triomq.protocol.acl.accounts import (
+    DENY,
     PUB,
     SUB,
     Account,
@@ -86,6 +87,9 @@ EVERYBODY = "tApsn"
         (10, {"topic": "%RETRY%G"}, b"x", "ts"),
         (310, {"b": "T", "a": "P"}, b"x", "tp"),
         (310, {"b": "%RETRY%other", "a": "G"}, b"x", "t"),
+        (310, {"b": "%DLQ%G", "a": "P"}, b"x", "ts"),
+        (12, {"topic": "%DLQ%G"}, b"", "ts"),
+        (12, {"topic": "%DLQ%other"}, b"", "t"),
         (310, {"b": "RMQ_SYS_TRACE_TOPIC", "a": "P"}, b"x", EVERYBODY),
         (320, {"b": "T", "a": "P"}, b"x", "tp"),
         (320, {"b": "RMQ_SYS_TRACE_TOPIC", "a": "P"}, b"x", EVERYBODY),
@@ -157,6 +161,27 @@ def test_default_right_reads_other_topics(topic: str) -> None:
     account = Account("default", "secret-1", topic_right=SUB, group_right=SUB)
     assert account.may(topic, SUB)
     assert "only" not in account.reason(topic)
+
+
+@pytest.mark.parametrize(
+    ("topic_right", "group_right", "entries", "may", "reason"),
+    [
+        (PUB | SUB, SUB, {"%RETRY%G": DENY}, DENY, "groupPerms: G=DENY"),
+        (PUB | SUB, DENY, {}, DENY, "defaultGroupPerm: DENY"),
+        (PUB | SUB, PUB, {}, DENY, "defaultGroupPerm: PUB"),
+        (DENY, SUB, {}, PUB | SUB, "defaultGroupPerm: SUB"),
+        (DENY, DENY, {"%RETRY%G": SUB}, PUB | SUB, "groupPerms: G=SUB"),
+        (SUB, SUB, {"%DLQ%G": DENY}, DENY, "topicPerms: %DLQ%G=DENY"),
+        (DENY, DENY, {"%DLQ%G": SUB}, SUB, "topicPerms: %DLQ%G=SUB"),
+        (DENY, SUB, {"%DLQ%G": PUB}, PUB, "topicPerms: %DLQ%G=PUB"),
+    ],
+)
+def test_dead_letters_need_right_on_group(
+    topic_right: int, group_right: int, entries: dict[str, int], may: int, reason: str
+) -> None:
+    account = Account("somebody", "secret-1", topic_right=topic_right, group_right=group_right, rights=entries)
+    assert [account.may("%DLQ%G", right) for right in (PUB, SUB)] == [bool(may & PUB), bool(may & SUB)]
+    assert account.reason("%DLQ%G") == reason
 
 
 @pytest.mark.parametrize(
