@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from tests import core
+from tests.certificates import Authority, Identity
 from tests.processes import SLOW_DISK
 
 settings.register_profile("triomq", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -34,6 +35,18 @@ FOLDERS: Final[Mapping[Path, tuple[str, ...]]] = {
     Path(__file__).parent / "spark": ("pyspark", "java"),
 }
 _PACKAGES: Final = frozenset(("pyspark",))
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A CA that signs the certificates of a test run."""
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="session")
+def identity(authority: Authority) -> Identity:
+    """The certificate of a broker on this machine."""
+    return authority.issue("broker")
 
 
 def missing_tools(item: pytest.Item) -> list[str]:

@@ -42,16 +42,6 @@ SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
 STALLED = 200
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def identity(authority: Authority) -> Identity:
-    return authority.issue("broker")
-
-
 @pytest.fixture
 def tls(identity: Identity) -> TlsConfig:
     return TlsConfig(cert=identity.cert, key=identity.key)

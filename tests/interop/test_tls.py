@@ -34,11 +34,6 @@ SCENARIOS: Final = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
 @pytest.fixture(scope="module", params=["4.9.7", "5.5.0"])
 def apache(
     request: pytest.FixtureRequest,

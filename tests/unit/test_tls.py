@@ -17,16 +17,6 @@ class Contexts(NamedTuple):
     client: ssl.SSLContext
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def identity(authority: Authority) -> Identity:
-    return authority.issue("broker")
-
-
 @pytest.fixture(scope="module", params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
 def contexts(request: pytest.FixtureRequest, authority: Authority, identity: Identity) -> Contexts:
     made = Contexts(make_context(is_server=True), make_context(is_server=False))

@@ -79,16 +79,6 @@ async def test_dialling_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPa
 CODE = 9999
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture(scope="module")
-def identity(authority: Authority) -> Identity:
-    return authority.issue("broker")
-
-
 def config(tls: TlsConfig | bool, **settings: Any) -> ClientConfig:
     return ClientConfig(tls=tls, **settings)
 
