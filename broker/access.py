@@ -87,8 +87,15 @@ class Access:
         found = self.accounts.rules.accounts.get(account)
         return found is not None and found.may(resource, right)
 
-    def require(self, connection: Connection, command: RemotingCommand, resource: str, right: int) -> None:
+    def require(
+        self, connection: Connection, command: RemotingCommand, resource: str, right: int, *, shown: str = ""
+    ) -> None:
         """Check a right that a request needs besides those of its row.
+
+        Args:
+            connection, command: of the request.
+            resource, right: as for :meth:`may`.
+            shown: the text of the error, where RocketMQ's would show the peer something that it must not know.
 
         Raises:
             RefusedError: the account that signed it does not have the right.
@@ -96,7 +103,7 @@ class Access:
         if not self.may(command.account, resource, right):
             reason = missing_right(resource)
             self.denied(connection, command, reason)
-            raise RefusedError(f"{_EXCEPTION}{reason}")
+            raise RefusedError(shown or f"{_EXCEPTION}{reason}")
 
     def denied(self, connection: Connection, command: RemotingCommand, reason: str) -> None:
         """Count, log and audit a denied request."""

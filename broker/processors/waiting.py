@@ -16,10 +16,11 @@ from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.send import Delay, SendProcessor, retry_limit
 from triomq.broker.transactions.undecided import Decision
+from triomq.protocol.acl.accounts import SUB
 from triomq.protocol.codes import MessageSysFlag, Permission, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError, StoreError
 from triomq.protocol.java import tags_code
-from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC, retry_topic
+from triomq.protocol.names import CHECK_MAX_TOPIC, FORBIDDEN_TOPICS, HALF_TOPIC, retry_topic
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import RECALL_TAG, RecallHandle, delete_key, parse_offset_message_id
 from triomq.protocol.record.properties import (
@@ -162,9 +163,7 @@ class WaitingProcessors:
         group = sends.group_of_retries(header.group)
         if group.retry_queue_nums <= 0:  # the group wants no retries
             return command.reply()
-        message = yield from self._message(header.offset)
-        if message is None:
-            raise RefusedError(f"look message by offset failed, {header.offset}")
+        message = yield from self._sent_back(connection, command, header.offset)
         name, sys_flag = retry_topic(header.group), _UNIT_SUB if header.unit_mode else 0
         topic = sends.topics.ensure(name, group.retry_queue_nums, sys_flag)
         if not topic.perm & Permission.WRITE:
@@ -177,6 +176,20 @@ class WaitingProcessors:
             queue, level = sends.dead_letter_queue(header.group), 0
         self._store_copy(header.group, message, queue, level)
         return sends.answer(connection, command, command.reply())
+
+    def _sent_back(self, connection: Connection, command: RemotingCommand, offset: int) -> Work[MessageExt]:
+        """Return a message that consumers can get, and that the account may read.
+
+        RocketMQ takes any record.  The error has one text, so that it does not show where the records of others are.
+        """
+        missing = f"look message by offset failed, {offset}"
+        message = yield from self._message(offset)
+        if message is None or message.topic in FORBIDDEN_TOPICS or self.sends.topics.get(message.topic) is None:
+            raise RefusedError(missing)
+        if not (yield from self.sends.store.reader.is_shown(message)):
+            raise RefusedError(missing)
+        self.access.require(connection, command, message.topic, SUB, shown=missing)
+        return message
 
     def _store_copy(self, group: str, message: MessageExt, queue: ConsumeQueue, level: int) -> None:
         """Store the message in its new place, after the delay of ``level``; level 0: at once.

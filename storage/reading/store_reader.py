@@ -209,6 +209,15 @@ class StoreReader:
         """Whether a record is as durable as the configuration promises; with durability sync: on the disk."""
         return self._config.durability is not Durability.SYNC or physical_offset < self._log.flushed_offset
 
+    def is_shown(self, message: MessageExt) -> Work[bool]:
+        """Whether consumers can get a stored record: the unit at its place in its queue names it, and is visible."""
+        queue, queue_offset = self._queues.find(message.topic, message.queue_id), message.queue_offset
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return False
+        yield from self._cold_reads.load_units(queue, queue_offset)
+        unit = queue.unit(queue_offset)
+        return unit is not None and unit[:2] == (message.physical_offset, message.store_size)
+
     def recent_message(self, physical_offset: int) -> MessageExt | None:
         """Return the message at ``physical_offset`` if it was written lately, so that it is in memory; else ``None``.
 

@@ -1,5 +1,6 @@
 """Transactions that end, and messages that are sent back: where they go, and what stays of them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.names import HALF_TOPIC
+from triomq.protocol.record.layout import HEAD
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.record.record import decode_record
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.signing import Credentials
 from triomq.storage.config import Durability
 
 COMMIT, ROLLBACK = 8, 12
@@ -254,6 +257,84 @@ def test_record_that_is_not_there_is_refused(peer: Peer, failed: int, offset: in
     response = send_back(peer, offset)
     assert response.code == ResponseCode.SYSTEM_ERROR
     assert response.remark == f"look message by offset failed, {offset}"
+
+
+ACCOUNTS = """
+accounts:
+- {accessKey: operator, secretKey: secret-of-operator, admin: true}
+- {accessKey: member-1, secretKey: secret-of-member, topicPerms: [T=SUB, other=PUB, RMQ_SYS_TRACE_TOPIC=PUB],
+   groupPerms: [G=SUB]}
+- {accessKey: tracer-1, secretKey: secret-of-tracer, topicPerms: [RMQ_SYS_TRACE_TOPIC=SUB], groupPerms: [G=SUB]}
+"""
+OPERATOR = Credentials("operator", "secret-of-operator")
+MEMBER = Credentials("member-1", "secret-of-member")
+TRACER = Credentials("tracer-1", "secret-of-tracer")
+
+
+def asked(peer: Peer, account: Credentials, code: int, fields: dict[str, Any], body: bytes = b"") -> RemotingCommand:
+    return peer.get(code, account.sign({name: str(value) for name, value in fields.items()}, body), body)
+
+
+@pytest.mark.parametrize(
+    ("account", "topic", "is_allowed"),
+    [
+        (MEMBER, "T", True),
+        (MEMBER, RETRY, True),
+        (MEMBER, "other", False),
+        (MEMBER, "%RETRY%H", False),
+        (MEMBER, DLQ, False),
+        (MEMBER, "RMQ_SYS_TRACE_TOPIC", False),
+        (TRACER, "RMQ_SYS_TRACE_TOPIC", True),
+        (OPERATOR, "other", True),
+    ],
+)
+def test_only_readers_of_its_topic_send_back(
+    make_broker: MakeBroker, tmp_path: Path, account: Credentials, topic: str, is_allowed: bool
+) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(ACCOUNTS)
+    peer = Peer(make_broker(acl=path))
+    peer.broker.topics.put(TopicConfig(topic_name=topic))
+    send = {"a": "P", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+    offset = offset_of(asked(peer, OPERATOR, RequestCode.SEND_MESSAGE_V2, send, b"secret"))
+    end = peer.broker.store.commit_log.max_offset
+    header = {"offset": offset, "group": "G", "delayLevel": 0}
+    response = asked(peer, account, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    missing = asked(peer, account, RequestCode.CONSUMER_SEND_MSG_BACK, header | {"offset": 10**9})
+    assert missing.remark == f"look message by offset failed, {10**9}"
+    assert peer.broker.statistics.denied_requests == (not is_allowed)
+    if is_allowed:
+        assert response.code == ResponseCode.SUCCESS
+    else:
+        assert (response.code, response.remark) == (missing.code, f"look message by offset failed, {offset}")
+        assert peer.broker.store.commit_log.max_offset == end
+
+
+@pytest.mark.parametrize("properties", ["DELAY\x013", "TIMER_DELAY_MS\x015000", "TRAN_MSG\x01true\x02PGROUP\x01P"])
+def test_waiting_message_is_not_sent_back(peer: Peer, properties: str) -> None:
+    offset = offset_of(peer.put("T", i=properties))
+    assert send_back(peer, offset).remark == f"look message by offset failed, {offset}"
+
+
+@pytest.mark.parametrize("case", ["deleted", "recreated", "cut", "not shown", "inside a body"])
+def test_only_messages_that_consumers_got_return(make_broker: MakeBroker, case: str) -> None:
+    peer = Peer(make_broker({"durability": Durability.SYNC if case == "not shown" else Durability.ASYNC}))
+    store = peer.broker.store
+    offset = offset_of(peer.put("T", i="WAIT\x01false"))
+    if case in ("deleted", "recreated"):
+        peer.get(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    if case == "recreated":
+        peer.put("T")
+    if case == "cut":
+        store.queue("T", 0).min_offset = 1
+    if case == "inside a body":
+        record = bytearray(store.commit_log.look_message(offset) or b"")
+        offset = store.commit_log.max_offset + HEAD.size
+        record[28:36] = offset.to_bytes(8)
+        peer.put("T", bytes(record))
+    assert store.commit_log.look_message(offset) is not None
+    response = send_back(peer, offset)
+    assert (response.code, response.remark) == (1, f"look message by offset failed, {offset}")
 
 
 def test_unwritable_retry_topic_is_refused(peer: Peer, failed: int) -> None:
