@@ -45,7 +45,7 @@ class Limits:
 
     Attributes:
         sends_per_s: requests that store messages; a batch is one.
-        in_bytes_per_s: of these requests.
+        in_bytes_per_s: of these requests; of a message that is sent back also those of its copy.
         out_bytes_per_s: of all responses.
         connections: open ones; may be 0.
     """
@@ -167,9 +167,9 @@ class Bucket:
         if per_s is None:
             self._full_at_ms = 0.0
 
-    def wait_ms(self, now_ms: float) -> float:
-        """Return the time until there is room; below 0: there is room now."""
-        return self._full_at_ms - now_ms - self._burst_ms
+    def wait_ms(self, now_ms: float, own_units: float = 0) -> float:
+        """Return the time until there is room; below 0: there is room now.  ``own_units`` in use count as room."""
+        return self._full_at_ms - own_units * self._cost_ms - now_ms - self._burst_ms
 
     def take(self, units: float, now_ms: float) -> None:
         """Use some room."""
@@ -222,6 +222,17 @@ class Usage:
         if (wait_ms := self._in_bytes.wait_ms(now_ms)) >= 0:
             raise self.refused("in_bytes_per_s", wait_ms)
         self._sends.take(1, now_ms)
+        self._in_bytes.take(size_bytes, now_ms)
+
+    def copy(self, size_bytes: int, request_bytes: int) -> None:
+        """Count a message that a request stores again, besides the ``request_bytes`` that it was counted with.
+
+        Raises:
+            RefusedError: the quota was used up meanwhile by other requests.
+        """
+        now_ms = self._clock_ms()
+        if (wait_ms := self._in_bytes.wait_ms(now_ms, request_bytes)) >= 0:
+            raise self.refused("in_bytes_per_s", wait_ms)
         self._in_bytes.take(size_bytes, now_ms)
 
     def read(self) -> None:

@@ -178,17 +178,19 @@ class WaitingProcessors:
         return sends.answer(connection, command, command.reply())
 
     def _sent_back(self, connection: Connection, command: RemotingCommand, offset: int) -> Work[MessageExt]:
-        """Return a message that consumers can get, and that the account may read.
+        """Return a message that consumers can get, and that the account may read; its copy counts for quotas.
 
         RocketMQ takes any record.  The error has one text, so that it does not show where the records of others are.
         """
-        missing = f"look message by offset failed, {offset}"
+        usage, missing = connection.usage, f"look message by offset failed, {offset}"
         message = yield from self._message(offset)
         if message is None or message.topic in FORBIDDEN_TOPICS or self.sends.topics.get(message.topic) is None:
             raise RefusedError(missing)
         if not (yield from self.sends.store.reader.is_shown(message)):
             raise RefusedError(missing)
         self.access.require(connection, command, message.topic, SUB, shown=missing)
+        if usage is not None:
+            usage.copy(len(message.stored_body) + len(message.encoded_properties), command.content_bytes)
         return message
 
     def _store_copy(self, group: str, message: MessageExt, queue: ConsumeQueue, level: int) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from tests.commands import make_command
 from tests.unit.broker.recording import PLAIN, Clock, MakeBroker, Peer
-from triomq.broker.limits.quotas import Limits, leave, read_quotas
+from triomq.broker.limits.quotas import Limits, Usage, leave, read_quotas
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.errors import ConfigError, RefusedError
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import Credentials
@@ -185,6 +185,29 @@ def test_all_requests_that_store_count_as_sends(open_with: OpenWith) -> None:
         peer = Peer(broker, f"192.0.2.{number + 20}:50001")
         peer.ask(code, fields, body)
         assert peer.put("T").code == BUSY, code
+
+
+@pytest.mark.parametrize("level", ["0", "-1"])  # retried, or a dead letter
+def test_copy_of_sent_back_message_counts(open_with: OpenWith, clock: Clock, level: str) -> None:
+    broker = open_with("default: {in_bytes_per_s: 5000}")
+    Peer(broker, "192.0.2.8:50001").put("T", bytes(3000))
+    peer, back = Peer(broker), {"group": "G", "offset": "0", "delayLevel": level}
+    answers = [peer.get(RequestCode.CONSUMER_SEND_MSG_BACK, back).code for _ in range(4)]
+    assert answers == [0, 0, BUSY, BUSY]
+    clock.now_ms += 1300
+    assert peer.get(RequestCode.CONSUMER_SEND_MSG_BACK, back).code == 0
+
+
+def test_waiting_send_backs_share_one_burst(clock: Clock) -> None:
+    usage = Usage("", "192.0.2.9", clock)
+    usage.set_limits(Limits(in_bytes_per_s=100))
+    for size in (90, 50):  # both are admitted, and wait for the disk
+        usage.send(size)
+    usage.copy(1000, 50)  # it needs no room besides that of its request
+    with pytest.raises(RefusedError, match="in_bytes_per_s, 100"):
+        usage.copy(1000, 90)
+    clock.now_ms += 10_401
+    usage.copy(1000, 90)
 
 
 async def test_messages_above_a_quota_are_not_delivered(open_with: OpenWith, clock: Clock) -> None:
