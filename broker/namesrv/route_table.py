@@ -3,8 +3,9 @@
 Rules: a broker is here as long as one of its addresses has a lease; a lease ends without a registration for 120 s, or
 with the connection that carried the last one; topics that a registration does not name stay until the broker leaves.
 
-A broker that left without unregistering is listed as missing for some hours.  Two brokers that register the same name
-and id in turn are noticed when the first one registers again.
+While a lease lives, no other host replaces it: addresses of this machine are one host, as a broker may use several.
+Brokers of one host that register the same name and id in turn are noticed when the first one registers again.  A broker
+that left without unregistering is listed as missing for some hours.
 
 The broker that this name server is a part of is here too: it needs no lease, its topics are those of its topic table,
 and its address depends on the listener that the client uses.
@@ -50,9 +51,15 @@ _READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 
 
 class Owner(Protocol):
-    """The connection that carries the registrations of a broker; ``peer_ip`` is the other end."""
+    """The connection that carries the registrations of a broker.
+
+    Attributes:
+        peer_ip: the other end.
+        is_local: whether that is on this machine.
+    """
 
     peer_ip: str
+    is_local: bool
 
     def close(self, reason: str) -> None:
         """End it."""
@@ -117,8 +124,7 @@ class RouteTable:
         self._statistics = statistics
         self._conflict_log = EventLog(
             LOGGER,
-            "two brokers have one name broker=%s id=%d addresses=%s: the route changes between them; give each its own "
-            "--broker-name",
+            "two brokers have one name broker=%s id=%d addresses=%s: give each its own --broker-name",
         )
         self._brokers: dict[str, _Broker] = {}
         self._missing: dict[tuple[str, int], _Missing] = {}
@@ -146,18 +152,14 @@ class RouteTable:
         """Give a broker a lease and, if it leads its name and its topics changed, take them; return a slave's master.
 
         Raises:
-            RefusedError: the name belongs to this process, or the table is full; nothing has changed.
+            RefusedError: the name belongs to this process or another host, or the table is full; no route has changed.
         """
         name, broker_id, address = header.broker_name, header.broker_id, header.broker_addr
         names = (name, header.cluster_name, address, header.ha_server_addr, *sent.topic_config_table)
         if max(map(len, names)) > MAX_NAME:
             raise RefusedError(f"a name of {max(map(len, names))} characters: the limit is {MAX_NAME}")
-        if name == self._own_name and broker_id == _MASTER_ID:
-            own = self._brokers[name].leases[broker_id]
-            self._take_turn(header, own)
-            self._report_conflict(header, own)
-            raise RefusedError(f"the broker name {name} belongs to the broker of this name server: choose another")
         broker = self._brokers.get(name) or _Broker(header.cluster_name)
+        self._check_free(header, broker, owner)
         # a slave that becomes the master has one address under two ids for a moment
         leases = {other: lease for other, lease in broker.leases.items() if lease.address != address}
         before = broker.leases.get(broker_id)
@@ -185,6 +187,27 @@ class RouteTable:
             )  # fmt: skip
         master = leases.get(_MASTER_ID)
         return None if master is None or broker_id == _MASTER_ID else Master(master.address, master.ha_address)
+
+    def _check_free(self, header: RegisterBrokerRequestHeader, broker: _Broker, owner: Owner) -> None:
+        """Check that no other host holds what a registration would replace; a lease ends with its connection."""
+        for broker_id, lease in broker.leases.items():
+            if header.broker_id != broker_id and header.broker_addr != lease.address:
+                continue
+            text, holder = f"broker name {header.broker_name}", lease.owner
+            if holder is None:
+                text += " belongs to the broker of this name server: choose another"
+            elif (
+                holder.peer_ip == owner.peer_ip
+                or (holder.is_local and owner.is_local)
+                or lease.expires_ms < self._clock_ms()
+            ):
+                continue
+            else:
+                text += f" is taken by {lease.address}, which registers from another host, {holder.peer_ip}: choose "
+                text += "another, or stop that broker"
+            self._take_turn(header, lease)
+            self._report_conflict(header, lease)
+            raise RefusedError(text)
 
     def _take_turn(self, header: RegisterBrokerRequestHeader, lease: _Lease) -> None:
         now_ms = self._clock_ms()

@@ -51,6 +51,8 @@ def test_brokers_register_from_local_and_listed_addresses(broker: Broker) -> Non
 def test_only_its_own_address_ends_a_registration(broker: Broker) -> None:
     port = Port.NAMESRV
     ask(broker, MEMBER, port, RequestCode.REGISTER_BROKER)
+    for address in ("10.0.0.8:50001", LOCAL):
+        assert "from another host, 10.0.0.7" in ask(broker, address, port, RequestCode.REGISTER_BROKER)[1]
     code, remark = ask(broker, "10.0.0.8:50001", port, RequestCode.UNREGISTER_BROKER)
     assert (code, "registration from 10.0.0.7" in remark) == (ResponseCode.NO_PERMISSION, True)
     assert broker.routes.is_registered("T")

@@ -24,7 +24,12 @@ OWN = "127.0.0.1:10911"
 class Link:
     """A connection."""
 
-    peer_ip = "10.0.0.1"
+    def __init__(self, peer_ip: str = "10.0.0.1", *, is_local: bool = False) -> None:
+        self.peer_ip = peer_ip
+        self.is_local = is_local
+
+    def is_from_host_of(self, other: "Link") -> bool:
+        return self.peer_ip == other.peer_ip or (self.is_local and other.is_local)
 
     def close(self, reason: str) -> None:
         raise AssertionError("the table closes nothing")
@@ -60,6 +65,7 @@ names = st.sampled_from(("a", "b"))
 ids = st.integers(0, 2)
 addresses = st.sampled_from(("h:1", "h:2", "h:3"))
 topics = st.sampled_from(("T", "U"))
+links = st.integers(0, 4)
 
 
 class RouteTableMachine(RuleBasedStateMachine):
@@ -70,26 +76,33 @@ class RouteTableMachine(RuleBasedStateMachine):
         self.clock = Clock()
         self.table = RouteTable(self.clock, BrokerStatistics(0))
         self.table.add_own("C", "own", {"T": TopicConfig("T", 1, 1)})
-        self.links = [Link(), Link()]
+        here = [Link("127.0.0.1", is_local=True), Link("10.0.0.9", is_local=True)]
+        self.links = [Link(), Link(), Link("10.0.0.2"), *here]
         self.brokers: dict[str, ModelBroker] = {}
 
     @rule(
-        name=names, broker_id=ids, address=addresses, link=st.integers(0, 1),
+        name=names, broker_id=ids, address=addresses, link=links,
         version=st.integers(1, 3), queues=st.dictionaries(topics, st.integers(1, 4)),
     )  # fmt: skip
     def register(
         self, name: str, broker_id: int, address: str, link: int, version: int, queues: dict[str, int]
     ) -> None:
-        broker = self.brokers.setdefault(name, ModelBroker())
-        before = broker.rows.get(broker_id)
+        broker = self.brokers.get(name, ModelBroker())
+        before, owner = broker.rows.get(broker_id), self.links[link]
+        for held in [row for i, row in broker.rows.items() if i == broker_id or row.address == address]:
+            if self.clock.now_ms - held.renewed_ms <= LEASE_MS and not owner.is_from_host_of(held.link):
+                with pytest.raises(RefusedError, match="from another host"):
+                    self.table.register(header(name, broker_id, address), body(version, **queues), owner)
+                return
+        self.brokers[name] = broker
         changed = before is None or (before.address, before.version) != (address, version)
         broker.rows = {i: row for i, row in broker.rows.items() if row.address != address}
-        broker.rows[broker_id] = Row(address, version, self.links[link], self.clock.now_ms)
+        broker.rows[broker_id] = Row(address, version, owner, self.clock.now_ms)
         for topic, count in queues.items():
             if broker_id == 0 and (changed or topic not in broker.queues):
                 broker.queues[topic] = count
                 broker.perms[topic] = 6
-        master = self.table.register(header(name, broker_id, address), body(version, **queues), self.links[link])
+        master = self.table.register(header(name, broker_id, address), body(version, **queues), owner)
         row = broker.rows.get(0)
         assert master == (None if broker_id == 0 or row is None else Master(row.address, f"ha-{row.address}"))
 
@@ -98,7 +111,7 @@ class RouteTableMachine(RuleBasedStateMachine):
         self.table.unregister(BrokerRequestHeader(name, address, "C", broker_id))
         self._drop(lambda found, row: found == name and row.address == address)
 
-    @rule(link=st.integers(0, 1))
+    @rule(link=links)
     def lose(self, link: int) -> None:
         self.table.lost(self.links[link])
         self._drop(lambda _, row: row.link is self.links[link])
@@ -187,6 +200,8 @@ def test_name_of_own_broker_is_refused(table: RouteTable) -> None:
     table.add_own("C", "a", {"T": TopicConfig("T", 1, 1)})
     with pytest.raises(RefusedError, match="broker name a belongs"):
         table.register(header("a"), body(1, T=4), Link())
+    with pytest.raises(RefusedError, match="broker name a belongs"):
+        table.register(header("a", 1, ""), body(1, T=4), Link())  # it has no address of its own in the table
     table.register(header("a", 1, "10.0.0.9:1"), body(1, T=4), Link())  # a slave of it
     route = table.route("T", OWN)
     assert route is not None
@@ -231,10 +246,14 @@ def test_brokers_with_one_name_are_reported(table: RouteTable, clock: Clock, cap
     assert caplog.text.count("two brokers have one name broker=a id=0") == 1
     clock.now_ms += LEASE_MS
     assert not names()
+    table.register(header("b", address="h:1"), body(1), Link())
+    with pytest.raises(RefusedError, match=r"broker name b is taken .*from another host"):
+        table.register(header("b", address="h:2"), body(1), Link("10.0.0.2"))
+    assert names() == [("b", ["h:1", "h:2"])]
     table.add_own("C", "own", {})
     with pytest.raises(RefusedError):
         table.register(header("own", address="h:4"), body(1), Link())
-    assert names() == [("own", [OWN, "h:4"])]
+    assert names()[1:] == [("own", [OWN, "h:4"])]
 
 
 def test_missing_brokers_are_listed(table: RouteTable, clock: Clock) -> None:
