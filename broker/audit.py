@@ -1,13 +1,14 @@
 """The audit: a file with a JSON object for each administration request, denied request and login.
 
 Rules: a line holds only names, of accounts, topics, groups and the like, so that secrets and messages stay out of the
-file.  Requests never wait for the disk: a thread writes the lines, and lines beyond its queue are counted and reported.
+file.  They are read as the processor reads them, and the line counts those that it does not show in full.
+Requests never wait for the disk: a thread writes the lines, and lines beyond its queue are counted and reported.
 """
 
 import json
 import logging
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from triomq.broker.config import ConnectionConfig
 from triomq.broker.work import Signal
 from triomq.common.log_file import LogFile
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import ConfigError
+from triomq.protocol.errors import ConfigError, ProtocolError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
@@ -28,15 +29,13 @@ from triomq.protocol.wire.headers import Resource
 LOGGER: Final = logging.getLogger("triomq.broker.audit")
 
 MAX_WAITING: Final = 4096  # lines, of about 300 bytes each
-#: In a minute: a flood of denied requests must not rotate everything else out of the files.
-MAX_DENIED: Final = 1000
+#: Denied requests, and logins, in a minute: a flood of them must not rotate everything else out of the files.
+MAX_IN_MINUTE: Final = 1000
+_ADMINISTRATION: Final = "administration"  # not limited by the minute
 _MAX_TEXT: Final = 255
-_BODY_BYTES: Final = 4096  # of which names are read
-#: How to find names in a body without reading all of it.
-_IN_BODY: Final = {
-    Resource.SETTINGS: re.compile(rb"^\s*([A-Za-z.]{1,64})\s*=", re.MULTILINE),
-    Resource.GROUP: re.compile(rb'"groupName"\s*:\s*"([\w%|-]{1,255})"'),
-}
+_MAX_NAMES: Final = 2048  # characters in a line; the names of all settings are 1,300
+#: Other text before "=" may be a secret.
+_SETTING: Final = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,63}")
 
 
 class Peer(Protocol):
@@ -65,19 +64,20 @@ class Audit:
         self._config = config
         self._clock_ms = clock_ms
         self._file: _File | None = None
-        self._waiting: deque[str] = deque()
+        self._waiting: deque[tuple[str, str]] = deque()  # events and lines
         self._wanted = Signal()
-        self._denied = (0, 0)  # a minute, and how many were denied in it
-        self._dropped = 0  # lines that did not fit into the queue
-        self._unwritten = 0  # lines that the disk refused; this and the next two are of the thread
-        self._recorded = 0  # lost lines that the file reports
+        self._minute = 0
+        self._in_minute: Counter[str] = Counter()  # lines by event
+        self._dropped: Counter[str] = Counter()  # lines that did not fit into the queue, by event
+        self._unwritten: Counter[str] = Counter()  # those that the disk refused; this and the next two are the thread's
+        self._recorded: Counter[str] = Counter()  # lost lines that the file reports
         self._logged = 0  # dropped lines that the log reports
         self._log = EventLog(LOGGER, "the audit file misses lines: %s")
 
     @property
     def lost(self) -> int:
         """Lines that did not fit into the queue, or that the disk refused, since the start."""
-        return self._dropped + self._unwritten
+        return self._dropped.total() + self._unwritten.total()
 
     def open(self) -> None:
         """Open the file.
@@ -100,11 +100,15 @@ class Audit:
 
     def note(self, event: str, peer: Peer, command: RemotingCommand, account: str | None, refusal: str = "") -> None:
         """Record a request; ``refusal`` is the reason if it was denied."""
-        if event == "denied":
-            minute = self._clock_ms() // 60_000
-            self._denied = (minute, self._denied[1] + 1 if self._denied[0] == minute else 1)
-        if len(self._waiting) >= MAX_WAITING or (event == "denied" and self._denied[1] > MAX_DENIED):
-            self._dropped += 1
+        minute, room = self._clock_ms() // 60_000, MAX_WAITING
+        if event != _ADMINISTRATION:
+            if minute != self._minute:
+                self._minute = minute
+                self._in_minute.clear()
+            self._in_minute[event] += 1
+            room = MAX_WAITING // 2 if self._in_minute[event] <= MAX_IN_MINUTE else 0
+        if len(self._waiting) >= room:
+            self._dropped[event] += 1
             return
         try:
             request = RequestCode(command.code).name
@@ -116,11 +120,11 @@ class Audit:
             account=account or None,
             address=peer.peer,
             request=request,
-            resource=_resource(command),
+            **_names(command),
             allowed=not refusal,
             **reason,
         )
-        self._waiting.append(line)
+        self._waiting.append((event, line))
         self._wanted.set()
 
     def _line(self, **fields: object) -> str:
@@ -143,35 +147,48 @@ class Audit:
     def _write(self) -> None:
         """Write the waiting lines, in one thread at a time, while the loop may add more."""
         assert self._file is not None
-        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        lost = self.lost
-        if lost > self._recorded:
-            lines.append(self._line(event="lost", count=lost - self._recorded))
-        if self._dropped > self._logged:
-            self._logged = self._dropped
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        lines = [line for _, line in waiting]
+        dropped = self._dropped.copy()
+        lost = dropped + self._unwritten
+        if unreported := lost - self._recorded:
+            lines.append(self._line(event="lost", count=unreported.total(), events=unreported))
+        if dropped.total() > self._logged:
+            self._logged = dropped.total()
             self._log.occurred("more requests than it takes", key="queue")
         if not lines:
             return
         try:
             self._file.emit(logging.makeLogRecord({"msg": "\n".join(lines)}))
         except OSError as exc:
-            self._unwritten += len(lines)
+            self._unwritten.update(event for event, _ in waiting)
             self._log.occurred(exc, cause=str(exc))
         else:
             self._log.ended()
             self._recorded = lost
 
 
-def _resource(command: RemotingCommand) -> dict[str, str]:
-    """Return the names of topics, groups and other things in a request."""
+def _names(command: RemotingCommand) -> dict[str, object]:
+    """Return the names of topics, groups and other things in a request, and how many of them are not shown in full."""
     request = CATALOGUE.get(command.code)
     if request is None:
-        return {}
+        return {"resource": {}}
     fields = command.ext_fields
-    found = {
-        resource.value: name[:_MAX_TEXT] for field, resource, _ in request.resources if (name := fields.get(field))
-    }
-    if request.in_body is not None and request.is_administration:
-        names = [name.decode() for name in _IN_BODY[request.in_body].findall(bytes(command.body[:_BODY_BYTES]))]
-        found[request.in_body.value] = ",".join(names)[:_MAX_TEXT]
-    return found
+    names = [(resource, name) for field, resource, _ in request.resources if (name := fields.get(field))]
+    found, room, cut = dict[str, str](), _MAX_NAMES, 0
+    if request.names_in is not None and request.is_administration:
+        is_read = len(command.body) <= request.max_body_bytes  # a longer body is not served, but may be denied before
+        try:
+            names += request.names_in(command.body) if is_read else ()
+        except ProtocolError:
+            is_read = False
+        cut += not is_read
+    for resource, name in names:
+        is_shown = len(name) <= room and (resource is not Resource.SETTINGS or _SETTING.fullmatch(name))
+        text = name[:_MAX_TEXT] if is_shown else ""
+        room -= len(text)
+        cut += not text or text != name
+        if text:
+            before = found.get(resource.value)
+            found[resource.value] = f"{before},{text}" if before else text
+    return {"resource": found, **({"cut": cut} if cut else {})}

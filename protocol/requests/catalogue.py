@@ -19,7 +19,9 @@ from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from triomq.protocol.bodies.client import CheckClientRequestBody, HeartbeatData, LockBatchRequestBody
+from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import RequestCode as Code
+from triomq.protocol.java import read_properties
 from triomq.protocol.requests import groups, messages, offsets, topics
 from triomq.protocol.wire.headers import RESOURCES, Header, Resource
 
@@ -85,6 +87,7 @@ Named: TypeAlias = Iterable[tuple[Resource, str]]
 #: Limit of bodies that are read in one step: the broker's setting ``max_body_bytes``.
 IN_ONE_STEP: Final = -1
 _GROUP_BYTES: Final = 8 * 1024  # a subscription group takes a few hundred, but orjson cannot read fastjson's text
+_SETTINGS_BYTES: Final = 64 * 1024  # all settings of Apache's brokers take 20 KiB
 _TO_CLIENTS: Final = "brokers send it to clients"
 _NO_ACCOUNTS: Final = "without --acl the broker has no accounts"
 
@@ -99,7 +102,7 @@ class Request:
         header: the class of its header; ``None``: no field of it is read.
         right: what an account needs; by default that of its kind.
         in_body: what the body names.
-        names_in: reads the names in the body, for rights; raises ProtocolError.
+        names_in: reads the names in the body, for rights and the audit; raises ProtocolError.
         max_body_bytes: the limit of its body; 0: that of a frame; or ``IN_ONE_STEP``.
         refused: why a broker may not serve it; "": it always does.
         is_administration: whether only tools of administrators send it.
@@ -145,6 +148,14 @@ def _in_check(body: bytes | memoryview) -> Named:
     check = CheckClientRequestBody.decode(body)
     yield Resource.TOPIC, "" if check.subscription_data is None else check.subscription_data.topic
     yield Resource.GROUP, check.group
+
+
+def _in_group(body: bytes | memoryview) -> Named:
+    yield Resource.GROUP, SubscriptionGroupConfig.decode(body).group_name
+
+
+def _in_settings(body: bytes | memoryview) -> Named:
+    return [(Resource.SETTINGS, name) for name in read_properties(bytes(body).decode(errors="replace"))]
 
 
 _ROWS: Final = (
@@ -197,7 +208,7 @@ _ROWS: Final = (
     Request(Code.GET_HAS_UNIT_SUB_TOPIC_LIST, NAME_SERVER_STATE),
     Request(Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, NAME_SERVER_STATE),
     Request(Code.DELETE_TOPIC_IN_NAMESRV, NAME_SERVER_CHANGE, topics.TopicRequestHeader),
-    Request(Code.UPDATE_NAMESRV_CONFIG, NAME_SERVER_CHANGE, in_body=Resource.SETTINGS),
+    Request(Code.UPDATE_NAMESRV_CONFIG, NAME_SERVER_CHANGE, names_in=_in_settings, max_body_bytes=_SETTINGS_BYTES),
     Request(Code.GET_NAMESRV_CONFIG, NAME_SERVER_STATE),
     # --- administration of a broker ---------------------------------------------------------------------
     Request(Code.UPDATE_AND_CREATE_TOPIC, ADMINISTRATION, topics.CreateTopicRequestHeader),
@@ -205,11 +216,15 @@ _ROWS: Final = (
     Request(Code.GET_ALL_TOPIC_CONFIG, INSPECTION),
     Request(Code.GET_TOPIC_CONFIG, INSPECTION, topics.TopicRequestHeader),
     Request(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, INSPECTION),
-    Request(Code.UPDATE_BROKER_CONFIG, ADMINISTRATION, in_body=Resource.SETTINGS),
+    Request(Code.UPDATE_BROKER_CONFIG, ADMINISTRATION, names_in=_in_settings, max_body_bytes=_SETTINGS_BYTES),
     Request(Code.GET_BROKER_CONFIG, INSPECTION),
     Request(Code.GET_BROKER_RUNTIME_INFO, INSPECTION),
     Request(
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, ADMINISTRATION, in_body=Resource.GROUP, max_body_bytes=_GROUP_BYTES
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        ADMINISTRATION,
+        in_body=Resource.GROUP,
+        names_in=_in_group,
+        max_body_bytes=_GROUP_BYTES,
     ),
     Request(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, INSPECTION),
     Request(Code.GET_SUBSCRIPTIONGROUP_CONFIG, INSPECTION, groups.GroupRequestHeader),

@@ -46,7 +46,7 @@ class DeleteSubscriptionGroupRequestHeader(Header):
 class ProducerGroupRequestHeader(Header):
     """Source: GetProducerConnectionListRequestHeader.java."""
 
-    producer_group: str
+    producer_group: Annotated[str, Resource.GROUP]
 
 
 @dataclass(slots=True)

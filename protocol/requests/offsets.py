@@ -100,7 +100,7 @@ class GetConsumerStatusRequestHeader(Header):
 class CloneGroupOffsetRequestHeader(Header):
     """Source: CloneGroupOffsetRequestHeader.java."""
 
-    src_group: str
+    src_group: Annotated[str, Resource.GROUP]
     dest_group: Annotated[str, Resource.GROUP]
     topic: Annotated[str, Resource.TOPIC] | None = None
     offline: bool = False

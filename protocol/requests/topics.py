@@ -79,7 +79,7 @@ class PutKvConfigRequestHeader(Header):
     """Source: PutKVConfigRequestHeader.java."""
 
     namespace: Annotated[str, Resource.NAMESPACE]
-    key: str
+    key: Annotated[str, Resource.KEY]
     value: str
 
 
@@ -88,7 +88,7 @@ class KvConfigRequestHeader(Header):
     """Names one value: codes 101 and 102.  Source: GetKVConfigRequestHeader.java."""
 
     namespace: Annotated[str, Resource.NAMESPACE]
-    key: str
+    key: Annotated[str, Resource.KEY]
 
 
 @dataclass(slots=True)

@@ -50,6 +50,7 @@ class Resource(Enum):
     ACCOUNT = "account"
     BROKER = "broker"
     NAMESPACE = "namespace"
+    KEY = "key"
     SETTINGS = "settings"
 
 
