@@ -14,6 +14,8 @@ from triomq.storage.config import StoreConfig
 DEFAULT_BROKER: Final = Address("127.0.0.1", 10911)
 DEFAULT_NAMESRV: Final = Address("127.0.0.1", 9876)
 DEFAULT_METRICS: Final = Address("127.0.0.1", 5557)  # metricsPromExporterPort
+#: Docker's, Podman's and CRI-O's, and that of Kubernetes.
+_CONTAINER_MARKS: Final = tuple(map(Path, ("/.dockerenv", "/run/.containerenv", "/run/secrets/kubernetes.io")))
 _MAX_ADVERTISED_LENGTH: Final = 255
 _MAX_DELAY_S: Final = 366 * 86_400
 #: More queues in one topic are a mistake or an attack: each costs a file.
@@ -73,6 +75,7 @@ class ConnectionConfig:
     insecure: bool = False  # listen beyond loopback although clients do not log in
     admin_listen: Address | None = None  # the only address that serves administration
     brokers_from: tuple[Network, ...] = ()  # brokers may register from there, beside this machine
+    local_peers: bool = True  # peers at this machine's addresses are local; False: none is
     metrics: Address | None = None  # address of the metrics; DEFAULT_METRICS: another port if that is in use
     audit: Path | None = None  # the audit, a JSON object in each line
     audit_file_bytes: int = 16 * 1024**2  # size above which the next file begins
@@ -153,6 +156,12 @@ class BrokerConfig(ConnectionConfig):
         pairs = [pair for each in self.listeners for pair in ((allowed, each.broker), ("routes", each.namesrv))]
         return _exposure(self.brokers_from, *pairs, ("administration", self.admin_listen))
 
+    @property
+    def may_misjudge_peers(self) -> bool:
+        """Whether a forwarded port may make every client look local."""
+        addresses = (address for each in self.listeners for address in (each.broker, each.namesrv))
+        return self.local_peers and _takes_forwarded(*addresses)
+
     def __post_init__(self) -> None:
         if not self.listeners:
             raise ConfigError("a broker needs at least one listener")
@@ -211,6 +220,17 @@ class NameServerConfig(ConnectionConfig):
     def exposure(self) -> str:
         """The operations open to every client, with addresses, for the log; "" on loopback."""
         return _exposure(self.brokers_from, ("routes", self.listen), ("administration", self.admin_listen))
+
+    @property
+    def may_misjudge_peers(self) -> bool:
+        """Whether a forwarded port may make every client look local."""
+        return self.local_peers and _takes_forwarded(self.listen)
+
+
+def _takes_forwarded(*addresses: Address | None) -> bool:
+    """Whether an engine may forward ports to these addresses, inside a container."""
+    is_open = any(address is not None and not address.is_loopback for address in addresses)
+    return is_open and any(mark.exists() for mark in _CONTAINER_MARKS)
 
 
 def _exposure(brokers_from: tuple[Network, ...], *allowed: tuple[str, Address | None]) -> str:

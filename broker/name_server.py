@@ -101,7 +101,7 @@ class NameServer:
         async with trio.open_nursery() as services:
             services.start_soon(self.saving.run, _SAVE_INTERVAL_S)
             services.start_soon(self._scan)
-            services.start_soon(log_exposure, self.config.exposure)
+            services.start_soon(log_exposure, self.config.exposure, self.config.may_misjudge_peers)
             if self.audit is not None:
                 services.start_soon(self.audit.run)
             if self.monitor is not None:

@@ -168,7 +168,8 @@ class Pipeline:
                 command.ext_fields.get("topic", "")
             )
             if not connection.is_local and not is_idle:
-                reason = "changes the name server: allowed on its machine, or at its --admin-listen"
+                here = "on its machine, or " if self._config.local_peers else ""
+                reason = f"changes the name server: allowed {here}at its --admin-listen"
         if reason:
             reason = f"request {command.code} {reason}"
             self.access.denied(connection, command, reason)

@@ -296,7 +296,7 @@ class Broker:
                 services.start_soon(file.run)
             if access.audit is not None:
                 services.start_soon(access.audit.run)
-            services.start_soon(log_exposure, config.exposure)
+            services.start_soon(log_exposure, config.exposure, config.may_misjudge_peers)
             if self.group_commit is None:
                 services.start_soon(partial(flush, of_queues=False))
             else:

@@ -118,7 +118,7 @@ class Setting(NamedTuple):
     @property
     def rocketmq(self) -> str:
         """RocketMQ's notation of the same setting, "" without one."""
-        return f"{self.name}=false" if self.key.startswith("no-") else self.name
+        return f"{self.name}=false" if self.name and self.key.startswith("no-") else self.name
 
     @property
     def help(self) -> str:
@@ -150,6 +150,8 @@ SECURITY: Final = (
             "an own address for administration, which is then refused elsewhere"),
     Setting("--brokers-from ADDRESS[,ADDRESS/PREFIX...]", "brokers_from", "", _TEXT, "only this machine",
             "from where brokers may register with the name server"),
+    Setting("--no-local-peers", "local_peers", "", _TEXT, "peers at this machine's addresses are local",
+            "no peer counts as local, as forwarded ports of a container need"),
     Setting("--metrics HOST:PORT", "metrics", "metricsPromExporterPort", _PORT,
             "127.0.0.1:5557, or a free port if that is in use",
             "where to serve metrics for Prometheus, /healthz and /readyz; off: nowhere"),

@@ -43,11 +43,12 @@ class Places:
 
     No address takes all places.  The last 32nd is for this machine, so that an administrator still gets in.  Each of
     two kinds of peers leaves an eighth to the other.  An address of another machine has half of all at most, one of
-    this machine as many as other machines together.
+    this machine as many as other machines together.  Without local peers none is kept for this machine.
     """
 
-    def __init__(self, *, two_kinds: bool = False) -> None:
+    def __init__(self, *, two_kinds: bool = False, local_peers: bool = True) -> None:
         self._two_kinds = two_kinds
+        self._local_peers = local_peers
         self._by_kind: Counter[bool] = Counter()
         self._by_address: Counter[str] = Counter()
 
@@ -63,7 +64,7 @@ class Places:
             kind: which of two kinds the peer is.
             most: how many places the address may have, instead of the usual number.
         """
-        for_remote = limit - limit // _RESERVED_FOR_LOCAL
+        for_remote = limit - limit // _RESERVED_FOR_LOCAL * self._local_peers
         for_other_kind = limit // _RESERVED_FOR_OTHER_KIND if self._two_kinds else 0
         for_peer = limit if is_local else for_remote
         if most is None:
@@ -101,8 +102,8 @@ class ConnectionLimits:
         quotas: Quotas | None = None,
     ) -> None:
         """``files_of_store`` returns how many files the store may open; ``quotas`` may limit an address further."""
-        self.all: Final = Places(two_kinds=True)
-        self.with_tls: Final = Places()
+        self.all: Final = Places(two_kinds=True, local_peers=config.local_peers)
+        self.with_tls: Final = Places(local_peers=config.local_peers)
         self._files_of_store = files_of_store
         self._quotas = quotas
         self._config = config

@@ -238,7 +238,8 @@ def _accepted(context: ConnectionContext, endpoint: Endpoint, tls: ServerTls | N
     except OSError:  # closed already
         sock.close()
         return
-    is_local, is_namesrv = peer.is_loopback or peer.host == local_ip, endpoint.port is Port.NAMESRV
+    is_local = context.config.local_peers and (peer.is_loopback or peer.host == local_ip)
+    is_namesrv = endpoint.port is Port.NAMESRV
     if not context.connection_limits.admits(peer.host, is_local=is_local, is_namesrv=is_namesrv):
         sock.close()
         return

@@ -262,6 +262,7 @@ class StatisticsProcessors:
             "runtime": f"[ {days} days, {minutes // 60} hours, {minutes % 60} minutes, {seconds} seconds ]",
             "triomqClockJumpMs": watch.jump_ms,
             "triomqClockJumpAgeMs": watch.jump_age_ms,
+            "triomqMayMisjudgePeers": str(self.config.may_misjudge_peers).lower(),
             "startAcceptSendRequestTimeStamp": 0,  # it accepts requests at once
             **{f"{pool}ThreadPool{queue}": 0 for pool in _THREAD_POOLS for queue in queues},
         }

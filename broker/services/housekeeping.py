@@ -142,8 +142,10 @@ class Housekeeping:
         self.groups.producers.drop_silent(timeout_s)
 
 
-async def log_exposure(exposure: str) -> None:
+async def log_exposure(exposure: str, may_misjudge_peers: bool = False) -> None:
     """Log now and every hour which requests the server accepts from any address, until cancelled; nothing for ""."""
+    if may_misjudge_peers:
+        LOGGER.warning("clients may look local: this is a container, and --no-local-peers is not given")
     while exposure:
         LOGGER.warning("open to everybody who reaches it, without an account (--insecure): %s", exposure)
         await trio.sleep(_EXPOSURE_INTERVAL_S)

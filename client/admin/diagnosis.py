@@ -38,6 +38,7 @@ class FindingKind(StrEnum):
     ADDRESS = "address-unreachable"
     CLOCK = "clocks-apart"
     CLOCK_JUMPED = "clock-jumped"
+    LOCAL_PEERS = "clients-look-local"
     REFUSED = "messages-refused"
     DISK = "disk-full"
     DUPLICATE_ID = "duplicate-client-id"
@@ -170,15 +171,27 @@ def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:
         text = f"broker {name} takes no messages: {broker.refusal}"
         advice = "remove the cause; for a disk: make room, or move the store to a larger disk"
         yield Finding(FindingKind.REFUSED, text, advice, broker=broker.name)
-    jump_s = _number(broker.runtime.get("triomqClockJumpMs", "")) / 1000
-    if jump_s and _number(broker.runtime.get("triomqClockJumpAgeMs", "")) < _REPORTED_JUMP_MS:
+    yield from _about_runtime(broker, name)
+
+
+def _about_runtime(broker: BrokerAnswer, name: str) -> Iterator[Finding]:
+    runtime = broker.runtime
+    if runtime.get("triomqMayMisjudgePeers") == "true":
+        text = f"broker {name} is in a container, where forwarded ports can make every client look local"
+        advice = (
+            "start it with --no-local-peers (TRIOMQ_BROKER_NO_LOCAL_PEERS=true): until then any client may register "
+            "brokers and change the name server; --brokers-from and --admin-listen allow these to some"
+        )
+        yield Finding(FindingKind.LOCAL_PEERS, text, advice, broker=broker.name)
+    jump_s = _number(runtime.get("triomqClockJumpMs", "")) / 1000
+    if jump_s and _number(runtime.get("triomqClockJumpAgeMs", "")) < _REPORTED_JUMP_MS:
         side = "forward" if jump_s > 0 else "back"
         text = f"the clock of broker {name} was set {side} by {abs(jump_s):.0f} s"
         advice = (
             "look for the cause (NTP, the virtual machine); messages stored while it was wrong have wrong store times"
         )
         yield Finding(FindingKind.CLOCK_JUMPED, text, advice, broker=broker.name)
-    share = _number(broker.runtime.get("commitLogDiskRatio", ""))
+    share = _number(runtime.get("commitLogDiskRatio", ""))
     if share >= DISK_LIMIT:
         text = f"the disk of broker {name} is {share:.0%} full: it deletes messages before their time, or takes no more"
         advice = "make room, move the store to a larger disk, or keep messages for a shorter time (fileReservedTime)"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from tests.integration.broker_wire import FREE_PORTS, broker_port, connected, na
 from tests.integration.cli_tools import ok, triomq
 from tests.integration.mounts import mounted
 from tests.processes import start_triomq
+from triomq.broker.addresses import Address
 from triomq.broker.config import Listener
 from triomq.client import Admin, ClientConfig, Diagnosis, FindingKind, Message, MessageExt, Producer, PushConsumer
 from triomq.client.environment import wall_clock_ms
@@ -91,6 +93,16 @@ async def test_one_run_finds_all_cluster_faults(in_memory: Path, monkeypatch: py
     assert f"answers at 127.0.0.1:{broker_port(broker)}, but not at 127.0.0.99" in found.findings[0].text
     assert " 60 s behind " in found.findings[1].text
     assert found[:2] == (1, 4)
+
+
+async def test_forwarded_ports_of_a_container_are_named(in_memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triomq.broker.config._CONTAINER_MARKS", (in_memory,))
+    everywhere = Listener(broker=Address("0.0.0.0", 0), namesrv=Address("127.0.0.1", 0))
+    for local_peers, expected in ((True, ["clients-look-local"]), (False, [])):
+        settings: dict[str, Any] = {"listeners": (everywhere,), "insecure": True, "local_peers": local_peers}
+        async with running(in_memory / "store", **settings) as broker:
+            found = await examine(namesrv_address(broker))
+        assert [finding.kind.value for finding in found.findings] == expected
 
 
 async def test_filters_that_select_nothing_are_named(in_memory: Path) -> None:

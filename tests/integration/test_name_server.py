@@ -10,8 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.integration.broker_wire import Wire, connected, wait_for
-from triomq.broker.addresses import Address
+from tests.integration.broker_wire import Wire, broker_port, connected, namesrv_port, wait_for
+from tests.integration.broker_wire import running as running_broker
+from triomq.broker.addresses import Address, parse_networks
 from triomq.broker.config import NameServerConfig
 from triomq.broker.name_server import NameServer, open_name_server
 from triomq.protocol.bodies.route import (
@@ -33,6 +34,7 @@ BROKER: Final = {
     "brokerId": 0,
     "haServerAddr": "10.0.0.1:10912",
 }
+KEY_VALUE: Final = {"namespace": "N", "key": "K", "value": "V"}
 VERSION: Final = DataVersion(timestamp=17, counter=1)
 BODY: Final = RegisterBrokerBody(TopicConfigSerializeWrapper({"T": TopicConfig("T", 4, 3)}, VERSION)).encode()
 
@@ -73,6 +75,27 @@ async def test_broker_is_routed_from_registration_to_shutdown(tmp_path: Path) ->
             assert slave.ext_fields == {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
         await wait_for(lambda: not server.routes.topics())  # the connection ended
         assert (await route(client)).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+@pytest.mark.parametrize("brokers_from", ["", "127.0.0.0/8"])
+async def test_without_local_peers_loopback_has_no_rights(tmp_path: Path, brokers_from: str) -> None:
+    settings: dict[str, Any] = {
+        "local_peers": False,
+        "brokers_from": parse_networks(brokers_from) if brokers_from else (),
+    }
+    registers = ResponseCode.SUCCESS if brokers_from else ResponseCode.NO_PERMISSION
+    async with (
+        running(tmp_path / "namesrv", admin_listen=Address("127.0.0.1", 0), **settings) as server,
+        running_broker(tmp_path / "broker", **settings) as broker,
+    ):
+        assert server.admin_address is not None
+        for port in (server.address.port, namesrv_port(broker), broker_port(broker)):
+            async with connected(port) as wire:
+                assert (await register(wire)).code == registers
+                refused = await wire.ask(RequestCode.PUT_KV_CONFIG, KEY_VALUE)
+                assert (refused.code, "--admin-listen" in str(refused.remark)) == (ResponseCode.NO_PERMISSION, True)
+        async with connected(server.admin_address.port) as wire:
+            await put(wire, **KEY_VALUE)
 
 
 async def test_a_damaged_registration_changes_nothing(tmp_path: Path) -> None:

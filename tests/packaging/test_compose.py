@@ -57,6 +57,7 @@ def test_network_needs_accounts_or_loopback_ports(compose: dict[str, Any]) -> No
     (volume,) = guarded["volumes"]
     mounted = volume.rpartition(":")[2]
     assert (open_to_all.pop("insecure"), open_to_all["advertise"]) == (True, "${TRIOMQ_ADVERTISE:-127.0.0.1}")
+    assert open_to_all["local_peers"] is False
     assert with_accounts == {
         **open_to_all,
         "acl": f"{mounted}/plain_acl.yml",
@@ -65,6 +66,7 @@ def test_network_needs_accounts_or_loopback_ports(compose: dict[str, Any]) -> No
         "tls_key": f"{mounted}/server.key",
     }
     assert broker_settings(last("CMD").words()[1:]) == {"root": open_to_all["root"]}
+    assert "TRIOMQ_BROKER_NO_LOCAL_PEERS=true" in last("ENV").words()
 
 
 def test_health_check_is_that_of_the_image(compose: dict[str, Any]) -> None:
@@ -92,6 +94,7 @@ def test_cluster_brokers_register_and_publish_ports(cluster: dict[str, Any]) -> 
     assert len(cluster) == 2
     addresses = [service["networks"]["default"]["ipv4_address"] for service in cluster.values()]
     assert name_server.settings["brokers_from"] == ",".join(addresses)
+    assert name_server.settings["local_peers"] is False
     assert name_server.settings["admin_listen"] == "0.0.0.0:9877"
     assert namesrv["ports"] == ["${TRIOMQ_BIND:-127.0.0.1}:9876:9876", "127.0.0.1:9877:9877"]
     for name, service in cluster.items():
@@ -100,6 +103,7 @@ def test_cluster_brokers_register_and_publish_ports(cluster: dict[str, Any]) -> 
         assert settings == {
             "broker_name": name,
             "insecure": True,
+            "local_peers": False,
             "root": last("VOLUME").arguments,
             "register": f"namesrv:{name_server.listen.rpartition(':')[2]}",
             "advertise": "${TRIOMQ_ADVERTISE:-127.0.0.1}",

@@ -71,6 +71,14 @@ def test_local_address_leaves_some_to_other_addresses(make_broker: MakeBroker) -
     assert admitted(broker, 300, "127.0.0.1", is_namesrv=True) == 40
 
 
+def test_without_local_peers_none_is_kept_for_them(make_broker: MakeBroker) -> None:
+    limits = make_broker(max_connections=320, local_peers=False).context.connection_limits
+    hosts = ("192.0.2.1", "192.0.2.2", "127.0.0.1")
+    taken = [sum(limits.admits(host, is_local=False, is_namesrv=False) for _ in range(300)) for host in hosts]
+    assert taken == [160, 120, 0]
+    assert sum(limits.admits("127.0.0.1", is_local=False, is_namesrv=True) for _ in range(300)) == 40
+
+
 def test_setting_limits_connections_of_an_address(make_broker: MakeBroker) -> None:
     broker = make_broker(max_connections_per_address=3)
     assert admitted(broker, 5, "192.0.2.1") == 3

@@ -24,8 +24,9 @@ def test_the_command_line_reaches_the_settings() -> None:
         *("--listen", "127.0.0.1:1", "--namesrv-listen", "[::1]:0", "--store", "/s", "--durability", "sync"),
         *("--advertise", "example.org", "--broker-name", "b", "--no-auto-create-topic", "--delay-levels", "10s 1m"),
         *("--acl", "~/accounts.yml", "--retention-hours", "1.5", "--memory-budget", "64MiB"),
-        *("--brokers-from", "10.0.0.0/8"),
+        *("--brokers-from", "10.0.0.0/8", "--no-local-peers"),
     )
+    assert (config().local_peers, made.local_peers) == (True, False)
     assert list(map(str, made.brokers_from)) == ["10.0.0.0/8"]
     (listener,) = made.listeners
     assert (listener.broker, listener.namesrv) == (Address("127.0.0.1", 1), Address("::1", 0))

@@ -16,7 +16,15 @@ from triomq.protocol.message_queue import MessageQueue
 
 NOW_MS = 1_795_000_000_000
 BROKER = BrokerAnswer(
-    "broker-a", 0, "a:1", "a:1", None, 3.0, {"commitLogDiskRatio": "0.84"}, clock_ahead_ms=-2400, clock_error_ms=500
+    "broker-a",
+    0,
+    "a:1",
+    "a:1",
+    None,
+    3.0,
+    {"commitLogDiskRatio": "0.84", "triomqMayMisjudgePeers": "false"},
+    clock_ahead_ms=-2400,
+    clock_error_ms=500,
 )
 MEMBERS = ConsumerConnection(
     connection_set=[Connection("c1", "1.1.1.1:1"), Connection("c2", "1.1.1.1:2")],
@@ -80,6 +88,12 @@ NO_OWNER = "lag-without-owner"
         (broker(clock_ahead_ms=62_000), "clocks-apart", "broker-a is 62 s ahead of this machine's", "NTP"),
         (broker(clock_ahead_ms=-2501), "clocks-apart", "is 3 s behind this machine's", "NTP"),
         (broker(runtime=JUMPED), "clock-jumped", "the clock of broker broker-a was set back by 86400 s", "NTP"),
+        (
+            broker(runtime={"triomqMayMisjudgePeers": "true"}),
+            "clients-look-local",
+            "in a container",
+            "--no-local-peers",
+        ),
         (broker(runtime={"commitLogDiskRatio": "0.85"}), "disk-full", "broker-a is 85% full", "make room"),
         (group(duplicate_client_ids=("c1",)), "duplicate-client-id", "id c1: 1.1.1.1:1|", "instance name of its own"),
         (group(subscription_differences=(DIFFERENT,)), "different-subscriptions", "c1 'x'; c2 '*'", "the same topics"),
