@@ -86,36 +86,40 @@ class Account:
         """Whether the account has one of the rights ``right`` on a topic, or on a group by its retry topic.
 
         Unlike in RocketMQ, no default gives SUB on a topic that holds messages of other topics, such as undecided and
-        delayed ones: it would pass over the entries of their topics.  Dead letters without an entry of their own take
-        SUB on their group, as retry topics do.
+        delayed ones: it would pass over the entries of their topics.  On dead letters a default also takes SUB on
+        their group.
         """
         if self.is_admin and not self.rights:
             return True
         owned = self.rights.get(resource)
         if owned is None:
-            if resource.startswith(DEAD_LETTER_PREFIX):
-                return self.may(retry_topic(resource.removeprefix(DEAD_LETTER_PREFIX)), SUB)
             owned = self.group_right if resource.startswith(RETRY_PREFIX) else self._default(resource)
         return bool(owned & right)
 
     def _default(self, topic: str) -> int:
         owned = self.topic_right
+        if owned and topic.startswith(DEAD_LETTER_PREFIX) and not self.may(_retries_of(topic), SUB):
+            return DENY
         return owned & ~SUB if owned & SUB and holds_other_topics(topic) else owned
 
     def reason(self, resource: str) -> str:
         """Return which entry of the file decides about a topic, or about a group by its retry topic."""
         if self.is_admin and not self.rights:
             return "admin without topicPerms and groupPerms"
-        if resource.startswith(DEAD_LETTER_PREFIX) and resource not in self.rights:
-            return self.reason(retry_topic(resource.removeprefix(DEAD_LETTER_PREFIX)))
         is_group = resource.startswith(RETRY_PREFIX)
         kind, owned = ("Group", self.group_right) if is_group else ("Topic", self.topic_right)
         if resource in self.rights:
             return f"{kind.lower()}Perms: {resource.removeprefix(RETRY_PREFIX)}={_WORDS[self.rights[resource]]}"
         reason = f"default{kind}Perm: {_WORDS[owned]}"
         if not is_group and self._default(resource) != owned:
+            if resource.startswith(DEAD_LETTER_PREFIX):
+                return self.reason(_retries_of(resource))
             reason += ", but only topicPerms give SUB on a topic that holds messages of other topics"
         return reason
+
+
+def _retries_of(dead_letters: str) -> str:
+    return retry_topic(dead_letters.removeprefix(DEAD_LETTER_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)
