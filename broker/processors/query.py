@@ -22,7 +22,7 @@ from triomq.protocol.bodies.statistics import (
     QueryCorrectionOffsetBody,
 )
 from triomq.protocol.codes import ResponseCode
-from triomq.protocol.errors import ProtocolError, RefusedError
+from triomq.protocol.errors import RefusedError
 from triomq.protocol.filters.filter_types import TagFilter
 from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.names import validate_group
@@ -54,6 +54,7 @@ _HEAD_BYTES: Final = 64 * 1024  # of the largest frame, for its header
 _MAX_UNITS: Final = 10_000
 _MAX_SEARCHES: Final = 100  # of 64 messages each
 _BEHIND: Final = 2**63 - 1
+_NO_PROGRESS: Final = 0, PhysicalOffset(0)  # of the index, where nothing is found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,15 +70,16 @@ class QueryProcessors:
     def query_message(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the newest messages of a topic that have a key.
 
-        Unlike in RocketMQ, those of a deleted topic of the same name are left out, and those whose keys only have the
-        same hash: too many of them would displace the wanted messages.
+        Unlike in RocketMQ, those of a deleted topic of the same name are left out, and those of which only the hash of
+        topic and key is equal: they may be of a topic that the account must not read, and would displace the wanted
+        messages.  Even the progress of the index would reveal that they exist.
         """
         header = QueryMessageRequestHeader.decode(command.ext_fields)
         limit = min(_UNIQUE_KEY_MATCHES if header.unique_key_query else header.max_num, MAX_MATCHES)
         times = header.begin_timestamp, header.end_timestamp
         records: list[memoryview] = []
         begin = self.store.deleted.end_of(header.topic)
-        before, indexed_to = NO_OFFSET, (0, PhysicalOffset(0))
+        before, indexed_to = NO_OFFSET, _NO_PROGRESS
         for _ in range(_MAX_SEARCHES):
             matches = yield from self.store.index.search(header.topic, header.key, limit, *times, before)
             if before == NO_OFFSET:
@@ -96,11 +98,11 @@ class QueryProcessors:
                 break
             newest.append(record)
         body = b"".join(reversed(newest))
-        fields = QueryMessageResponseHeader(*indexed_to)
         if not body:
+            fields = QueryMessageResponseHeader(*_NO_PROGRESS).encode()
             remark = "can not find message, maybe time range not correct"
-            return command.reply(ResponseCode.QUERY_NOT_FOUND, fields.encode(), remark=remark)
-        return command.reply(ext_fields=fields.encode(), body=body)
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, fields, remark=remark)
+        return command.reply(ext_fields=QueryMessageResponseHeader(*indexed_to).encode(), body=body)
 
     def view_message_by_id(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Answer with the record at a commit log offset, which the client took from an offset message id."""
@@ -281,11 +283,11 @@ class QueryProcessors:
 
 
 def _has_key(record: memoryview, header: QueryMessageRequestHeader) -> bool:
-    try:
-        message = decode_record(record)
-    except ProtocolError:  # clients report it
-        return True
-    return message.topic == header.topic and (header.key in message.keys or header.key == message.unique_id)
+    """Compare topic and key as clients do; Go's administration asks for unique ids as for keys."""
+    message = decode_record(record)
+    if message.topic != header.topic:
+        return False
+    return header.key == message.unique_id or (not header.unique_key_query and header.key in message.keys)
 
 
 def _offset(command: RemotingCommand, queue_offset: int) -> RemotingCommand:

@@ -20,6 +20,7 @@ from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
 from triomq.protocol.bodies.statistics import QueryCorrectionOffsetBody
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.java import tags_code
+from triomq.protocol.record.index_unit import key_hash
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.record.properties import encode_properties
@@ -62,6 +63,18 @@ def test_key_is_found_behind_newer_equal_hashes(peer: Peer) -> None:
     assert query(peer, "Aa", maxNum=64) == [b"%d" % number for number in range(6, 70)]
 
 
+@pytest.mark.parametrize("is_unique", [False, True])
+def test_equal_hash_of_another_topic_reveals_nothing(peer: Peer, is_unique: bool) -> None:
+    put(peer, b"hidden", topic="secretAa", KEYS="4711 kBB", UNIQ_KEY="U-Aa")
+    for wanted, own in (("4711", "4711"), ("kBB", "kAa"), ("U-Aa", "U-BB")):
+        assert key_hash("secretAa", wanted) == key_hash("secretBB", own)
+        collision, unknown = (
+            peer.get(RequestCode.QUERY_MESSAGE, query_fields(key, topic="secretBB", _UNIQUE_KEY_QUERY=is_unique))
+            for key in (own, "unknown")
+        )
+        assert (collision.code, collision.body, collision.ext_fields) == (unknown.code, b"", unknown.ext_fields)
+
+
 def test_messages_are_found_by_any_key(peer: Peer) -> None:
     """C.2 scenario 63."""
     put(peer, b"one", KEYS="a b", UNIQ_KEY="U1")
@@ -69,7 +82,8 @@ def test_messages_are_found_by_any_key(peer: Peer) -> None:
     put(peer, b"other", topic="U", KEYS="b")
     assert query(peer, "a") == [b"one"]
     assert query(peer, "b") == [b"one", b"two"]
-    assert query(peer, "U2", _UNIQUE_KEY_QUERY="true") == [b"two"]
+    assert query(peer, "U2", _UNIQUE_KEY_QUERY="true") == query(peer, "U2") == [b"two"]
+    assert query(peer, "a", _UNIQUE_KEY_QUERY="true") == []
     assert query(peer, "b", topic="U") == [b"other"]
 
 
@@ -96,7 +110,7 @@ def test_unknown_key_is_not_found(peer: Peer) -> None:
 
 def test_newest_messages_are_found_up_to_limit(peer: Peer) -> None:
     for number in range(70):
-        put(peer, b"%d" % number, KEYS="all")
+        put(peer, b"%d" % number, UNIQ_KEY="all")
     assert query(peer, "all", maxNum=2) == [b"68", b"69"]
     assert len(query(peer, "all", maxNum=1000)) == 64
     assert len(query(peer, "all", maxNum=1, _UNIQUE_KEY_QUERY="true")) == 32
