@@ -6,7 +6,7 @@ put into the command.
 """
 
 import logging
-from typing import Final
+from typing import Final, NoReturn
 
 from triomq.broker.accounts import Accounts
 from triomq.broker.audit import Audit
@@ -101,9 +101,16 @@ class Access:
             RefusedError: the account that signed it does not have the right.
         """
         if not self.may(command.account, resource, right):
-            reason = missing_right(resource)
-            self.denied(connection, command, reason)
-            raise RefusedError(shown or f"{_EXCEPTION}{reason}")
+            self.refuse(connection, command, missing_right(resource), shown=shown)
+
+    def refuse(self, connection: Connection, command: RemotingCommand, reason: str, *, shown: str = "") -> NoReturn:
+        """Deny a request for a reason; ``shown`` is as for :meth:`require`.
+
+        Raises:
+            RefusedError: always.
+        """
+        self.denied(connection, command, reason)
+        raise RefusedError(shown or f"{_EXCEPTION}{reason}")
 
     def denied(self, connection: Connection, command: RemotingCommand, reason: str) -> None:
         """Count, log and audit a denied request."""

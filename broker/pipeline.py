@@ -12,8 +12,8 @@ What it is
     ``serve`` looks up the row (``protocol/requests/catalogue.py``) and the method, and then takes these steps in order:
     place, account, limits (overload, quotas, size), audit, run.  Connections call it, and any other front door may: all
     that it needs is the command, when that arrived, and a connection before its first request.  ``commands`` is the
-    short way of plain sends: one decision on overload for all sends of a read, and the other steps in ``admits`` and
-    ``counts``.
+    short way of plain sends: one decision on overload for all sends of a read, and the other steps in ``account_of``
+    and ``counts``.
 
 The invariant
     - A code without a row, or without a method, is refused, also for administrators.
@@ -225,15 +225,18 @@ class Pipeline:
 
     # --- plain requests ---------------------------------------------------------------------------------
 
-    def admits(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool:
-        """Whether place and account admit a request with this JSON header; :meth:`serve` reports why not."""
+    def account_of(self, connection: Connection, fields: dict[str, Any], body: bytes) -> str | None:
+        """Return the account of a request with this JSON header; "": none is needed.
+
+        ``None``: its rights do not admit it; :meth:`serve` reports why not.
+        """
         try:
-            account = None if self._accounts is None else self._signer(self._accounts, connection, fields, body)
+            account = "" if self._accounts is None else self._signer(self._accounts, connection, fields, body)
             if self._quotas is not None:
-                self._quotas.join(connection, account or "")
+                self._quotas.join(connection, account)
         except (TriomqError, KeyError, ValueError, TypeError):
-            return False
-        return True
+            return None
+        return account
 
     def _signer(self, accounts: Accounts, connection: Connection, fields: dict[str, Any], body: bytes) -> str:
         if fields["code"] == _SEND and passes_as_send(accounts.rules, fields["extFields"], body):

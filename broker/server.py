@@ -126,7 +126,7 @@ class Broker:
         self.routes: Final = RouteTable(steady_clock_ms, self.statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
         self.delayed: Final = self._build_delayed(clock_ms)
-        self.transactions: Final = self._build_transactions(clocks, random)
+        self.transactions: Final = self._build_transactions(clocks, random, access)
         stalls = StallWatch(config, store, self.topics, self.groups, self.context.client_requests, clock_ms)
         self.housekeeping: Final = Housekeeping(config, self.context, self.groups, self.routes, stalls, clocks)
         self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
@@ -168,10 +168,10 @@ class Broker:
         timer = Timer(delivery, config_file(self.store, "timerProgress"), arrived, self.config)
         return ScheduledDelivery(schedule, timer, delivery, arrived, self.group_commit, self.worker, clock_ms)
 
-    def _build_transactions(self, clocks: ClockWatch, random: Random) -> TransactionChecks:
+    def _build_transactions(self, clocks: ClockWatch, random: Random, access: Access) -> TransactionChecks:
         undecided = Undecided(self.store, self.groups.offsets, self.statistics, self.config, clocks.even_ms)
-        requests, commit = self.context.client_requests, self.group_commit
-        return TransactionChecks(undecided, self.topics, self.groups.producers, requests, commit, self.worker, random)
+        requests, commit, groups = self.context.client_requests, self.group_commit, self.groups
+        return TransactionChecks(undecided, self.topics, groups, requests, commit, self.worker, random, access)
 
     def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
         config, statistics, settings = self.config, self.statistics, self.groups.settings

@@ -6,6 +6,7 @@ from typing import Final
 import trio
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.groups.client_ids import ClientIds
 from triomq.broker.groups.members import ConsumerGroup, ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import CLOSE_GRACE_S, QueueLocks
 from triomq.broker.groups.tables import ConsumerOffsetTable, SubscriptionGroupTable
@@ -136,6 +137,7 @@ class Groups:
         settings: configurations of consumer groups.
         offsets: how far they have consumed.
         consumers, producers: their live members.
+        client_ids: the connections and accounts of these.
         locks: which member may consume which queue in order.
         former: which members may have offsets of deleted topics.
         notices: notifies the members of changed groups.
@@ -167,7 +169,8 @@ class Groups:
             worker=context.worker,
             max_sql_characters=config.max_sql_characters,
         )
-        self.producers: Final = ProducerGroups(clock_ms=steady_ms)
+        self.client_ids: Final = ClientIds()
+        self.producers: Final = ProducerGroups(self.client_ids, clock_ms=steady_ms)
         self.locks: Final = QueueLocks(clock_ms=steady_ms, freed=self.consumers.notify_members, may_lock=self._may_lock)
         self.former: Final = FormerOffsets(self.consumers)
 
@@ -197,6 +200,7 @@ class Groups:
         """Remove a closed connection from its groups and notify the remaining members."""
         self.consumers.forget(connection)
         self.producers.forget(connection)
+        self.client_ids.forget(connection)
         self.former.forget(connection)
         if connection in self.locks.groups_of:
             self._worker.nursery.start_soon(self._release_locks, connection, closed_by_peer)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final, Protocol
 
+from triomq.broker.groups.client_ids import ClientIds
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
 from triomq.protocol.bodies.group_health import SubscriptionDifference, subscription_differences
@@ -313,16 +314,15 @@ class ProducerGroups:
         groups: the members of each group by connection.
     """
 
-    def __init__(self, *, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, client_ids: ClientIds, *, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
+        self._client_ids = client_ids
         self.groups: Final[dict[str, dict[Connection, Member]]] = {}
         self._groups_of: dict[Connection, set[str]] = {}
-        self._by_client_id: dict[str, Connection] = {}
-        self._client_id_of: dict[Connection, str] = {}
 
     def connection_of(self, client_id: str) -> Connection | None:
         """Return the connection of a client with a producer, ``None`` if it is offline."""
-        return self._by_client_id.get(client_id)
+        return next(filter(self._groups_of.get, self._client_ids.connections(client_id)), None)
 
     def of(self, connection: Connection) -> Collection[str]:
         """Return the groups that a connection is a member of."""
@@ -333,10 +333,6 @@ class ProducerGroups:
         if connection.closed:
             return
         now_ms = self._clock_ms()
-        if self._client_id_of.get(connection) != client_id:
-            self._forget_client_id(connection)
-            self._client_id_of[connection] = client_id
-        self._by_client_id[client_id] = connection
         self.groups.setdefault(group, {})[connection] = Member(client_id, now_ms, now_ms)
         self._groups_of.setdefault(connection, set()).add(group)
 
@@ -345,17 +341,9 @@ class ProducerGroups:
         members = self.groups.get(group)
         if members is None or members.pop(connection, None) is None:
             return
-        groups = self._groups_of.get(connection, set())
-        groups.discard(group)
-        if not groups:
-            self._forget_client_id(connection)
+        self._groups_of.get(connection, set()).discard(group)
         if not members:
             del self.groups[group]
-
-    def _forget_client_id(self, connection: Connection) -> None:
-        client_id = self._client_id_of.pop(connection, "")
-        if self._by_client_id.get(client_id) is connection:
-            del self._by_client_id[client_id]
 
     def silent_ms(self, member: Member) -> int:
         """Return the age of a member's newest heartbeat."""

@@ -64,6 +64,7 @@ class ClientProcessors:
         groups = self.groups
         _check_client(connection, heartbeat, groups, self.config)
         configs = [groups.settings.get_or_create(data.group_name) for data in heartbeat.consumer_data_set]
+        groups.client_ids.heartbeat(connection, heartbeat.client_id, command.account)
         connection.language = command.language
         connection.version = command.version
         for data, config in zip(heartbeat.consumer_data_set, configs, strict=True):

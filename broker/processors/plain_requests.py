@@ -17,10 +17,12 @@ from zlib import crc32
 
 import orjson
 
+from triomq.broker.access import Access
 from triomq.broker.delayed.delivery import REAL_QUEUE_ID, REAL_TOPIC
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.send import SendProcessor, response_fields
 from triomq.broker.transactions.undecided import Decision
+from triomq.protocol.acl.accounts import PUB
 from triomq.protocol.bodies.route import TopicFilterType
 from triomq.protocol.codes import TRANSACTION_MASK, CommandFlag, MessageSysFlag, RequestCode
 from triomq.protocol.errors import MessageIllegalError, StoreError, TriomqError
@@ -58,7 +60,10 @@ _new = tuple.__new__
 class _Checks(Protocol):
     """Decides whether plain requests of a broker with accounts or quotas pass; see ``broker/pipeline.py``."""
 
-    def admits(self, connection: Connection, fields: dict[str, Any], body: bytes) -> bool: ...
+    @property
+    def access(self) -> Access: ...
+
+    def account_of(self, connection: Connection, fields: dict[str, Any], body: bytes) -> str | None: ...
 
     def counts(self, connection: Connection, entry: Entry) -> bool: ...
 
@@ -120,7 +125,7 @@ class PlainRequests:
                 except (ValueError, AttributeError):
                     return RemotingCommand.decode(frame)  # it reports the error
                 body = frame[body_at:]
-                if code == _SEND and (checks is None or checks.admits(connection, fields, body)):
+                if code == _SEND and (checks is None or checks.account_of(connection, fields, body) is not None):
                     send = self._entry(connection, fields, body)
                     if send is not None and (checks is None or checks.counts(connection, send)):
                         run.append(send)
@@ -247,7 +252,8 @@ class PlainRequests:
         self, connection: Connection, fields: dict[str, Any], body: bytes, checks: _Checks | None
     ) -> Decision | None:
         """Return a plain decision, ``None`` for any other request."""
-        if checks is not None and not checks.admits(connection, fields, body):
+        account = "" if checks is None else checks.account_of(connection, fields, body)
+        if account is None:
             return None
         try:
             ext_fields = fields["extFields"]
@@ -264,9 +270,11 @@ class PlainRequests:
                 return None
         except (KeyError, TypeError, AttributeError, ValueError):  # something is missing or is not text
             return None
+        topic, queue_id = (get_property(half.encoded_properties, name) or b"" for name in (REAL_TOPIC, REAL_QUEUE_ID))
+        if account and checks is not None and not checks.access.may(account, topic.decode("utf-8", "replace"), PUB):
+            return None
         if bits != _COMMIT:
             return Decision(half, live, bits, None)
-        topic, queue_id = (get_property(half.encoded_properties, name) or b"" for name in (REAL_TOPIC, REAL_QUEUE_ID))
         queue = self._find(topic.decode("utf-8", "replace"), queue_id.decode("utf-8", "replace"))
         return None if queue is None else Decision(half, live, bits, queue)
 

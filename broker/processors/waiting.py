@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.access import Access
-from triomq.broker.delayed.delivery import real_queue
+from triomq.broker.delayed.delivery import REAL_TOPIC, real_queue
 from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.send import Delay, SendProcessor, retry_limit
 from triomq.broker.transactions.undecided import Decision
-from triomq.protocol.acl.accounts import SUB
+from triomq.protocol.acl.accounts import PUB, SUB, missing_right
 from triomq.protocol.codes import MessageSysFlag, Permission, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError, StoreError
 from triomq.protocol.java import tags_code
@@ -45,6 +45,7 @@ from triomq.storage.reading.cold_read import Work
 _UNKNOWN: Final = 0
 _COMMIT: Final = int(MessageSysFlag.TRANSACTION_COMMIT)
 _ROLLBACK: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
+_NOT_YOURS: Final = "No such transaction, or no permission for its topic"
 _NAMES: Final = {_COMMIT: "committed", _ROLLBACK: "rolled back"}
 _GROUP: Final = PropertyName.PRODUCER_GROUP.encode()
 _RECALL_BODY: Final = b"0"
@@ -73,13 +74,7 @@ class WaitingProcessors:
             return command.reply()
         if decision not in _NAMES:
             raise RefusedError(f"commitOrRollback {decision} is neither commit (8) nor rollback (12) nor unknown (0)")
-        half = yield from self._message(header.commit_log_offset)
-        if half is None or half.topic != HALF_TOPIC:
-            raise RefusedError("Find prepared transaction message failed")
-        if (get_property(half.encoded_properties, _GROUP) or b"").decode("utf-8", "replace") != header.producer_group:
-            raise RefusedError("The producer group wrong")
-        if half.queue_offset != header.tran_state_table_offset:
-            raise RefusedError("The transaction state table offset wrong")
+        half = self._half(connection, command, header, (yield from self._message(header.commit_log_offset)))
         live = self.sends.undecided.find(half)
         if live is not None:
             queue = real_queue(self.sends.store, half.encoded_properties) if decision == _COMMIT else None
@@ -89,6 +84,37 @@ class WaitingProcessors:
         elif (earlier := self.sends.undecided.decision(half)) != decision:
             raise RefusedError(f"the transaction is settled: it was {_NAMES.get(earlier or 0, 'decided or given up')}")
         return self.sends.answer(connection, command, command.reply())
+
+    def _half(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        header: EndTransactionRequestHeader,
+        half: MessageExt | None,
+    ) -> MessageExt:
+        """Return the half message that a decision is about, if the account may send to its topic.
+
+        Raises:
+            RefusedError: it is another message.  Accounts get one text for all reasons, so that they learn nothing
+                about messages of others.
+        """
+        properties = b"" if half is None else half.encoded_properties
+        group, topic = (
+            (get_property(properties, name) or b"").decode("utf-8", "replace") for name in (_GROUP, REAL_TOPIC)
+        )
+        if half is None or half.topic != HALF_TOPIC:
+            reason = "Find prepared transaction message failed"
+        elif group != header.producer_group:
+            reason = "The producer group wrong"
+        elif half.queue_offset != header.tran_state_table_offset:
+            reason = "The transaction state table offset wrong"
+        elif not self.access.may(command.account, topic, PUB):
+            reason = missing_right(topic)
+        else:
+            return half
+        if command.account:
+            self.access.refuse(connection, command, reason, shown=_NOT_YOURS)
+        raise RefusedError(reason)
 
     def _message(self, physical_offset: int) -> Work[MessageExt | None]:
         (record,) = yield from self.sends.store.reader.look_up((physical_offset,))

@@ -15,14 +15,16 @@ from typing import Final
 
 import trio
 
+from triomq.broker.access import Access
 from triomq.broker.delayed.delivery import REAL_QUEUE_ID, REAL_TOPIC
-from triomq.broker.groups.members import ProducerGroups
+from triomq.broker.groups.groups import Groups
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection
 from triomq.broker.services.flush import GroupCommit
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
 from triomq.broker.work import Signal, Worker
+from triomq.protocol.acl.accounts import PUB
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.event_log import EventLog
@@ -51,11 +53,12 @@ class TransactionChecks:
 
     undecided: Undecided
     topics: TopicTable
-    producers: ProducerGroups
+    groups: Groups
     client_requests: ClientRequests
     group_commit: GroupCommit | None
     worker: Worker
     random: Random
+    access: Access
 
     def __post_init__(self) -> None:
         self.clock_moved = Signal()
@@ -127,7 +130,7 @@ class TransactionChecks:
             return half.store_size
         next_ms = now_ms + config.transaction_check_interval_ms
         group = (get_property(half.encoded_properties, _GROUP) or b"").decode("utf-8", "replace")
-        live = list(filter(self.client_requests.budget.is_read_by, self.producers.groups.get(group) or ()))
+        live = self._live(group, (get_property(half.encoded_properties, REAL_TOPIC) or b"").decode("utf-8", "replace"))
         if not live:
             self._absent.occurred(group, key=group)
             undecided.postpone(queue_offset, next_ms)
@@ -136,6 +139,12 @@ class TransactionChecks:
         place = undecided.copy(half, checks + 1, next_ms)
         self._ask(self.random.choice(live), half, properties_of_copy(half, checks + 1), *place)
         return half.store_size
+
+    def _live(self, group: str, topic: str) -> list[Connection]:
+        """Return the members of a producer group that read, and whose accounts may send to the topic."""
+        account_of, is_read_by = self.groups.client_ids.account_of, self.client_requests.budget.is_read_by
+        members = self.groups.producers.groups.get(group) or ()
+        return [each for each in members if is_read_by(each) and self.access.may(account_of(each), topic, PUB)]
 
     def _ask(
         self, connection: Connection, half: MessageExt, properties: bytes, physical_offset: int, queue_offset: int

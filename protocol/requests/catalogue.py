@@ -68,7 +68,7 @@ SEND: Final = Kind(right=Right.PUB, stores=True, is_shed=True, is_frequent=True,
 REPLY: Final = Kind(right=Right.PUB, stores=True, is_frequent=True, has_region=True)  # RocketMQ sheds no replies
 RECALL: Final = Kind(right=Right.PUB, stores=True)
 SEND_BACK: Final = Kind(right=Right.SUB, stores=True, is_shed=True)
-TRANSACTION: Final = Kind(right=Right.NOTHING)  # RocketMQ knows no rights on producer groups
+TRANSACTION: Final = Kind(right=Right.NOTHING)  # its processor wants PUB on the topic of the half message
 PULL: Final = Kind(right=Right.SUB, reads=True, is_frequent=True)
 QUERY: Final = Kind(right=Right.SUB, reads=True, is_question=True)
 OFFSET: Final = Kind(right=Right.SUB, is_question=True)

@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 import pytest
 
 from tests.subscriptions import tag_subscription
+from triomq.broker.groups.client_ids import ClientIds
 from triomq.broker.groups.members import ConsumerGroup, ConsumerGroups, ProducerGroups
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumerData
@@ -259,7 +260,7 @@ def test_error_of_an_unreadable_filter_is_kept(groups: ConsumerGroups, expressio
 
 def test_leaving_producer_is_sought_in_its_groups(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """One client may name a hundred thousand."""
-    groups = ProducerGroups(clock_ms=clock)
+    groups = ProducerGroups(ClientIds(), clock_ms=clock)
     first, second = peer("a"), peer("b")
     for number in range(10):
         groups.heartbeat(first, "client-a", f"P{number}")

@@ -1,0 +1,116 @@
+"""Transactions and client ids belong to accounts: others neither see nor decide nor take them over."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.commands import make_command
+from tests.unit.broker.recording import PLAIN, Clock, MakeBroker, Peer
+from triomq.broker.server import Broker
+from triomq.protocol.bodies.client import HeartbeatData, ProducerData
+from triomq.protocol.bodies.route import TopicConfig
+from triomq.protocol.codes import CommandFlag, RequestCode
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.signing import Credentials
+
+SHOP: Final = Credentials("shop-key", "secret-of-shop")
+THIEF: Final = Credentials("thief-key", "secret-of-thief")
+FILE: Final = """
+accounts:
+- {accessKey: shop-key, secretKey: secret-of-shop, topicPerms: [secret=PUB]}
+- {accessKey: thief-key, secretKey: secret-of-thief, topicPerms: [mine=PUB, secret=SUB]}
+"""
+HALF: Final = {
+    **PLAIN,
+    "b": "secret",
+    "f": "4",
+    "g": "1795000000000",
+    "i": "TRAN_MSG\x01true\x02UNIQ_KEY\x01C0A8\x02PGROUP\x01P",
+}
+
+
+@pytest.fixture
+def broker(make_broker: MakeBroker, tmp_path: Path) -> Broker:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(FILE)
+    broker = make_broker(acl=path)
+    for topic in ("secret", "mine"):
+        broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=4, write_queue_nums=4))
+    return broker
+
+
+def request(
+    account: Credentials, code: int, fields: Mapping[str, Any], body: bytes = b"", *, flag: int = 0
+) -> RemotingCommand:
+    return make_command(code, 7, flag, account.sign({name: str(value) for name, value in fields.items()}, body), body)
+
+
+def heartbeat(peer: Peer, account: Credentials, client_id: str) -> tuple[int, str]:
+    """Join producer group P."""
+    body = HeartbeatData(client_id, [ProducerData("P")], []).encode()
+    return peer.answer(request(account, RequestCode.HEART_BEAT, {}, body))
+
+
+def begin(peer: Peer) -> dict[str, Any]:
+    """Send a half message of the shop; return the fields of its commit."""
+    peer.sent.clear()
+    peer.serve(request(SHOP, RequestCode.SEND_MESSAGE_V2, HALF, b"card number"))
+    (sent,) = peer.sent
+    place = int(sent.ext_fields["msgId"][16:], 16)
+    return {
+        "producerGroup": "P", "commitLogOffset": place, "tranStateTableOffset": sent.ext_fields["queueOffset"],
+        "commitOrRollback": 8, "msgId": "C0A8",
+    }  # fmt: skip
+
+
+# --- transactions -------------------------------------------------------------------------------------------
+
+
+async def test_checks_go_to_members_that_may_send(peer: Peer, another_peer: Peer, clock: Clock) -> None:
+    begin(peer)
+    undecided, config = peer.broker.transactions.undecided, peer.broker.config
+    assert heartbeat(another_peer, THIEF, "thief") == (0, "")
+    for checks in range(4):
+        peer.sent.clear()
+        if checks == 1:
+            heartbeat(peer, SHOP, "shop")
+        clock.now_ms += config.transaction_check_interval_ms + 1
+        await peer.broker.transactions._turn()
+        assert [each.code for each in another_peer.sent] == []
+        assert [each.code for each in peer.sent] == [RequestCode.CHECK_TRANSACTION_STATE] * (checks > 0)
+    assert (len(undecided), undecided.halves.max_offset) == (1, 4)
+
+
+def test_decisions_of_others_get_one_error(peer: Peer, another_peer: Peer) -> None:
+    commit = begin(peer)
+    undecided, statistics = peer.broker.transactions.undecided, peer.broker.statistics
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"commitOrRollback": 12},
+        {"producerGroup": "Q"},
+        {"tranStateTableOffset": 5},
+        {"commitLogOffset": commit["commitLogOffset"] + 1},
+        {"commitLogOffset": 0},
+        {"commitLogOffset": 10**9},
+    )
+    answers = {
+        another_peer.answer(request(THIEF, RequestCode.END_TRANSACTION, {**commit, **change})) for change in changes
+    }
+    assert answers == {(1, "No such transaction, or no permission for its topic")}
+    assert statistics.denied_requests == len(changes)
+    assert len(undecided) == 1
+    assert peer.answer(request(SHOP, RequestCode.END_TRANSACTION, commit)) == (0, "")
+    assert len(undecided) == 0
+
+
+@pytest.mark.parametrize("bits", [8, 12])
+def test_plain_decisions_need_the_right_too(peer: Peer, another_peer: Peer, bits: int) -> None:
+    undecided, statistics = peer.broker.transactions.undecided, peer.broker.statistics
+    begin(peer)  # makes the topics of transactions
+    commit = {**begin(peer), "commitOrRollback": bits}
+    another_peer.read(request(THIEF, RequestCode.END_TRANSACTION, commit, flag=CommandFlag.ONEWAY))
+    assert (len(undecided), statistics.denied_requests) == (2, 1)
+    peer.read(request(SHOP, RequestCode.END_TRANSACTION, commit, flag=CommandFlag.ONEWAY))
+    assert (len(undecided), statistics.denied_requests) == (1, 1)
