@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = (
     "README.md",
     "ARCHITECTURE.md",
+    "docs/accounts.md",
     "docs/api.md",
     "docs/cli.md",
     "docs/configuration.md",
@@ -58,7 +59,14 @@ def commands(name: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("README.md", 10), ("docs/cli.md", 15), ("docs/configuration.md", 1), ("docs/deployment.md", 1)]
+    ("name", "least"),
+    [
+        ("README.md", 10),
+        ("docs/accounts.md", 3),
+        ("docs/cli.md", 15),
+        ("docs/configuration.md", 1),
+        ("docs/deployment.md", 1),
+    ],
 )
 def test_every_command_in_a_document_can_be_read(name: str, least: int) -> None:
     found = commands(name)
