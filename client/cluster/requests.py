@@ -252,6 +252,7 @@ class Requests:
         wanted = self.config.header_format
         deadline = trio.current_time() + self.config.api_timeout_s
         connection = await self.check_open().connect(address, deadline)
+        connection.is_broker |= address in self._brokers.addresses()
         command = self.command(RequestCode.HEART_BEAT, body=body)
         command.ext_fields = offer(wanted)
         frame = self._encode(command, connection)

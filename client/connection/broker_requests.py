@@ -1,5 +1,7 @@
 """Requests that brokers send to a client, and the interface of consumers that answers them.
 
+Brokers send them where they got a heartbeat.  On other connections, such as those to name servers, they are ignored.
+
 One of them carries the reply of a consumer to a request of this client; callers wait for it by correlation id.
 
 Source: wire.md 6, behaviour.md A.8, B.2; ClientRemotingProcessor.java, RequestFutureHolder.java.
@@ -106,6 +108,7 @@ class RequestServer:
         self._nursery = nursery
         self._direct = 0
         self._log = EventLog(LOGGER, "requests dropped, the peer does not read answers peer=%s", logging.WARNING)
+        self._ignored_log = EventLog(LOGGER, "requests ignored, no broker sent them peer=%s code=%d", logging.WARNING)
         self._handlers: Mapping[int, Callable[[ClientConnection, RemotingCommand], RemotingCommand | None]] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offsets,
@@ -122,6 +125,9 @@ class RequestServer:
             self._log.occurred(connection.address, key=connection.address)
             return  # its answer would only take memory, too
         handler = self._handlers.get(command.code)
+        if not connection.is_broker:
+            self._ignored_log.occurred(connection.address, command.code, key=connection.address)
+            handler = None
         if self._namespace:
             command.ext_fields = self._namespace.unwrap_fields(command.ext_fields)
         answer: RemotingCommand | None

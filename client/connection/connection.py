@@ -100,6 +100,7 @@ class ClientConnection:
         address: the peer as ``host:port``, as it was dialled.
         closed: why it was closed, "" while it is open.
         header_format: number of the :class:`SerializeType` that requests to this peer are written in.
+        is_broker: whether the groups were announced to the peer as a broker of a route, so that it may send requests.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class ClientConnection:
         """
         self.address = address
         self.closed = ""
+        self.is_broker = False
         self.header_format = first_format(config.header_format)
         self._socket = sock
         self._on_request = on_request

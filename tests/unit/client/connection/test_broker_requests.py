@@ -75,6 +75,22 @@ async def test_state_of_registered_groups_is_reported(fake_broker: FakeBroker, r
         assert (answer.code, answer.body) == expected
 
 
+async def test_requests_of_a_name_server_are_ignored(fake_broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    consumer, fields = FakeConsumer("Topic"), ConsumerGroupRequestHeader("group").encode()
+    async with ClientInstance(fake_broker.address) as instance:
+        instance.groups.add_consumer("group", consumer)
+        for code in (40, 220, 221, 307, 309, 39, 326):
+            await fake_broker.push(RemotingCommand(code, 1, flag=2, ext_fields=fields))
+            answer = await asked(fake_broker, RemotingCommand(code, 2, ext_fields=fields))
+            assert (answer.code, answer.opaque) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, 2)
+        assert not consumer.calls
+        assert caplog.messages == [f"requests ignored, no broker sent them peer={fake_broker.address} code=40"]
+        await instance.routes.topic_route("Topic")  # now the address is that of a broker, too
+        await instance.groups.beat()
+        await fake_broker.push(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 3, flag=2, ext_fields=fields))
+        await until(lambda: ("members",) in consumer.calls)
+
+
 def direct_request(group: str = "group", body: bytes = b"") -> RemotingCommand:
     header = ConsumeMessageDirectlyRequestHeader(group, broker_name="broker-a")
     return RemotingCommand(
@@ -101,7 +117,7 @@ class FullConnection:
     """Of a peer that does not read."""
 
     address = "broker:10911"
-    is_full = True
+    is_broker = is_full = True
 
     def post(self, frame: bytes) -> None:
         raise AssertionError(frame)
