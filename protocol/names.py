@@ -107,7 +107,12 @@ def holds_other_topics(topic: str) -> bool:
 
 def is_system_group(group: str) -> bool:
     """Whether every broker has the group."""
-    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIXES)
+    return group in _SYSTEM_GROUPS or is_broker_group(group)
+
+
+def is_broker_group(group: str) -> bool:
+    """Whether only the broker itself consumes as the group."""
+    return group.startswith(_SYSTEM_GROUP_PREFIXES)
 
 
 def validate_topic(name: str) -> None:

@@ -14,8 +14,10 @@ from triomq.broker.network.connection import Connection, ConnectionContext
 from triomq.broker.saved_table import config_file
 from triomq.broker.topics import TopicTable
 from triomq.broker.work import Signal, Worker
+from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.names import is_broker_group
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.requests.offsets import UpdateConsumerOffsetRequestHeader
@@ -189,8 +191,10 @@ class Groups:
         """Store an offset that a client sent for a queue that exists.
 
         Raises:
-            RefusedError: no queue can be that long, or too many groups have offsets in too many topics.
+            RefusedError: the group is the broker's, no queue can be that long, or too many groups have offsets in too
+                many topics.
         """
+        check_changeable(group)
         if queue_offset > MAX_QUEUE_OFFSET:
             raise RefusedError(f"offset {queue_offset} is illegal: queues end at {MAX_QUEUE_OFFSET}")
         self.offsets.check_room(group, topic)
@@ -212,3 +216,19 @@ class Groups:
         if wait_s:
             await trio.sleep(wait_s)
             await self._worker.run(self.locks.free_ended())
+
+
+def check_changeable(group: str) -> None:
+    """Check that clients may change a group.
+
+    RocketMQ lets them change the broker's too.  An offset of transactions that is too high makes the next start forget
+    those that are undecided.
+
+    Raises:
+        RefusedError: the group is the broker's.
+    """
+    if is_broker_group(group):
+        raise RefusedError(
+            f"group {group} belongs to the broker: clients may neither delete it nor change its offsets",
+            ResponseCode.NO_PERMISSION,
+        )

@@ -10,7 +10,7 @@ from typing import Final
 
 from triomq.broker.config import MAX_QUEUES
 from triomq.broker.delayed.levels import DelayOffsetTable
-from triomq.broker.groups.groups import Groups
+from triomq.broker.groups.groups import Groups, check_changeable
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.pull import PullAnswers
 from triomq.broker.services.housekeeping import RetentionService
@@ -148,6 +148,7 @@ class AdminProcessors:
     def delete_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Delete a subscription group, and its offsets if requested; a live member creates it again."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
+        check_changeable(header.group_name)
         self.groups.settings.delete(header.group_name)
         self.statistics.forget_group(header.group_name)
         if header.remove_offset or header.clean_offset:

@@ -26,6 +26,7 @@ from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode, SerializeType
 from triomq.protocol.errors import RefusedError, SubscriptionParseError
 from triomq.protocol.filters.filter_types import MessageFilter
+from triomq.protocol.names import is_broker_group
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand, json_template
 from triomq.protocol.wire.frame import frame_prefix
@@ -228,7 +229,11 @@ class PullProcessor:
         if self.groups.former.refuses_pull(connection, header, queue.min_offset):
             self.answers.move_to_first(pull)
             return None
-        if header.sys_flag & _COMMIT_OFFSET and header.commit_offset >= 0:
+        if (
+            header.sys_flag & _COMMIT_OFFSET
+            and header.commit_offset >= 0
+            and not is_broker_group(header.consumer_group)
+        ):
             self.groups.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         if command.flag & _ONEWAY:  # the peer expects no answer
             return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.access import Access
-from triomq.broker.groups.groups import Groups
+from triomq.broker.groups.groups import Groups, check_changeable
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.topics import TopicTable
@@ -239,6 +239,7 @@ class QueryProcessors:
         unknown is an error (behaviour.md C.4, 22).  A known one may have its offsets on other brokers.
         """
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
+        check_changeable(header.dest_group)
         if not self.groups.is_known(header.dest_group):
             self.groups.settings.check_new(header.dest_group)
         live = None if header.offline else self.groups.consumers.get(header.src_group)

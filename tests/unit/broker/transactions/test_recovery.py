@@ -2,15 +2,18 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.tables import ConsumerOffsetTable
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.transactions.undecided import Decision, Undecided
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.host import encode_host
-from triomq.protocol.names import HALF_TOPIC, OP_HALF_TOPIC
+from triomq.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from triomq.protocol.record.message import MessageExt
 from triomq.storage.append import entry
 from triomq.storage.config import StoreConfig
@@ -102,3 +105,37 @@ def test_future_half_message_is_checked_like_new(tmp_path: Path) -> None:
     again = opened.restart()
     assert again.undecided.next_due_ms() == BrokerConfig(store=again.config).transaction_timeout_ms
     again.store.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "answer"),
+    [
+        (RequestCode.UPDATE_CONSUMER_OFFSET, {"commitOffset": 10**9}, ResponseCode.NO_PERMISSION),
+        (RequestCode.PULL_MESSAGE, {"commitOffset": 10**9, "sysFlag": 5}, ResponseCode.SUCCESS),
+        (RequestCode.CLONE_GROUP_OFFSET, {"destGroup": TRANSACTION_GROUP}, ResponseCode.NO_PERMISSION),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": TRANSACTION_GROUP}, ResponseCode.NO_PERMISSION),
+        (
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+            {"groupName": TRANSACTION_GROUP, "cleanOffset": "true"},
+            ResponseCode.NO_PERMISSION,
+        ),
+    ],
+)
+def test_client_cannot_move_offsets_of_transactions(
+    make_broker: MakeBroker, code: int, fields: dict[str, Any], answer: int
+) -> None:
+    peer = Peer(make_broker())
+    peer.put("T", i="TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01id")
+    offsets, settings = peer.broker.groups.offsets, peer.broker.groups.settings
+    assert settings.get_or_create(TRANSACTION_GROUP) is not None
+    offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, 0)
+    offsets.commit("G", HALF_TOPIC, 0, 10**9)
+    common = {
+        "topic": HALF_TOPIC, "consumerGroup": TRANSACTION_GROUP, "srcGroup": "G", "offline": "true", "queueId": 0,
+        "queueOffset": 0, "maxMsgNums": 1, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*",
+    }  # fmt: skip
+    assert peer.get(code, {**common, **fields}).code == answer
+    assert settings.get(TRANSACTION_GROUP) is not None
+    assert offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0) == 0
+    peer.broker.save_tables()
+    assert len(make_broker().transactions.undecided) == 1
