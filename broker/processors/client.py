@@ -62,6 +62,7 @@ class ClientProcessors:
         """
         heartbeat = _read_heartbeat(command.body, self.config)
         groups = self.groups
+        self._check_client_id(connection, command, heartbeat.client_id)
         _check_client(connection, heartbeat, groups, self.config)
         configs = [groups.settings.get_or_create(data.group_name) for data in heartbeat.consumer_data_set]
         groups.client_ids.heartbeat(connection, heartbeat.client_id, command.account)
@@ -77,14 +78,29 @@ class ClientProcessors:
         return command.reply(ext_fields=accept(command.ext_fields))
 
     def unregister_client(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Remove the connection from the named groups and notify the remaining members."""
+        """Remove the connection from the named groups and notify the remaining members.
+
+        Its locks are freed.  With accounts these are only those of its own client id.
+        """
         header = UnregisterClientRequestHeader.decode(command.ext_fields)
+        self._check_client_id(connection, command, header.client_id)
         if header.producer_group:
             self.groups.producers.leave(connection, header.producer_group)
         if header.consumer_group:
             self.groups.consumers.leave(connection, header.consumer_group)
-            self.groups.locks.leave(header.consumer_group, header.client_id)
+            if not command.account or self.groups.client_ids.of(connection) == header.client_id:
+                self.groups.locks.leave(header.consumer_group, header.client_id)
         return command.reply()
+
+    def _check_client_id(self, connection: Connection, command: RemotingCommand, client_id: str) -> None:
+        """Let an account use the client ids that no other account uses.
+
+        Raises:
+            RefusedError: a live connection uses the id for another account, or for none.
+        """
+        account = command.account
+        if account and self.groups.client_ids.is_of_others(connection, client_id, account):
+            self.access.refuse(connection, command, f"another account uses client id {client_id}")
 
     def get_consumer_list_by_group(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the client ids of a group's members, by which they share its queues.
@@ -115,6 +131,7 @@ class ClientProcessors:
                 break
             if len(body.client_id) > _MAX_CLIENT_ID:
                 raise RefusedError(f"a client id of {len(body.client_id)} characters: the limit is {_MAX_CLIENT_ID}")
+            self._check_client_id(connection, command, body.client_id)
             granted += self.groups.locks.lock(
                 body.consumer_group,
                 body.client_id,
@@ -124,10 +141,11 @@ class ClientProcessors:
             )
         return command.reply(body=(yield from encode(LockBatchResponseBody(granted))))
 
-    def unlock_batch_mq(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+    def unlock_batch_mq(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Free those of the queues that the client holds."""
         for body in LockBatchRequestBody.parts(command.body, "mqSet"):
             yield PAUSE
+            self._check_client_id(connection, command, body.client_id)
             self.groups.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return command.reply()
 

@@ -7,21 +7,26 @@ from typing import Any, Final
 import pytest
 
 from tests.commands import make_command
+from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import PLAIN, Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
-from triomq.protocol.bodies.client import HeartbeatData, ProducerData
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, LockBatchRequestBody, ProducerData
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import CommandFlag, RequestCode
+from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import Credentials
 
 SHOP: Final = Credentials("shop-key", "secret-of-shop")
 THIEF: Final = Credentials("thief-key", "secret-of-thief")
 FILE: Final = """
+globalWhiteRemoteAddresses: [198.51.100.1]
 accounts:
-- {accessKey: shop-key, secretKey: secret-of-shop, topicPerms: [secret=PUB]}
-- {accessKey: thief-key, secretKey: secret-of-thief, topicPerms: [mine=PUB, secret=SUB]}
+- {accessKey: shop-key, secretKey: secret-of-shop, topicPerms: [secret=PUB|SUB], groupPerms: [G=SUB]}
+- {accessKey: thief-key, secretKey: secret-of-thief, topicPerms: [mine=PUB, secret=SUB], groupPerms: [G=SUB]}
 """
+QUEUE: Final = MessageQueue("secret", "broker-a", 0)
+DENIED: Final = (1, "org.apache.rocketmq.acl.common.AclException: another account uses client id shop")
 HALF: Final = {
     **PLAIN,
     "b": "secret",
@@ -47,10 +52,11 @@ def request(
     return make_command(code, 7, flag, account.sign({name: str(value) for name, value in fields.items()}, body), body)
 
 
-def heartbeat(peer: Peer, account: Credentials, client_id: str) -> tuple[int, str]:
-    """Join producer group P."""
-    body = HeartbeatData(client_id, [ProducerData("P")], []).encode()
-    return peer.answer(request(account, RequestCode.HEART_BEAT, {}, body))
+def heartbeat(peer: Peer, account: Credentials, client_id: str, *, consumes: bool = False) -> tuple[int, str]:
+    """Join producer group P, or consumer group G."""
+    consumers = [ConsumerData("G", subscription_data_set=[tag_subscription("secret", "*", 1)])]
+    data = HeartbeatData(client_id, [], consumers) if consumes else HeartbeatData(client_id, [ProducerData("P")], [])
+    return peer.answer(request(account, RequestCode.HEART_BEAT, {}, data.encode()))
 
 
 def begin(peer: Peer) -> dict[str, Any]:
@@ -114,3 +120,59 @@ def test_plain_decisions_need_the_right_too(peer: Peer, another_peer: Peer, bits
     assert (len(undecided), statistics.denied_requests) == (2, 1)
     peer.read(request(SHOP, RequestCode.END_TRANSACTION, commit, flag=CommandFlag.ONEWAY))
     assert (len(undecided), statistics.denied_requests) == (1, 1)
+
+
+# --- client ids ---------------------------------------------------------------------------------------------
+
+
+def other(peer: Peer, ip: str = "192.0.2.20") -> Peer:
+    return Peer(peer.broker, f"{ip}:50009")
+
+
+@pytest.mark.parametrize("owner_consumes", [False, True])
+@pytest.mark.parametrize("thief_consumes", [False, True])
+@pytest.mark.parametrize("owner_ip", ["192.0.2.20", "198.51.100.1"], ids=["account", "address without account"])
+def test_client_id_of_another_account_is_refused(
+    peer: Peer, owner_consumes: bool, thief_consumes: bool, owner_ip: str
+) -> None:
+    groups, owner = peer.broker.groups, other(peer, owner_ip)
+    assert heartbeat(owner, SHOP, "shop", consumes=owner_consumes) == (0, "")
+    assert heartbeat(peer, THIEF, "shop", consumes=thief_consumes) == DENIED
+    assert not groups.consumers.of(peer.as_connection)
+    assert not groups.producers.of(peer.as_connection)
+    assert groups.producers.connection_of("shop") is (None if owner_consumes else owner.as_connection)
+    assert peer.broker.statistics.denied_requests == 1
+    groups.forget(owner.as_connection, closed_by_peer=True)
+    assert heartbeat(peer, THIEF, "shop", consumes=thief_consumes) == (0, "")
+
+
+@pytest.mark.parametrize("ip", ["192.0.2.20", "198.51.100.1"], ids=["account", "address without account"])
+def test_owner_reconnects_with_its_client_id(peer: Peer, ip: str) -> None:
+    again = other(peer, ip)
+    for each in (peer, again):
+        assert heartbeat(each, SHOP, "shop") == (0, "")
+        assert peer.broker.groups.producers.connection_of("shop") is each.as_connection
+
+
+def locking(peer: Peer, account: Credentials, code: int, client_id: str) -> tuple[int, str]:
+    return peer.answer(request(account, code, {}, LockBatchRequestBody(client_id, "G", [QUEUE]).encode()))
+
+
+def unregister(peer: Peer, account: Credentials, client_id: str) -> tuple[int, str]:
+    return peer.answer(request(account, RequestCode.UNREGISTER_CLIENT, {"clientID": client_id, "consumerGroup": "G"}))
+
+
+def test_locks_of_another_account_stay(peer: Peer, another_peer: Peer) -> None:
+    locks = peer.broker.groups.locks
+    heartbeat(another_peer, THIEF, "thief", consumes=True)
+    assert locking(peer, SHOP, RequestCode.LOCK_BATCH_MQ, "shop") == (0, "")  # before its first heartbeat
+    assert locks.owner("G", QUEUE) == "shop"
+    assert unregister(another_peer, THIEF, "shop") == (0, "")
+    assert locks.owner("G", QUEUE) == "shop"
+    heartbeat(peer, SHOP, "shop", consumes=True)
+    for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
+        assert locking(another_peer, THIEF, code, "shop") == DENIED
+    assert unregister(another_peer, THIEF, "shop") == DENIED
+    assert locks.owner("G", QUEUE) == "shop"
+    assert unregister(peer, SHOP, "shop") == (0, "")
+    assert locks.owner("G", QUEUE) is None
