@@ -14,6 +14,7 @@ from triomq.broker.limits.quotas import Quotas
 from triomq.broker.network.connection import Connection
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.acl.accounts import authenticate, check, missing_right
+from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.requests.catalogue import Request
@@ -111,6 +112,16 @@ class Access:
         """
         self.denied(connection, command, reason)
         raise RefusedError(shown or f"{_EXCEPTION}{reason}")
+
+    def refuse_place(self, connection: Connection, command: RemotingCommand, reason: str) -> NoReturn:
+        """Deny a request because of where it came from; ``reason`` follows its code.
+
+        Raises:
+            RefusedError: always.
+        """
+        text = f"request {command.code} {reason}"
+        self.denied(connection, command, text)
+        raise RefusedError(text, ResponseCode.NO_PERMISSION)
 
     def denied(self, connection: Connection, command: RemotingCommand, reason: str) -> None:
         """Count, log and audit a denied request."""

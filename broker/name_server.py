@@ -69,8 +69,9 @@ class NameServer:
         settings = NameServerSettings(path, config.order_messages)
         self._tls = tls
         self.audit: Final = None if config.audit is None else Audit(config, system_clock_ms)
-        methods = methods_of([NameServerProcessors(self.routes, self.key_values, settings)])
-        self.pipeline: Final = Pipeline(self.context, self.routes, methods, Access(statistics, self.audit))
+        access = Access(statistics, self.audit)
+        methods = methods_of([NameServerProcessors(self.routes, self.key_values, settings, access)])
+        self.pipeline: Final = Pipeline(self.context, self.routes, methods, access)
         self.context.service = self.pipeline
 
     def listen(self) -> list[Endpoint]:

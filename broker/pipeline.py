@@ -171,9 +171,7 @@ class Pipeline:
                 here = "on its machine, or " if self._config.local_peers else ""
                 reason = f"changes the name server: allowed {here}at its --admin-listen"
         if reason:
-            reason = f"request {command.code} {reason}"
-            self.access.denied(connection, command, reason)
-            raise RefusedError(reason, ResponseCode.NO_PERMISSION)
+            self.access.refuse_place(connection, command, reason)
 
     def _misplaced_registration(self, connection: Connection, command: RemotingCommand) -> str:
         """Return why a broker may not send this from its address; "": it may."""

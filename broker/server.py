@@ -207,7 +207,8 @@ class Broker:
         yield PullProcessor(store, topics, groups, self.worker, self.pulls)
         yield QueryProcessors(store, topics, groups, sends, access)
         yield ClientProcessors(config, topics, groups, access)
-        yield NameServerProcessors(self.routes, key_values, NameServerSettings(config_file(store, "kvConfig").path))
+        settings = NameServerSettings(config_file(store, "kvConfig").path)
+        yield NameServerProcessors(self.routes, key_values, settings, access)
         yield AdminProcessors(
             store, topics, groups, statistics, self.pulls, self.registration, schedule.offsets, self.retention
         )

@@ -80,9 +80,10 @@ class NameServerSettings:
     kv_config_path: Path
     order_messages: bool = False  # orderMessageEnable
 
-    def texts(self) -> dict[str, str]:
-        """Return all settings."""
-        return {_ORDER_MESSAGES: str(self.order_messages).lower(), "kvConfigPath": str(self.kv_config_path)}
+    def texts(self, *, with_paths: bool = True) -> dict[str, str]:
+        """Return all settings, or those that are no paths."""
+        paths = {"kvConfigPath": str(self.kv_config_path)} if with_paths else {}
+        return {_ORDER_MESSAGES: str(self.order_messages).lower(), **paths}
 
     def change(self, wanted: Mapping[str, str], peer: str) -> None:
         """Change settings at once, all or none, until the next start; those that are as wanted are no changes.

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from triomq.broker.access import Access
 from triomq.broker.namesrv.kv_table import KvTable, NameServerSettings
 from triomq.broker.namesrv.route_table import RouteTable
-from triomq.broker.network.connection import Connection
+from triomq.broker.network.connection import Connection, Port
 from triomq.protocol.bodies.route import DataVersion, KVTable, TopicList, read_registration, registration_crc
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
@@ -43,6 +44,7 @@ class NameServerProcessors:
     table: RouteTable
     key_values: KvTable
     settings: NameServerSettings
+    access: Access
 
     # --- routes -----------------------------------------------------------------------------------------
 
@@ -154,9 +156,10 @@ class NameServerProcessors:
         LOGGER.info("key-value set namespace=%s key=%s peer=%s", header.namespace, header.key, connection.peer)
         return command.reply()
 
-    def get_kv_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def get_kv_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with a value."""
         header = KvConfigRequestHeader.decode(command.ext_fields)
+        self._check_reader(connection, command, header.namespace)
         value = self.key_values.get(header.namespace, header.key)
         if value is None:
             raise _not_found(f"{header.namespace} Key: {header.key}")
@@ -169,19 +172,36 @@ class NameServerProcessors:
         LOGGER.info("key-value deleted namespace=%s key=%s peer=%s", header.namespace, header.key, connection.peer)
         return command.reply()
 
-    def get_kvlist_by_namespace(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def get_kvlist_by_namespace(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with all entries of a namespace."""
         header = KvNamespaceRequestHeader.decode(command.ext_fields)
+        self._check_reader(connection, command, header.namespace)
         entries = self.key_values.namespace(header.namespace)
         if entries is None:
             raise _not_found(header.namespace)
         return command.reply(body=KVTable(entries).encode())
 
+    def _check_reader(self, connection: Connection, command: RemotingCommand, namespace: str) -> None:
+        """Check that a peer administers the name server, or reads the order topics, which routes show, too.
+
+        Raises:
+            RefusedError: it does not.
+        """
+        if namespace != ORDER_NAMESPACE and not self._is_administrator(connection):
+            reason = "reads the key-value table: allowed on the name server's machine, or at its --admin-listen"
+            self.access.refuse_place(connection, command, reason)
+
     # --- settings ---------------------------------------------------------------------------------------
 
-    def get_namesrv_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Answer with the settings as Java properties text."""
-        return command.reply(body=properties_text(self.settings.texts()).encode())
+    def get_namesrv_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer with the settings as Java properties text; only administrators see paths."""
+        texts = self.settings.texts(with_paths=self._is_administrator(connection))
+        return command.reply(body=properties_text(texts).encode())
+
+    def _is_administrator(self, connection: Connection) -> bool:
+        """Whether the peer of a request that needs an administrator is one, although some ports ask for no account."""
+        is_signed = self.access.accounts is not None and connection.port is not Port.NAMESRV
+        return is_signed or connection.is_local or connection.port is Port.ADMIN
 
     def update_namesrv_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Change settings at once."""

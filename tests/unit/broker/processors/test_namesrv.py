@@ -1,9 +1,12 @@
 """The name server: routes, the cluster, lists of topics, the key-value table."""
 
+from pathlib import Path
+
 import orjson
 import pytest
 
-from tests.unit.broker.recording import Peer
+from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.broker.network.connection import Port
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import ClusterInfo, TopicConfig, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -98,6 +101,42 @@ def test_values_are_put_read_listed_and_deleted(near: Peer) -> None:
         response = near.get(RequestCode.DELETE_KV_CONFIG, {"namespace": "N", "key": "one"})
         assert response.code == ResponseCode.SUCCESS
     assert listed(near) == {"two": "2"}
+
+
+def shown(peer: Peer, namespace: str) -> tuple[int, int]:
+    """Return the codes of the answers with a value, and with all of the namespace."""
+    fields = {"namespace": namespace, "key": "K"}
+    value, values = (
+        peer.ask(code, fields) for code in (RequestCode.GET_KV_CONFIG, RequestCode.GET_KVLIST_BY_NAMESPACE)
+    )
+    assert value is not None
+    assert values is not None
+    return value.code, values.code
+
+
+def test_strangers_see_no_paths_and_foreign_values(near: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    for namespace in ("N", "ORDER_TOPIC_CONFIG"):
+        fields = {"namespace": namespace, "key": "K", "value": "a:4"}
+        assert near.get(RequestCode.PUT_KV_CONFIG, fields).code == ResponseCode.SUCCESS
+    for port in Port:
+        stranger = Peer(near.broker, port=port)
+        config = bytes(stranger.get(RequestCode.GET_NAMESRV_CONFIG).body)
+        sees_all = port is Port.ADMIN
+        assert (b"orderMessageEnable=false" in config, b"kvConfig.json" in config) == (True, sees_all)
+        code = ResponseCode.SUCCESS if sees_all else ResponseCode.NO_PERMISSION
+        assert shown(stranger, "N") == (code, code)
+        assert shown(stranger, "ORDER_TOPIC_CONFIG") == (0, 0)
+    assert b"kvConfig.json" in bytes(near.get(RequestCode.GET_NAMESRV_CONFIG).body)
+    assert caplog.text.count("code=101 reason=request 101 reads the key-value table") == 1
+
+
+def test_administrators_with_account_see_paths(make_broker: MakeBroker, tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text("globalWhiteRemoteAddresses: [192.0.2.9]\naccounts: []\n")
+    broker = make_broker(acl=path)
+    for port in (Port.BROKER, Port.NAMESRV):
+        config = bytes(Peer(broker, port=port).get(RequestCode.GET_NAMESRV_CONFIG).body)
+        assert (b"kvConfig.json" in config) == (port is Port.BROKER)
 
 
 @pytest.mark.parametrize(
