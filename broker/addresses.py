@@ -64,6 +64,19 @@ def plain_ip(host: str) -> str:
     return host[7:] if host.startswith("::ffff:") and "." in host else host
 
 
+def limited_host(host: str) -> str:
+    """Return the text by which limits of each address count a peer: an IPv6 address counts with its /64 network.
+
+    A host chooses the last 64 bits of its IPv6 address itself, so that it has as many addresses as it wants.
+    """
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host)
+    if address.is_loopback:
+        return host
+    return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
+
+
 def parse_networks(text: str) -> tuple[Network, ...]:
     """Read ``ADDRESS[,ADDRESS/PREFIX...]``.
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from triomq.broker.addresses import limited_host
 from triomq.broker.config import ConnectionConfig
 from triomq.broker.limits.quotas import Quotas
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -39,7 +40,7 @@ class NoPlace(NamedTuple):
 
 
 class Places:
-    """A limited number of places, and the addresses that have them.
+    """A limited number of places, and the addresses that have them; see :func:`limited_host` for IPv6.
 
     No address takes all places.  The last 32nd is for this machine, so that an administrator still gets in.  Each of
     two kinds of peers leaves an eighth to the other.  An address of another machine has half of all at most, one of
@@ -69,6 +70,7 @@ class Places:
         for_peer = limit if is_local else for_remote
         if most is None:
             most = for_remote - for_other_kind if is_local else max(limit // 2, 1)
+        host = limited_host(host)
         total, of_address = self._by_kind.total(), self._by_address[host]
         if total >= for_peer or self._by_kind[kind] >= for_peer - for_other_kind:
             return NoPlace(False, f"{total} of at most {limit} are open")
@@ -80,6 +82,7 @@ class Places:
 
     def leave(self, host: str, *, kind: bool = False) -> None:
         """Free a place."""
+        host = limited_host(host)
         self._by_kind[kind] -= 1
         self._by_address[host] -= 1
         if not self._by_address[host]:
@@ -132,7 +135,7 @@ class ConnectionLimits:
     def _refused(self, host: str, full: NoPlace, setting: str) -> bool:
         self._statistics.refused_connections += 1
         self._log.occurred(
-            self._statistics.refused_connections, host, full.text, setting, key=(full.of_address, setting)
+            self._statistics.refused_connections, limited_host(host), full.text, setting, key=(full.of_address, setting)
         )
         return False
 

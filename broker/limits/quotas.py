@@ -1,7 +1,8 @@
 """Quotas: how fast accounts and addresses send and read, and how many connections they have.
 
 A request above a quota is refused before anything is done; the answer says after how long there is room again.  A
-request counts for the account that signed it, otherwise for the address of its peer.
+request counts for the account that signed it, otherwise for the address of its peer.  Patterns match whole addresses,
+but IPv6 addresses of one /64 network with equal quotas count together.
 
 The file::
 
@@ -20,10 +21,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import ceil
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import yaml
 
+from triomq.broker.addresses import limited_host
 from triomq.broker.watched_file import WatchedFiles, read_file
 from triomq.protocol.acl.addresses import AddressSet, parse_pattern
 from triomq.protocol.acl.yaml_nodes import compose, entries_of, error_at, fields_of, is_null
@@ -185,7 +187,7 @@ class Usage:
 
     Attributes:
         account: its name; "" for an address.
-        host: the address; "" for an account.
+        host: the first address that it was made for; "" for an account.
         connections: those whose newest request counts here.
         limits: its quotas.
     """
@@ -259,7 +261,7 @@ class Usage:
 
     def refused(self, quota: str, wait_ms: float) -> RefusedError:
         """Return the error for a quota that is used up and has room again in ``wait_ms``."""
-        user = f"account {self.account}" if self.account else f"address {self.host}"
+        user = f"account {self.account}" if self.account else f"address {limited_host(self.host)}"
         text = f"the {user} has used up its quota {quota}, {getattr(self.limits, quota)}: try again later"
         after_ms = min(max(ceil(wait_ms), _LEAST_WAIT_MS), _MOST_WAIT_MS)
         return RefusedError(text, ResponseCode.SYSTEM_BUSY, limit=quota, retry_after_ms=after_ms)
@@ -271,6 +273,12 @@ class Peer(Protocol):
     peer_ip: str
     closed: bool
     usage: Usage | None
+
+
+class _Key(NamedTuple):
+    account: str
+    host: str
+    limits: Limits
 
 
 class Quotas(WatchedFiles[QuotaRules]):
@@ -292,7 +300,7 @@ class Quotas(WatchedFiles[QuotaRules]):
         self.rules = QuotaRules()
         self._clock_ms = clock_ms
         self._has_accounts = has_accounts
-        self._usages: dict[tuple[str, str], Usage] = {}
+        self._usages: dict[_Key, Usage] = {}
         self._sweep_at = _MAX_IDLE
 
     def _read(self) -> QuotaRules:
@@ -308,11 +316,16 @@ class Quotas(WatchedFiles[QuotaRules]):
 
     def _use(self, content: QuotaRules) -> None:
         self.rules = content
-        for usage in self._usages.values():
-            usage.set_limits(self._limits_of(usage))
+        usages, self._usages = self._usages.values(), {}
+        for usage in usages:
+            key = self._key(usage.account, usage.host)
+            usage.set_limits(key.limits)
+            self._usages[key] = usage
 
-    def _limits_of(self, usage: Usage) -> Limits:
-        return self.rules.of_account(usage.account) if usage.account else self.rules.of_address(usage.host)
+    def _key(self, account: str, host: str) -> _Key:
+        if account:
+            return _Key(account, "", self.rules.of_account(account))
+        return _Key("", limited_host(host), self.rules.of_address(host))
 
     def connections_of(self, host: str) -> float | None:
         """Return the quota of connections of an address; ``None``: no limit.
@@ -340,7 +353,7 @@ class Quotas(WatchedFiles[QuotaRules]):
         peer.usage = usage
 
     def _usage(self, account: str, host: str) -> Usage:
-        key = account, "" if account else host
+        key = self._key(account, host)
         usage = self._usages.get(key)
         if usage is None:
             if len(self._usages) >= self._sweep_at:
@@ -348,7 +361,7 @@ class Quotas(WatchedFiles[QuotaRules]):
                 self._usages = {key: each for key, each in self._usages.items() if not each.is_idle(now_ms)}
                 self._sweep_at = _MAX_IDLE + 2 * len(self._usages)
             usage = self._usages[key] = Usage(account, host, self._clock_ms)
-            usage.set_limits(self._limits_of(usage))
+            usage.set_limits(key.limits)
         return usage
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from triomq.broker.addresses import Address, is_in, parse_networks, plain_ip, resolve_ip
+from triomq.broker.addresses import Address, is_in, limited_host, parse_networks, plain_ip, resolve_ip
 from triomq.protocol.errors import ConfigError
 
 
@@ -51,6 +51,23 @@ def test_who_can_reach_an_address_is_known(host: str, is_loopback: bool, is_wild
     address = Address(host, 1)
     assert address.is_loopback is is_loopback
     assert address.is_wildcard is is_wildcard
+
+
+@pytest.mark.parametrize(
+    ("host", "limited"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("::ffff:c000:201", "192.0.2.1"),
+        ("2001:db8:0:1::5", "2001:db8:0:1::/64"),
+        ("2001:db8:0:1:ffff:ffff:ffff:ffff", "2001:db8:0:1::/64"),
+        ("2001:db8:0:2::5", "2001:db8:0:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::1"),
+    ],
+)
+def test_limits_count_ipv6_addresses_by_network(host: str, limited: str) -> None:
+    assert limited_host(host) == limited
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import resource
 import pytest
 
 from tests.unit.broker.recording import MakeBroker
+from triomq.broker.limits.peers import TLS_SESSION_BYTES
 from triomq.broker.server import Broker
 from triomq.storage.files.mapped_file import MIN_MAPPED_FILES
 
@@ -83,6 +84,18 @@ def test_setting_limits_connections_of_an_address(make_broker: MakeBroker) -> No
     broker = make_broker(max_connections_per_address=3)
     assert admitted(broker, 5, "192.0.2.1") == 3
     assert admitted(broker, 5) == 5
+
+
+def test_ipv6_network_of_64_bits_is_one_address(make_broker: MakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker = make_broker(max_connections_per_address=3, memory_budget_bytes=1024**2)
+    limits = broker.context.connection_limits
+    hosts = [f"2001:db8::{number:x}:1" for number in range(30)]
+    assert sum(admitted(broker, 1, host) for host in hosts) == 3
+    assert "from 2001:db8::/64: 3 of at most 3" in caplog.text
+    assert admitted(broker, 5, "2001:db8:0:1::1") == 3
+    assert sum(limits.admits_tls(host, is_local=False) for host in hosts) == 1024**2 // TLS_SESSION_BYTES // 2
+    limits.all.leave(hosts[0])
+    assert admitted(broker, 2, hosts[9]) == 1
 
 
 def test_few_files_are_mapped_under_a_low_limit(make_broker: MakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:

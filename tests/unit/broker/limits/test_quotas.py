@@ -164,6 +164,24 @@ def test_accounts_and_addresses_have_separate_quotas(open_with: OpenWith) -> Non
     assert codes(Peer(broker, "192.0.2.10:50001"), send()) == [0]
 
 
+async def test_ipv6_network_of_64_bits_shares_quotas(open_with: OpenWith, tmp_path: Path) -> None:
+    rules = "default: {sends_per_s: 4}\naddresses: {'2001:db8::5': {sends_per_s: 2}}"
+    broker = open_with(rules)
+
+    def sends(*hosts: str) -> list[int]:
+        return [code for host in hosts for code in codes(Peer(broker, f"{host}:50001"), send())]
+
+    assert sends("2001:db8::1", "2001:db8::5", "2001:db8::2", "2001:db8::3", "2001:db8::4") == [0] * 5
+    assert sends("2001:db8::5", "2001:db8::5", "2001:db8:0:1::5") == [0, BUSY, 0]  # the entry is for one address
+    peer = Peer(broker, "2001:db8::7:50001")
+    assert codes(peer, send()) == [BUSY]
+    assert "the address 2001:db8::/64 has used up its quota sends_per_s, 4" in str(peer.sent[-1].remark)
+    (tmp_path / "quotas.yml").write_text("default: {sends_per_s: 4, in_bytes_per_s: 1MiB}")
+    assert broker.pipeline.access.quotas is not None
+    await broker.pipeline.access.quotas.look()
+    assert sends("2001:db8::8") == [BUSY]  # other quotas do not forget what is used
+
+
 def test_denied_request_uses_no_quota(open_with: OpenWith) -> None:
     broker = open_with("default: {sends_per_s: 1}", accounts=True)
     peer = Peer(broker)
