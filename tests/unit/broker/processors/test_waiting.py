@@ -262,7 +262,7 @@ def test_record_that_is_not_there_is_refused(peer: Peer, failed: int, offset: in
 ACCOUNTS = """
 accounts:
 - {accessKey: operator, secretKey: secret-of-operator, admin: true}
-- {accessKey: member-1, secretKey: secret-of-member, topicPerms: [T=SUB, other=PUB, RMQ_SYS_TRACE_TOPIC=PUB],
+- {accessKey: member-1, secretKey: secret-of-member, topicPerms: [T=SUB, "%DLQ%G=SUB", other=PUB],
    groupPerms: [G=SUB]}
 - {accessKey: tracer-1, secretKey: secret-of-tracer, topicPerms: [RMQ_SYS_TRACE_TOPIC=SUB], groupPerms: [G=SUB]}
 """
