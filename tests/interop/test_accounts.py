@@ -10,7 +10,16 @@ from tests.interop.clusters import QUICK_CHECKS
 from tests.interop.kit_driver import KIT, START_TIMEOUT_S, ApacheBrokers, check_verdict, run, run_scenarios
 from tests.interop.suite_tools import Inbox, fresh, push_consumer
 from tests.processes import start_triomq
-from triomq.client import Admin, BrokerResponseError, ClientConfig, Credentials, Producer, PullConsumer
+from triomq.client import (
+    Admin,
+    BrokerResponseError,
+    ClientConfig,
+    Credentials,
+    Producer,
+    PullConsumer,
+    TransactionProducer,
+    TransactionState,
+)
 from triomq.protocol.acl.accounts import DENY, PUB, SUB, Account
 from triomq.protocol.acl.addresses import parse_pattern, union
 from triomq.protocol.acl.plain_acl import read_rules
@@ -21,6 +30,7 @@ LIMIT_S = 60
 ADMIN = Credentials("conformance", "conformance-secret")
 LIMITED = Credentials("limited", "limited-secret")
 WORKER = Credentials("worker-1", "worker-secret")
+MAKER = Credentials("maker-1", "maker-secret")  # makes topics, but sends and consumes by its rights
 
 
 #: The accounts of Apache's brokers in the kit.
@@ -28,6 +38,8 @@ FILE = """accounts:
 - {accessKey: conformance, secretKey: conformance-secret, admin: true}
 - {accessKey: limited, secretKey: limited-secret, defaultTopicPerm: DENY, defaultGroupPerm: DENY}
 - {accessKey: worker-1, secretKey: worker-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
+- {accessKey: maker-1, secretKey: maker-secret, admin: true, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB,
+   topicPerms: [other=DENY]}
 """
 ACCOUNT_OPTIONS = ("--access-key", ADMIN.access_key, "--secret-key", ADMIN.secret_key)
 LIMITED_OPTIONS = ("--limited", f"{LIMITED.access_key}:{LIMITED.secret_key}")
@@ -139,6 +151,27 @@ async def test_a_worker_needs_no_administrator(own_namesrv: str, orderly: bool) 
             assert await pull.committed(queue) == 5
 
 
+async def test_a_worker_decides_and_checks_transactions(own_namesrv: str) -> None:
+    topic, inbox = fresh("T"), Inbox()
+
+    async def check(message: MessageExt) -> TransactionState:
+        assert message.body == b"checked"
+        return TransactionState.COMMIT
+
+    with trio.fail_after(LIMIT_S):
+        async with Admin(namesrv=own_namesrv, config=config(ADMIN)) as admin:
+            await admin.create_topic(topic, queues=1)
+        async with (
+            TransactionProducer(fresh("P"), namesrv=own_namesrv, check=check, config=config(WORKER)) as producer,
+            push_consumer(own_namesrv, topic, inbox.take, group=fresh("G"), config=config(WORKER)),
+        ):
+            await producer.begin(Message(topic, b"checked"))
+            decided = await producer.begin(Message(topic, b"decided"))
+            await producer.decide(decided, TransactionState.COMMIT)
+            await inbox.wait_count(2)
+    assert sorted(inbox.bodies()) == [b"checked", b"decided"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("client", ["4.9", "5"])
 def test_java_clients_sign_for_our_broker(own_namesrv: str, client: str, tmp_path: Path) -> None:
@@ -146,6 +179,16 @@ def test_java_clients_sign_for_our_broker(own_namesrv: str, client: str, tmp_pat
     verdicts = run_scenarios(("run.sh", "--client", client), own_namesrv, SCENARIOS, tmp_path, *options)
     for scenario in SCENARIOS:
         check_verdict(verdicts, scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", ["4.9", "5"])
+def test_transactions_need_rights_to_their_topic_alone(own_namesrv: str, client: str, tmp_path: Path) -> None:
+    options = ("--access-key", MAKER.access_key, "--secret-key", MAKER.secret_key)
+    verdicts = run_scenarios(
+        ("run.sh", "--client", client), own_namesrv, ["transaction_check_back"], tmp_path, *options
+    )
+    check_verdict(verdicts, "transaction_check_back")
 
 
 @pytest.mark.go
@@ -175,7 +218,7 @@ def test_apaches_tools_change_accounts_of_our_broker(tmp_path: Path) -> None:
             assert says in done.stdout + done.stderr, done
             assert "-secret" not in done.stdout + done.stderr
     rules = read_rules(path.read_text())
-    assert list(rules.accounts) == ["conformance", "worker-1", "somebody"]
+    assert list(rules.accounts) == ["conformance", "worker-1", "maker-1", "somebody"]
     assert rules.accounts["somebody"] == Account(
         "somebody",
         "some-secret",
