@@ -22,7 +22,7 @@ QUICK_TESTS := tests/unit tests/property tests/integration
 LONG_TESTS := tests/chaos tests/fuzz tests/kills tests/packaging tests/powercut
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test quick smoke test-all test-containers unit long interop interop-clients spark check static docs coverage fix demo spark-demo spark-zip bench dist docker-check clean distclean
+.PHONY: help venv test quick smoke test-all test-containers unit long interop interop-clients spark check static docs coverage fix demo spark-demo spark-zip bench dist docker-check lock clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,14 @@ dist: $(INSTALLED) ## Build sdist and wheel into dist/
 
 docker-check: $(INSTALLED) ## Run the Dockerfile's commands in a fresh virtual environment, without a container engine
 	@TRIOMQ_DOCKER_CHECK=1 $(PYTEST) tests/packaging/test_dockerfile.py $(PYTEST_ARGS)
+
+lock: $(INSTALLED) ## Renew requirements.lock and the digest of the base image (package index, Docker with buildx)
+	@$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/python -m tests.packaging.lock | build/lock/bin/uv pip compile - --quiet --no-config --no-header --upgrade \
+		--python-version 3.12 --python-platform linux --generate-hashes --output-file requirements.lock
+	@base=$$(sed -n 's/^ARG BASE=\(.*\)@.*/\1/p' Dockerfile) && \
+		digest=$$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "$$base") && \
+		sed -i "s|^ARG BASE=.*|ARG BASE=$$base@$$digest|" Dockerfile
 
 clean: ## Remove caches and build results
 	@rm -rf build dist htmlcov .coverage .coverage.* .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -49,6 +49,13 @@ def test_compose_file_follows_the_published_schema(name: str, validator: Draft7V
     validator.validate(load(name))
 
 
+def test_all_services_run_without_privileges(compose: dict[str, Any], cluster: dict[str, Any]) -> None:
+    for service in (compose["services"]["broker"], *cluster.values()):
+        assert (service["read_only"], service["tmpfs"], service["cap_drop"]) == (True, ["/tmp"], ["ALL"])
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert "privileged" not in service
+
+
 def test_network_needs_accounts_or_loopback_ports(compose: dict[str, Any]) -> None:
     plain = compose["services"]["broker"]
     guarded = load("docker-compose.secure.yml")["services"]["broker"]
