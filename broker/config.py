@@ -14,7 +14,7 @@ from triomq.storage.config import StoreConfig
 DEFAULT_BROKER: Final = Address("127.0.0.1", 10911)
 DEFAULT_NAMESRV: Final = Address("127.0.0.1", 9876)
 DEFAULT_METRICS: Final = Address("127.0.0.1", 5557)  # metricsPromExporterPort
-#: Docker's, Podman's and CRI-O's, and that of Kubernetes.
+#: Docker's, Podman's and CRI-O's, and that of Kubernetes; Podman makes no file on a read-only system, but a variable.
 _CONTAINER_MARKS: Final = tuple(map(Path, ("/.dockerenv", "/run/.containerenv", "/run/secrets/kubernetes.io")))
 _MAX_ADVERTISED_LENGTH: Final = 255
 _MAX_DELAY_S: Final = 366 * 86_400
@@ -230,7 +230,8 @@ class NameServerConfig(ConnectionConfig):
 def _takes_forwarded(*addresses: Address | None) -> bool:
     """Whether an engine may forward ports to these addresses, inside a container."""
     is_open = any(address is not None and not address.is_loopback for address in addresses)
-    return is_open and any(mark.exists() for mark in _CONTAINER_MARKS)
+    variable = os.environ.get("container")  # noqa: SIM112  # spelt so by Podman
+    return is_open and bool(variable or any(mark.exists() for mark in _CONTAINER_MARKS))
 
 
 def _exposure(brokers_from: tuple[Network, ...], *allowed: tuple[str, Address | None]) -> str:

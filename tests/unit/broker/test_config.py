@@ -59,18 +59,19 @@ def test_admin_listener_beyond_loopback_needs_protection_too(tmp_path: Path, pro
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-@pytest.mark.parametrize("is_container", [True, False])
+@pytest.mark.parametrize("mark", ["file", "variable", ""])
 @pytest.mark.parametrize("local_peers", [True, False])
 def test_local_peers_are_a_risk_behind_forwarded_ports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, is_container: bool, local_peers: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, mark: str, local_peers: bool
 ) -> None:
-    monkeypatch.setattr("triomq.broker.config._CONTAINER_MARKS", (tmp_path if is_container else tmp_path / "none",))
+    monkeypatch.setattr("triomq.broker.config._CONTAINER_MARKS", (tmp_path if mark == "file" else tmp_path / "none",))
+    monkeypatch.setenv("container", "podman" if mark == "variable" else "")
     listen = Address(host, 0)
     settings: dict[str, Any] = {"insecure": True, "local_peers": local_peers}
     listener = Listener(broker=listen, namesrv=None)
     name_server = NameServerConfig(root=tmp_path, listen=listen, **settings)
     for made in (config(tmp_path, listeners=(listener,), **settings), name_server):
-        assert made.may_misjudge_peers is (host == "0.0.0.0" and is_container and local_peers)
+        assert made.may_misjudge_peers is (host == "0.0.0.0" and mark != "" and local_peers)
 
 
 def test_open_addresses_are_reported(tmp_path: Path) -> None:
