@@ -9,6 +9,7 @@ Source: behaviour.md A.6, store.md 5.8; TransactionalMessageServiceImpl.java.
 
 from typing import Final
 
+from triomq.protocol.names import CHECK_MAX_TOPIC, HALF_TOPIC
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName, get_property, set_property
 
@@ -25,18 +26,24 @@ _MOVED: Final = b"MOVED"
 _COPIED: Final = b"COPIED"
 _CHECKS: Final = PropertyName.TRANSACTION_CHECK_TIMES.encode()
 _ROOT: Final = PropertyName.TRANSACTION_PREPARED_QUEUE_OFFSET.encode()
+_REAL_TOPIC: Final = PropertyName.REAL_TOPIC.encode()
+_WAITING: Final = (HALF_TOPIC, CHECK_MAX_TOPIC)
 _UNIQUE_KEY: Final = PropertyName.UNIQUE_KEY.encode()
 _MAX_DIGITS: Final = 18
 
 
 def transaction_key(half: MessageExt) -> bytes:
-    """Return the key that only the half messages of one transaction share."""
+    """Return the key that only the half messages of one transaction share.
+
+    Clients choose unique keys and times.  The topic keeps those who may not send to it away from its transactions.
+    """
     properties = half.encoded_properties
     unique_key = get_property(properties, _UNIQUE_KEY)
+    topic = get_property(properties, _REAL_TOPIC) or b"" if half.topic in _WAITING else half.topic.encode()
     if unique_key is None:
-        return b"@%d" % _root(half, properties)
+        return b"%b@@%d" % (topic, _root(half, properties))
     # The time, because one message object sent in two transactions has one unique key.
-    return b"%b@%d" % (unique_key, half.born_timestamp)
+    return b"%b@%b@%d" % (topic, unique_key, half.born_timestamp)
 
 
 def has_own_key(message: MessageExt) -> bool:

@@ -59,10 +59,10 @@ def heartbeat(peer: Peer, account: Credentials, client_id: str, *, consumes: boo
     return peer.answer(request(account, RequestCode.HEART_BEAT, {}, data.encode()))
 
 
-def begin(peer: Peer) -> dict[str, Any]:
-    """Send a half message of the shop; return the fields of its commit."""
+def begin(peer: Peer, account: Credentials = SHOP, topic: str = "secret") -> dict[str, Any]:
+    """Send a half message; return the fields of its commit."""
     peer.sent.clear()
-    peer.serve(request(SHOP, RequestCode.SEND_MESSAGE_V2, HALF, b"card number"))
+    peer.serve(request(account, RequestCode.SEND_MESSAGE_V2, {**HALF, "b": topic}, b"card number"))
     (sent,) = peer.sent
     place = int(sent.ext_fields["msgId"][16:], 16)
     return {
@@ -120,6 +120,23 @@ def test_plain_decisions_need_the_right_too(peer: Peer, another_peer: Peer, bits
     assert (len(undecided), statistics.denied_requests) == (2, 1)
     peer.read(request(SHOP, RequestCode.END_TRANSACTION, commit, flag=CommandFlag.ONEWAY))
     assert (len(undecided), statistics.denied_requests) == (1, 1)
+
+
+async def test_half_message_alike_of_another_topic_decides_nothing(
+    peer: Peer, another_peer: Peer, clock: Clock
+) -> None:
+    """Clients choose the unique key and the time of birth, by which the half messages of a transaction are found."""
+    mine = begin(another_peer, THIEF, topic="mine")
+    end = request(THIEF, RequestCode.END_TRANSACTION, {**mine, "commitOrRollback": 12})
+    assert another_peer.answer(end) == (0, "")
+    commit = begin(peer)
+    heartbeat(peer, SHOP, "shop")
+    clock.now_ms += peer.broker.config.transaction_check_interval_ms + 1
+    await peer.broker.transactions._turn()
+    assert another_peer.answer(end) == (0, "")
+    assert len(peer.broker.transactions.undecided) == 1
+    assert peer.answer(request(SHOP, RequestCode.END_TRANSACTION, commit)) == (0, "")
+    assert peer.broker.store.reader.max_offset_in_queue("secret", 1) == 1
 
 
 # --- client ids ---------------------------------------------------------------------------------------------
