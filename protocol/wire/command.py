@@ -181,6 +181,7 @@ class RemotingCommand:
             raise ProtocolError(f"header cannot be read: {type(exc).__name__}: {exc}") from exc
         command.serialize_type = word >> 24
         command.body = body
+        command.account = ""
         return command
 
     @classmethod

@@ -161,6 +161,7 @@ def test_reply_takes_opaque_and_serialisation_of_its_request(serialize_type: int
         "ext_fields": {"queueId": "1"},
         "body": b"body",
         "serialize_type": serialize_type,
+        "account": "",
     }
 
 
