@@ -17,7 +17,7 @@ from triomq.protocol.acl.accounts import authenticate, check, missing_right
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.event_log import EventLog
-from triomq.protocol.requests.catalogue import Request
+from triomq.protocol.requests.catalogue import NAME_SERVER_STATE, Request
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import ACCESS_KEY
 
@@ -77,7 +77,8 @@ class Access:
             # A name that is no account is not repeated: it may be a mistyped secret.
             key = command.ext_fields.get(ACCESS_KEY)
             is_shown = not key or key in accounts.rules.accounts
-            self.denied(connection, command, str(exc) if is_shown else "there is no such account")
+            if key is not None or request is None or request.kind is not NAME_SERVER_STATE:
+                self.denied(connection, command, str(exc) if is_shown else "there is no such account")
             raise RefusedError(f"{_EXCEPTION}{exc}") from None
         return "" if account is None else account.access_key
 

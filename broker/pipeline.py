@@ -18,7 +18,8 @@ What it is
 The invariant
     - A code without a row, or without a method, is refused, also for administrators.
     - A connection remembers no account: each request is checked, one-way requests and unknown codes too.
-    - Nothing is done for a request that is denied; it is counted, logged and audited.
+    - Nothing is done for a request that is denied; it is counted, logged and audited, except for questions for a name
+      server that name no account: a client that does not know yet whether it asks a broker sends them so.
     - The name server asks no one for an account: its administration is for this machine, and brokers register from
       there or from the addresses of ``brokers_from``, at every port.  If administration has a separate listener,
       all other ports refuse it.
@@ -39,7 +40,7 @@ from triomq.broker.work import Answer
 from triomq.protocol.acl.accounts import check, passes_as_send
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import RefusedError, TriomqError
-from triomq.protocol.requests.catalogue import CATALOGUE, IN_ONE_STEP, PULL, Request
+from triomq.protocol.requests.catalogue import CATALOGUE, IN_ONE_STEP, PULL, ROUTE, Request
 from triomq.protocol.requests.topics import BrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import Frame
@@ -194,6 +195,8 @@ class Pipeline:
         """
         if self._accounts is None or connection.port is _NAMESRV_PORT:
             return None
+        if connection.port is Port.ADMIN and request is not None and request.kind is ROUTE:
+            return None  # the listener is a name server, too: clients must not have to sign these
         command.account = self.access.check(self._accounts, connection, command, request)
         return command.account
 

@@ -15,6 +15,7 @@ from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.route import MASTER_ID, dialled_address
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
+from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.bodies.route import KVTable, MissingBroker
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
@@ -22,10 +23,7 @@ from triomq.protocol.errors import (
     BrokerSystemError,
     NameServerError,
     NoPermissionError,
-    TopicNotExistError,
 )
-from triomq.protocol.names import AUTO_CREATE_TOPIC
-from triomq.protocol.requests.topics import GetRouteInfoRequestHeader
 
 _UNITS_S: Final = (86_400, 3600, 60, 1)
 _HALF_STEP_MS: Final = 500  # brokers report whole seconds
@@ -143,11 +141,9 @@ async def _ask_at(instance: ClientInstance, broker: BrokerAnswer, address: str) 
 
 
 async def _knows_account(instance: ClientInstance, address: str) -> bool:
-    """Whether a broker of ours answers what every account may ask."""
-    header = GetRouteInfoRequestHeader(AUTO_CREATE_TOPIC)
+    """Whether a broker takes a heartbeat without groups, which every account may send."""
     with suppress(*REMOTE_ERRORS):
-        with suppress(TopicNotExistError):
-            await instance.requests.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        await instance.requests.heartbeat(address, HeartbeatData(instance.client_id).encode())
         return True
     return False
 

@@ -24,6 +24,7 @@ from triomq.protocol.bodies.route import ClusterInfo
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ClientError, ConfigError, SystemBusyError
 from triomq.protocol.typed import checked
+from triomq.protocol.wire.signing import SIGNATURE
 
 if TYPE_CHECKING:
     from triomq.client.telemetry import Telemetry
@@ -89,20 +90,23 @@ class ClientInstance(OpenOnce):
         """Check that a name server answers and, with an account, that a broker accepts the account.
 
         A heartbeat without groups needs no right, so a broker refuses only an unknown account or a wrong signature.
-        RocketMQ's proxy lists no brokers and takes heartbeats itself.  Brokers that cannot be reached are no error
-        here.
+        RocketMQ's proxy lists no brokers and takes heartbeats itself, as does a broker's listener for administration.
+        Brokers that cannot be reached are no error here.
 
         Raises:
             NameServerError: no name server answered.
             BrokerResponseError: a broker refused the account.
         """
-        response = await self.requests.invoke_namesrv(self.requests.command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        command = self.requests.command(RequestCode.GET_BROKER_CLUSTER_INFO)
+        response = await self.requests.invoke_namesrv(command)
         if self.config.credentials is None:
             return
         addresses = [self.requests.name_servers.current]
         if response.code == ResponseCode.SUCCESS:
             brokers = ClusterInfo.decode(response.body).broker_addr_table.values()
             addresses = [one.broker_addrs[MASTER_ID] for one in brokers if MASTER_ID in one.broker_addrs]
+        elif response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED and SIGNATURE not in command.ext_fields:
+            return  # a name server that lists brokers only at its listener for administration
         with trio.move_on_after(self.config.api_timeout_s):
             for address in addresses:
                 with suppress(ClientError, SystemBusyError):

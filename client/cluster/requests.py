@@ -1,6 +1,9 @@
 """Requests to brokers and name servers: numbered, signed, and encoded in the format that the peer reads.
 
-One name server is used as long as it answers, then the next.
+One name server is used as long as it answers, then the next.  Name servers have no accounts, and a signature does not
+cover the code: signed, a question about a topic could be sent to a broker again as the deletion of the topic.  So
+requests to name servers are signed only if the peer refuses them without an account, as brokers do at the listener
+for administration.
 
 Source: wire.md 1.4 and 11, behaviour.md B.1.
 """
@@ -30,10 +33,11 @@ from triomq.protocol.errors import (
     TriomqError,
 )
 from triomq.protocol.namespace import Namespace
-from triomq.protocol.requests.catalogue import CATALOGUE
+from triomq.protocol.requests.catalogue import CATALOGUE, ROUTE
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.header_formats import agreed_format, offer
 from triomq.protocol.wire.headers import Header, Resource
+from triomq.protocol.wire.signing import SIGNATURE, names_no_account
 
 _MAX_OPAQUE: Final = 2**31 - 1
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
@@ -159,6 +163,10 @@ class Requests:
         is_about_names = bool(self.namespace and (command.ext_fields or command.body))  # else all names are listed
         frame = self._encode(command, connection)  # sets the opaque
         response = await connection.request(command.opaque, frame, deadline)
+        if self.config.credentials and SIGNATURE not in command.ext_fields and names_no_account(response.remark):
+            connection.has_accounts = True
+            frame = self._encode(command, connection, signs=True)
+            response = await connection.request(command.opaque, frame, deadline)
         if is_about_names and response.body[:1] == b"{":  # records begin with their size
             response.body = self.namespace.unwrap_json(bytes(response.body))
         return response
@@ -205,9 +213,9 @@ class Requests:
         Raises:
             NameServerError: none answered; the text names each with its reason.
         """
-        servers, reasons = self.name_servers, list[str]()
+        servers, reasons, fields = self.name_servers, list[str](), command.ext_fields
         for _ in servers.addresses:
-            asked = servers.current
+            asked, command.ext_fields = servers.current, fields  # without a signature for the one before
             try:
                 return await self.invoke(asked, command)
             except ClientClosedError:
@@ -261,10 +269,10 @@ class Requests:
             connection.header_format = agreed_format(wanted, response.ext_fields)
         return response.version
 
-    def _encode(self, command: RemotingCommand, connection: ClientConnection) -> bytes:
+    def _encode(self, command: RemotingCommand, connection: ClientConnection, *, signs: bool = False) -> bytes:
         command.opaque = self.next_opaque()
         command.serialize_type = connection.header_format
-        if (credentials := self.config.credentials) is not None:
+        if (credentials := self.config.credentials) is not None and (signs or _is_signed(command.code, connection)):
             command.ext_fields = credentials.sign(command.ext_fields, command.body)
         return command.encode()
 
@@ -295,6 +303,12 @@ class Requests:
             'use advertise="as-dialled" (of ClientConfig and in Spark; --as-dialled on the command line) to dial the '
             "name server's host"
         )
+
+
+def _is_signed(code: int, connection: ClientConnection) -> bool:
+    """Whether a request is signed at the first attempt; only a proxy needs an account for questions about routes."""
+    kind = CATALOGUE[code].kind
+    return not kind.is_for_name_server or (connection.has_accounts and kind is not ROUTE)
 
 
 def raise_for_code(response: RemotingCommand, address: str) -> RemotingCommand:

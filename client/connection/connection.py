@@ -101,6 +101,7 @@ class ClientConnection:
         closed: why it was closed, "" while it is open.
         header_format: number of the :class:`SerializeType` that requests to this peer are written in.
         is_broker: whether the groups were announced to the peer as a broker of a route, so that it may send requests.
+        has_accounts: whether the peer refused a request because it named no account.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class ClientConnection:
         self.closed = ""
         self.is_broker = False
         self.header_format = first_format(config.header_format)
+        self.has_accounts = False
         self._socket = sock
         self._on_request = on_request
         self._probe = probe

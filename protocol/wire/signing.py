@@ -18,6 +18,8 @@ SIGNATURE: Final = "Signature"
 #: 4.9 brokers leave this field out of the signature, 5.x brokers do not.  It only raises the number of messages that
 #: are searched for, so a signed request omits it.
 NOT_SIGNED: Final = "_UNIQUE_KEY_QUERY"
+#: In remarks of 4.9 brokers and ours, and of 5.x brokers with authentication.
+_NO_ACCOUNT: Final = ("No accessKey is configured", "username cannot be null")
 _NAMES: Final = ("accessKey", "secretKey", "securityToken")
 
 
@@ -26,6 +28,11 @@ def in_signing_order(names: Collection[str]) -> list[str]:
     if "".join(names).isascii():
         return sorted(names)
     return sorted(names, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
+
+
+def names_no_account(remark: str | None) -> bool:
+    """Whether the remark of an answer says that the request was refused because it names no account."""
+    return any(text in (remark or "") for text in _NO_ACCOUNT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from triomq.protocol.errors import ClientClosedError, ClientError, ConfigError, 
 from triomq.protocol.record.message import Message
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.header_formats import agreed_format, first_format, offer
+from triomq.protocol.wire.signing import ACCESS_KEY, SIGNATURE, Credentials
 
 ALONE = ClientConfig(connect=False)
 
@@ -302,3 +303,22 @@ async def test_broker_fails_until_it_answers_a_heartbeat(
         await instance.routes.topic_route("Topic", refresh=True)
         await trio.sleep(2)
         assert not groups.failing
+
+
+async def test_signature_for_one_server_reaches_no_other(fake_broker: FakeBroker, make_broker: BrokerFactory) -> None:
+    other = await make_broker("broker-b")
+    other.add_topic("Topic")
+
+    async def refuse_and_leave(command: RemotingCommand) -> RemotingCommand | None:
+        if SIGNATURE not in command.ext_fields:
+            return command.reply(ResponseCode.NO_PERMISSION, remark="username cannot be null.")  # Apache's, 5.x
+        await fake_broker.stop()
+        return None
+
+    fake_broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, refuse_and_leave)
+    config = ClientConfig(connect=False, credentials=Credentials("operator", "secret-of-operator"))
+    async with ClientInstance([fake_broker.address, other.address], config) as instance:
+        await instance.routes.topic_route("Topic")
+    signed = [SIGNATURE in request.ext_fields for request in fake_broker.requests]
+    assert signed == [False, True]
+    assert not [request for request in other.requests if {ACCESS_KEY, SIGNATURE} & request.ext_fields.keys()]
