@@ -162,6 +162,14 @@ class BrokerConfig(ConnectionConfig):
         addresses = (address for each in self.listeners for address in (each.broker, each.namesrv))
         return self.local_peers and _takes_forwarded(*addresses)
 
+    @property
+    def replayable_at(self) -> str:
+        """Addresses beyond this machine where signed requests may come without TLS, between commas; "" if none."""
+        if not self.has_accounts or (self.tls is not None and self.tls.enforcing):
+            return ""
+        addresses = (*(each.broker for each in self.listeners), self.admin_listen)
+        return ", ".join(str(address) for address in addresses if address and not address.is_loopback)
+
     def __post_init__(self) -> None:
         if not self.listeners:
             raise ConfigError("a broker needs at least one listener")

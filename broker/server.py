@@ -297,7 +297,7 @@ class Broker:
                 services.start_soon(file.run)
             if access.audit is not None:
                 services.start_soon(access.audit.run)
-            services.start_soon(log_exposure, config.exposure, config.may_misjudge_peers)
+            services.start_soon(log_exposure, config.exposure, config.may_misjudge_peers, config.replayable_at)
             if self.group_commit is None:
                 services.start_soon(partial(flush, of_queues=False))
             else:

@@ -82,7 +82,7 @@ class ClientConfig:
     advertise: Literal["as-advertised", "as-dialled"] = "as-advertised"
     header_format: SerializeType = SerializeType.JSON  # rocketmq.serialize.type; MSGPACK: if the broker reads it
     tls: bool | TlsConfig = False  # useTLS; True: as TlsConfig()
-    credentials: Credentials | None = None  # AclClientRPCHook: every request is signed for this account
+    credentials: Credentials | None = None  # AclClientRPCHook: the account that signs requests to brokers
     open_telemetry: bool | OpenTelemetry = False  # spans and metrics; True: as OpenTelemetry(); needs triomq[otel]
 
     def __post_init__(self) -> None:

@@ -263,6 +263,7 @@ class StatisticsProcessors:
             "triomqClockJumpMs": watch.jump_ms,
             "triomqClockJumpAgeMs": watch.jump_age_ms,
             "triomqMayMisjudgePeers": str(self.config.may_misjudge_peers).lower(),
+            "triomqReplayableAt": self.config.replayable_at,
             "startAcceptSendRequestTimeStamp": 0,  # it accepts requests at once
             **{f"{pool}ThreadPool{queue}": 0 for pool in _THREAD_POOLS for queue in queues},
         }

@@ -142,12 +142,20 @@ class Housekeeping:
         self.groups.producers.drop_silent(timeout_s)
 
 
-async def log_exposure(exposure: str, may_misjudge_peers: bool = False) -> None:
-    """Log now and every hour which requests the server accepts from any address, until cancelled; nothing for ""."""
+async def log_exposure(exposure: str, may_misjudge_peers: bool = False, replayable_at: str = "") -> None:
+    """Log now and every hour which requests the server accepts from any address, and where signed ones need no TLS.
+
+    It ends when it is cancelled, or at once if there are none.
+    """
     if may_misjudge_peers:
         LOGGER.warning("clients may look local: this is a container, and --no-local-peers is not given")
-    while exposure:
-        LOGGER.warning("open to everybody who reaches it, without an account (--insecure): %s", exposure)
+    while exposure or replayable_at:
+        if exposure:
+            LOGGER.warning("open to everybody who reaches it, without an account (--insecure): %s", exposure)
+        if replayable_at:
+            LOGGER.warning(
+                "signed requests can be replayed, as TLS is not required (--tls enforcing): %s", replayable_at
+            )
         await trio.sleep(_EXPOSURE_INTERVAL_S)
 
 

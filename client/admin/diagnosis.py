@@ -39,6 +39,7 @@ class FindingKind(StrEnum):
     CLOCK = "clocks-apart"
     CLOCK_JUMPED = "clock-jumped"
     LOCAL_PEERS = "clients-look-local"
+    REPLAYABLE = "requests-replayable"
     REFUSED = "messages-refused"
     DISK = "disk-full"
     DUPLICATE_ID = "duplicate-client-id"
@@ -183,6 +184,12 @@ def _about_runtime(broker: BrokerAnswer, name: str) -> Iterator[Finding]:
             "brokers and change the name server; --brokers-from and --admin-listen allow these to some"
         )
         yield Finding(FindingKind.LOCAL_PEERS, text, advice, broker=broker.name)
+    if addresses := runtime.get("triomqReplayableAt"):
+        text = f"broker {name} has accounts, but does not require TLS: signed requests can be replayed at {addresses}"
+        advice = (
+            "start it with --tls enforcing: a reader of the network can send requests again, also with another effect"
+        )
+        yield Finding(FindingKind.REPLAYABLE, text, advice, broker=broker.name)
     jump_s = _number(runtime.get("triomqClockJumpMs", "")) / 1000
     if jump_s and _number(runtime.get("triomqClockJumpAgeMs", "")) < _REPORTED_JUMP_MS:
         side = "forward" if jump_s > 0 else "back"

@@ -5,15 +5,19 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import trio.testing
 
+from tests.certificates import Authority
 from tests.integration.broker_wire import namesrv_address, running
 from tests.integration.cli_tools import complaint, ok
 from tests.processes import start_triomq
 from triomq.broker.addresses import Address
+from triomq.broker.config import Listener, TlsConfig
 from triomq.broker.network.connection import Connection, Port
 from triomq.broker.pipeline import Pipeline
 from triomq.broker.work import Answer
 from triomq.client.admin.admin import Admin
+from triomq.client.admin.diagnosis import FindingKind
 from triomq.client.config import ClientConfig
 from triomq.client.producer.producer import Producer
 from triomq.protocol.codes import RequestCode
@@ -98,3 +102,40 @@ def test_tools_work_at_admin_listener_with_accounts(
         ("operator", "DELETE_TOPIC_IN_BROKER"),
         ("operator", "DELETE_TOPIC_IN_NAMESRV"),
     }
+
+
+@pytest.mark.parametrize(
+    ("host", "is_guarded", "tls", "is_replayable"),
+    [
+        ("0.0.0.0", True, None, True),
+        ("0.0.0.0", True, False, True),
+        ("0.0.0.0", True, True, False),
+        ("0.0.0.0", False, None, False),
+        ("127.0.0.1", True, None, False),
+    ],
+)
+async def test_accounts_without_tls_are_reported(
+    accounts: Path,
+    authority: Authority,
+    caplog: pytest.LogCaptureFixture,
+    host: str,
+    is_guarded: bool,
+    tls: bool | None,
+    is_replayable: bool,
+) -> None:
+    identity = authority.issue("broker")
+    listener = Listener(broker=Address(host, 0), namesrv=Address("127.0.0.1", 0))
+    async with running(
+        accounts.parent / "store",
+        listeners=(listener,),
+        acl=accounts if is_guarded else None,
+        insecure=not is_guarded,
+        tls=None if tls is None else TlsConfig(cert=identity.cert, key=identity.key, enforcing=tls),
+    ) as broker:
+        await trio.testing.wait_all_tasks_blocked()
+        line = f"signed requests can be replayed, as TLS is not required (--tls enforcing): {host}:0"
+        assert (line in caplog.text) is is_replayable
+        if tls is None:
+            async with Admin(namesrv=namesrv_address(broker), config=OPERATOR) as admin:
+                found = {finding.kind for finding in (await admin.diagnose()).findings}
+            assert (FindingKind.REPLAYABLE in found) is is_replayable

@@ -94,6 +94,7 @@ NO_OWNER = "lag-without-owner"
             "in a container",
             "--no-local-peers",
         ),
+        (broker(runtime={"triomqReplayableAt": "[::]:1"}), "requests-replayable", "at [::]:1", "--tls enforcing"),
         (broker(runtime={"commitLogDiskRatio": "0.85"}), "disk-full", "broker-a is 85% full", "make room"),
         (group(duplicate_client_ids=("c1",)), "duplicate-client-id", "id c1: 1.1.1.1:1|", "instance name of its own"),
         (group(subscription_differences=(DIFFERENT,)), "different-subscriptions", "c1 'x'; c2 '*'", "the same topics"),
