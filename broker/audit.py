@@ -184,8 +184,8 @@ def _names(command: RemotingCommand) -> dict[str, object]:
             is_read = False
         cut += not is_read
     for resource, name in names:
-        is_shown = len(name) <= room and (resource is not Resource.SETTINGS or _SETTING.fullmatch(name))
-        text = name[:_MAX_TEXT] if is_shown else ""
+        is_shown = resource is not Resource.SETTINGS or _SETTING.fullmatch(name)
+        text = name[: min(_MAX_TEXT, room)] if is_shown else ""
         room -= len(text)
         cut += not text or text != name
         if text:

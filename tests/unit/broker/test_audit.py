@@ -197,6 +197,8 @@ def noted(broker: Broker, code: int, body: bytes) -> dict[str, Any]:
         (200, b'{"groupName":"tmp","groupName":"payments"}', {"group": "payments"}, 0),
         (200, b'{"a":{"groupName":"tmp"},"groupName":"payments"}', {"group": "payments"}, 0),
         (200, b'{"groupName":"%s"}' % (b"g" * 300), {"group": "g" * 255}, 1),
+        (200, b'{"groupName":"%s"}' % (b"g" * 3000), {"group": "g" * 255}, 1),
+        (200, b'{"groupName":"g","a":%s1%s}' % (b"[" * 4000, b"]" * 4000), {}, 1),
         (200, b'{"groupName":', {}, 1),
     ],
 )
