@@ -7,8 +7,9 @@ import trio
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.client_ids import ClientIds
-from triomq.broker.groups.members import ConsumerGroup, ConsumerGroups, ProducerGroups
+from triomq.broker.groups.members import GROUP_BYTES, ConsumerGroup, ConsumerGroups, ProducerGroups
 from triomq.broker.groups.queue_locks import CLOSE_GRACE_S, QueueLocks
+from triomq.broker.groups.subscriptions import Filters
 from triomq.broker.groups.tables import ConsumerOffsetTable, SubscriptionGroupTable
 from triomq.broker.network.connection import Connection, ConnectionContext
 from triomq.broker.saved_table import config_file
@@ -138,6 +139,7 @@ class Groups:
     Attributes:
         settings: configurations of consumer groups.
         offsets: how far they have consumed.
+        filters: those of their subscriptions.
         consumers, producers: their live members.
         client_ids: the connections and accounts of these.
         locks: which member may consume which queue in order.
@@ -164,12 +166,12 @@ class Groups:
             config_file(store, "consumerOffset"), clock_ms=clock_ms, max_group_topics=config.max_group_topics
         )
         self.notices: Final = GroupNotices(context.worker, context.client_requests.notify_ids_changed)
+        self.filters: Final = Filters(context.worker, config.max_sql_characters)
         self.consumers: Final = ConsumerGroups(
             clock_ms=steady_ms,
             notify=self.notices.add,
             notifies=self.settings.notifies_members,
-            worker=context.worker,
-            max_sql_characters=config.max_sql_characters,
+            filters=self.filters,
         )
         self.client_ids: Final = ClientIds()
         self.producers: Final = ProducerGroups(self.client_ids, clock_ms=steady_ms)
@@ -199,6 +201,11 @@ class Groups:
             raise RefusedError(f"offset {queue_offset} is illegal: queues end at {MAX_QUEUE_OFFSET}")
         self.offsets.check_room(group, topic)
         self.offsets.commit(group, topic, queue_id, queue_offset)
+
+    def count_kept(self, connection: Connection) -> None:
+        """Count what the groups of a connection take against the memory budget; do so after each change."""
+        producers = len(self.producers.of(connection))
+        connection.count_kept(self.consumers.kept_bytes(connection) + producers * GROUP_BYTES)
 
     def forget(self, connection: Connection, closed_by_peer: bool) -> None:
         """Remove a closed connection from its groups and notify the remaining members."""

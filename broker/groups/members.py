@@ -5,29 +5,21 @@ Source: behaviour.md A.12; ConsumerManager.java, ProducerManager.java.
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 from triomq.broker.groups.client_ids import ClientIds
+from triomq.broker.groups.subscriptions import Filters, Subscription, newest, size_bytes
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, SubscriptionData
 from triomq.protocol.bodies.group_health import SubscriptionDifference, subscription_differences
-from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.filter_types import MAX_CHARACTERS, SQL92, TAG, MessageFilter, parse_filter
 
 LOGGER: Final = logging.getLogger("triomq.broker.groups.members")
 
 _MAX_PEERS: Final = 20  # of one client id, in a log line
 _MAX_COMPARED: Final = 8192  # characters of expressions; groups beyond them wait for the next check
-_MAX_FILTERS: Final = 32  # parsed ones that are remembered; each may take some MB
-
-
-class _Worker(Protocol):
-    clock: Callable[[], float]
-
-    def charge(self, work_s: float) -> None: ...
+GROUP_BYTES: Final = 512  # of a member's entries in one group
 
 
 @dataclass(slots=True)
@@ -38,22 +30,6 @@ class Member:
     joined_ms: int  # of the clock of its table
     last_heartbeat_ms: int
     subscriptions: list[SubscriptionData] = field(default_factory=list)  # of a consumer: its own
-
-
-@dataclass(slots=True)
-class Subscription:
-    """The subscription of a group to a topic."""
-
-    data: SubscriptionData
-    _parse: Callable[[str, str], MessageFilter | SubscriptionParseError]
-    _filter: MessageFilter | SubscriptionParseError | None = None
-
-    @property
-    def message_filter(self) -> MessageFilter | SubscriptionParseError:
-        """The filter, or why it cannot be read; parsed when first needed, as a heartbeat may carry many."""
-        if self._filter is None:
-            self._filter = self._parse(self.data.sub_string, self.data.expression_type)
-        return self._filter
 
 
 @dataclass(slots=True)
@@ -95,8 +71,7 @@ class ConsumerGroups:
         clock_ms: a steady clock: if the wall clock were set forward, all members would be silent for too long.
         notify: takes a group that has changed, to notify its members.
         notifies: whether the settings of a group allow such notices.
-        max_sql_characters: of an expression.
-        worker: is charged for the time of parsing, which cannot pause.
+        filters: those of the subscriptions.
     """
 
     def __init__(
@@ -105,47 +80,15 @@ class ConsumerGroups:
         clock_ms: Callable[[], int],
         notify: Callable[[ConsumerGroup], None],
         notifies: Callable[[str], bool],
-        max_sql_characters: int,
-        worker: _Worker,
+        filters: Filters,
     ) -> None:
-        self._worker = worker
-        self._max_sql_characters = max_sql_characters
+        self._filters = filters
         self._clock_ms = clock_ms
         self._notify = notify
         self._notifies = notifies
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
         self._unchecked: set[str] = set()
-        self._parse_once: Final = lru_cache(_MAX_FILTERS)(self._parse_timed)
-
-    def parse_filter(self, expression: str | None, expression_type: str | None) -> MessageFilter:
-        """Return the filter of a subscription.
-
-        Raises:
-            SubscriptionParseError: the expression cannot be read, or is too long for the event loop.
-        """
-        found = self._parse(expression or "", expression_type or TAG)
-        if isinstance(found, SubscriptionParseError):
-            raise SubscriptionParseError(str(found))  # the remembered one would keep the frames that it passes
-        return found
-
-    def _parse(self, expression: str, expression_type: str) -> MessageFilter | SubscriptionParseError:
-        """Return the filter, or why it cannot be read; remember some, as some clients send theirs in each pull."""
-        count, limit = len(expression), self._max_sql_characters
-        if expression_type == SQL92 and count > limit:
-            return SubscriptionParseError(
-                f"SQL expression: {count} characters are too many, the limit is {limit} (max_sql_characters)"
-            )
-        if count + len(expression_type) > max(MAX_CHARACTERS, limit):  # refused at once, and too long to remember
-            return _parse_or_error(expression, expression_type)
-        return self._parse_once(expression, expression_type)
-
-    def _parse_timed(self, expression: str, expression_type: str) -> MessageFilter | SubscriptionParseError:
-        began = self._worker.clock()
-        try:
-            return _parse_or_error(expression, expression_type)
-        finally:
-            self._worker.charge(self._worker.clock() - began)
 
     def __iter__(self) -> Iterator[ConsumerGroup]:
         return iter(self._groups.values())
@@ -175,10 +118,11 @@ class ConsumerGroups:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        if changed or member.subscriptions != data.subscription_data_set:
-            member.subscriptions = data.subscription_data_set
+        wanted = newest(data.subscription_data_set, member.subscriptions, group.subscriptions)
+        if changed or member.subscriptions != wanted:
+            member.subscriptions = wanted
             self._unchecked.add(group.name)
-        changed = self._merge_subscriptions(group, data.subscription_data_set) or changed
+        changed = self._merge_subscriptions(group, wanted) or changed
         if changed:
             self.notify_members(group.name)
 
@@ -195,8 +139,12 @@ class ConsumerGroups:
                 changed = True
             elif data.sub_version <= known.data.sub_version:
                 continue
-            group.subscriptions[data.topic] = Subscription(data, self._parse)
+            group.subscriptions[data.topic] = Subscription(data, self._filters)
         return changed
+
+    def kept_bytes(self, connection: Connection) -> int:
+        """Return about how much memory the groups of a connection take; see ``size_bytes``."""
+        return sum(GROUP_BYTES + sum(map(size_bytes, subscribed)) for subscribed in self.of(connection).values())
 
     def leave(self, connection: Connection, group_name: str) -> None:
         """Remove a connection from one group and notify the others."""
@@ -206,15 +154,33 @@ class ConsumerGroups:
     def _remove(self, connection: Connection, group_name: str) -> bool:
         """Return whether members are left."""
         group = self._groups.get(group_name)
-        if group is None or group.members.pop(connection, None) is None:
+        member = None if group is None else group.members.pop(connection, None)
+        if group is None or member is None:
             return False
         self._groups_of.get(connection, set()).discard(group_name)
         LOGGER.info("consumer left group=%s peer=%s", group_name, connection.peer)
         if not group.members:
             del self._groups[group_name]
             return False
+        self._drop_expressions(group, member.subscriptions)
         self._unchecked.add(group_name)
         return True
+
+    def _drop_expressions(self, group: ConsumerGroup, former: list[SubscriptionData]) -> None:
+        """Replace the group's expressions that only a former member had by those of the first member.
+
+        Otherwise a group would keep what no connection answers for.  RocketMQ keeps them until a newer one arrives.
+        """
+        wanted = {each.topic: each for each in next(iter(group.members.values())).subscriptions}
+        for each in former:
+            known, other = group.subscriptions.get(each.topic), wanted.get(each.topic)
+            if known is None or known.data.sub_string is not each.sub_string:
+                continue
+            if other is None:
+                del group.subscriptions[each.topic]
+            elif other.sub_string is not each.sub_string:
+                data = replace(other, sub_version=known.data.sub_version)  # which pulls may name already
+                group.subscriptions[each.topic] = Subscription(data, self._filters)
 
     def forget(self, connection: Connection) -> None:
         """Remove a closed connection from its groups; the others are notified whatever the settings, as in RocketMQ."""
@@ -259,13 +225,6 @@ class ConsumerGroups:
             for connection, member in group.members.items()
             if member.last_heartbeat_ms < limit
         }
-
-
-def _parse_or_error(expression: str, expression_type: str) -> MessageFilter | SubscriptionParseError:
-    try:
-        return parse_filter(expression, expression_type)
-    except SubscriptionParseError as exc:
-        return SubscriptionParseError(str(exc))  # without the frames that it passed
 
 
 def _check(group: ConsumerGroup) -> bool:

@@ -4,8 +4,8 @@ Connections: one rule applies to all, whose number the open files limit, and to 
 is limited.  Quotas of accounts are in ``quotas.py``: only a request shows the account.
 
 Memory: two kinds count.  It is *held* for a peer while that leaves answers unread or frames unfinished, or its requests
-are not served yet.  Above the limit, the peers that hold the most are given up.  It is *reserved* for requests that
-wait, such as held pulls.  They are refused if too little is left.
+are not served yet, and for its groups and subscriptions.  Above the limit, the peers that hold the most are given up.
+It is *reserved* for requests that wait, such as held pulls.  They are refused if too little is left.
 """
 
 import logging
@@ -195,7 +195,7 @@ class MemoryBudget:
         self._log = EventLog(
             LOGGER,
             "memory budget is used up: %d bytes, connections closed since the start: %d; the last one peer=%s held "
-            "%d bytes that it does not read or finish",
+            "%d bytes by unread answers, unfinished requests and subscriptions",
             logging.WARNING,
         )
         # By the bit length of ``held_bytes``, which saves a search; the oldest first.

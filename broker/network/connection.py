@@ -332,6 +332,7 @@ class Connection(Writer[ConnectionContext]):
     def give_up(self) -> None:
         """Free the memory held for the peer at once; the connection is closed in a later step."""
         self._stop_writing(ConnectionError("memory budget is used up"))
+        self._kept_bytes = 0
         self._splitter.clear()
         self._context.reader.remove(self)
         self._context.worker.nursery.start_soon(self._close_given_up)

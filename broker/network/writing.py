@@ -13,7 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import trio
 
 from triomq.broker.config import ConnectionConfig
-from triomq.broker.limits.peers import MemoryBudget
+from triomq.broker.limits.peers import UNCOUNTED_BYTES, MemoryBudget
 from triomq.broker.limits.quotas import Usage
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import Worker
@@ -73,6 +73,7 @@ class Writer(ABC, Generic[_Context]):
         "_close_reason",
         "_context",
         "_drain_wanted",
+        "_kept_bytes",
         "_received_bytes",
         "_was_reset",
         "_write_failed",
@@ -97,6 +98,7 @@ class Writer(ABC, Generic[_Context]):
         self.socket = sock
         self._writes = WriteQueue()
         self._received_bytes = 0  # frames that are unfinished or not served yet
+        self._kept_bytes = 0  # of its groups and subscriptions
         self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
         self._was_reset = False
         self._close_reason = ""
@@ -203,7 +205,13 @@ class Writer(ABC, Generic[_Context]):
         """Report the held memory to the budget, with a new size of the requests that are not served yet, if given."""
         if received_bytes is not None:
             self._received_bytes = received_bytes
-        self._context.budget.hold(self, 0 if self.closed else self._writes.held_bytes + self._received_bytes)
+        held_bytes = self._writes.held_bytes + self._received_bytes + self._kept_bytes
+        self._context.budget.hold(self, 0 if self.closed else held_bytes)
+
+    def count_kept(self, size_bytes: int) -> None:
+        """Report to the budget how much the groups and subscriptions of the peer take; little is not counted."""
+        self._kept_bytes = size_bytes if size_bytes >= UNCOUNTED_BYTES else 0
+        self.count_held()
 
     @abstractmethod
     def close(self, reason: str = "", *, closed_by_peer: bool = False) -> None:

@@ -18,6 +18,7 @@ from triomq.broker.services.housekeeping import ClockWatch
 from triomq.broker.services.stalls import StallWatch
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
+from triomq.broker.work import encode
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumeType, MessageModel
 from triomq.protocol.bodies.fastjson import written_key
@@ -192,20 +193,22 @@ class StatisticsProcessors:
             raise RefusedError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
         return command.reply(body=data.encode())
 
-    def get_consumer_connection_list(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Answer with the members of a consumer group and their subscriptions."""
+    def get_consumer_connection_list(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+        """Answer with the members of a consumer group and their subscriptions, those of the group with their tags."""
         name = ConsumerGroupRequestHeader.decode(command.ext_fields).consumer_group
         group = self.groups.consumers.get(name)
         if group is None:
             raise RefusedError(f"the consumer group[{name}] not online", ResponseCode.CONSUMER_NOT_ONLINE)
         body = ConsumerConnection(
             connection_set=_connections(group.members.items()),
-            subscription_table={topic: each.data for topic, each in group.subscriptions.items()},
             consume_type=ConsumeType(group.consume_type),
             message_model=MessageModel(group.message_model),
             consume_from_where=ConsumeFromWhere(group.consume_from_where),
         )
-        return command.reply(body=body.encode())
+        for topic, each in list(group.subscriptions.items()):
+            body.subscription_table[topic] = each.data.with_tags()
+            yield PAUSE
+        return command.reply(body=(yield from encode(body)))
 
     def get_producer_connection_list(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the members of a producer group."""

@@ -37,7 +37,6 @@ _MAX_CLIENT_ID: Final = 1024
 _MAX_GROUP: Final = 255
 _MAX_TOPIC: Final = 512  # the retry topic of a group may be longer than a topic that exists
 _MAX_MEMBERS: Final = 65_536  # of JSON objects and lists, such as tags and their codes
-_ITEM_BYTES: Final = 16  # a tag or its code, in a heartbeat at least
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +74,7 @@ class ClientProcessors:
             groups.consumers.heartbeat(connection, heartbeat.client_id, data)
         for producer in heartbeat.producer_data_set:
             groups.producers.heartbeat(connection, heartbeat.client_id, producer.group_name)
+        groups.count_kept(connection)
         return command.reply(ext_fields=accept(command.ext_fields))
 
     def unregister_client(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -90,6 +90,7 @@ class ClientProcessors:
             self.groups.consumers.leave(connection, header.consumer_group)
             if not command.account or self.groups.client_ids.of(connection) == header.client_id:
                 self.groups.locks.leave(header.consumer_group, header.client_id)
+        self.groups.count_kept(connection)
         return command.reply()
 
     def _check_client_id(self, connection: Connection, command: RemotingCommand, client_id: str) -> None:
@@ -119,7 +120,7 @@ class ClientProcessors:
             return command.reply()
         subscription = CheckClientRequestBody.decode(command.body).subscription_data
         if subscription is not None:
-            self.groups.consumers.parse_filter(subscription.sub_string, subscription.expression_type)
+            self.groups.filters.parse(subscription.sub_string, subscription.expression_type)
         return command.reply()
 
     def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
@@ -194,10 +195,7 @@ def _check_client(connection: Connection, heartbeat: HeartbeatData, groups: Grou
     _check(
         "subscriptions of one client", len(subscriptions), config.max_client_subscriptions, "max_client_subscriptions"
     )
-    size = sum(
-        len(each.topic) + len(each.sub_string) + _ITEM_BYTES * (len(each.tags_set) + len(each.code_set))
-        for each in subscriptions
-    )
+    size = sum(len(each.topic) + len(each.sub_string) + len(each.expression_type) for each in subscriptions)
     _check("bytes of subscriptions of one client", size, config.max_heartbeat_bytes, "max_heartbeat_bytes")
 
 

@@ -284,7 +284,7 @@ class PullProcessor:
                 f"[{topic.read_queue_nums}] consumer:[{connection.peer}]"
             )
         if header.sys_flag & _SUBSCRIPTION:
-            return self.groups.consumers.parse_filter(header.subscription, header.expression_type)
+            return self.groups.filters.parse(header.subscription, header.expression_type)
         return self._subscribed_filter(header, broadcast_enabled=group.consume_broadcast_enable)
 
     def _subscribed_filter(self, header: PullMessageRequestHeader, *, broadcast_enabled: bool) -> MessageFilter:
@@ -309,13 +309,13 @@ class PullProcessor:
             raise RefusedError(
                 "the consumer's subscription not latest: send a heartbeat first", ResponseCode.SUBSCRIPTION_NOT_LATEST
             )
-        if isinstance(subscription.message_filter, SubscriptionParseError):
+        message_filter = subscription.message_filter
+        if isinstance(message_filter, SubscriptionParseError):
             raise RefusedError(
-                "The broker's consumer filter data is not exist!Your expression may be wrong! "
-                f"{subscription.message_filter}",
+                f"The broker's consumer filter data is not exist!Your expression may be wrong! {message_filter}",
                 ResponseCode.FILTER_DATA_NOT_EXIST,
             )
-        return subscription.message_filter
+        return message_filter
 
 
 def _code(found: GetMessageResult, queue_offset: int) -> ResponseCode:

@@ -134,7 +134,7 @@ class QueryProcessors:
             if subscription is None:
                 answer.filter_data = f"{header.consumer_group}@{topic} is not online!"
             else:
-                answer.subscription_data, message_filter = subscription.data, subscription.message_filter
+                answer.subscription_data, message_filter = subscription.data.with_tags(), subscription.message_filter
         count = min(header.count, _MAX_UNITS)
         yield from self.store.cold_reads.load_units(queue, index, count)
         answer.queue_data = [

@@ -3,13 +3,16 @@
 Source: wire.md 6, 9.3, 9.9, 9.11.
 """
 
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from triomq.protocol.bodies.fastjson import dumps, queue_to_json
 from triomq.protocol.bodies.json_body import JsonBody, Wire
-from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, TAG
+from triomq.protocol.errors import SubscriptionParseError
+from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, TAG, TagFilter
+from triomq.protocol.java import tags_code
 from triomq.protocol.message_queue import MessageQueue
 
 
@@ -45,8 +48,8 @@ class ConsumeFromWhere(StrEnum):
 class SubscriptionData(JsonBody):
     """A group's subscription to one topic.
 
-    The sender derives ``code_set`` and ``tags_set`` from ``sub_string``; Go sends the codes as text.
-    ``sub_version`` is a time, in ms from Java and in ns from Go; it is only compared.
+    The sender derives ``code_set`` and ``tags_set`` from ``sub_string``; Go sends the codes as text.  Our broker keeps
+    neither.  ``sub_version`` is a time, in ms from Java and in ns from Go; it is only compared.
     """
 
     topic: str = ""
@@ -56,6 +59,14 @@ class SubscriptionData(JsonBody):
     sub_version: int = 0
     expression_type: str = TAG
     class_filter_mode: bool = False
+
+    def with_tags(self) -> Self:
+        """Return a copy with the tags and codes of the expression; without any if it cannot be read."""
+        tags: tuple[str, ...] = ()
+        if self.expression_type == TAG:
+            with suppress(SubscriptionParseError):
+                tags = TagFilter.parse(self.sub_string).tags
+        return replace(self, tags_set=list(tags), code_set=list(map(tags_code, tags)))
 
 
 @dataclass(slots=True)

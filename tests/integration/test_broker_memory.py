@@ -9,18 +9,19 @@ import trio
 from trio.testing import MockClock
 
 from tests.integration.broker_wire import Wire, broker_port, connected, request, running, until
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.wire.command import RemotingCommand
 
 BUDGET = 4 * 1024**2
 BEGUN = (5_000_000).to_bytes(4) + bytes(1_500_000)
 TOPICS = request(RequestCode.GET_ALL_TOPIC_CONFIG) * 10_000
+SUBSCRIPTION = ConsumerData("G", subscription_data_set=[SubscriptionData("T", "\U0001f600" + "x" * 300_000)])
+HEARTBEAT = request(RequestCode.HEART_BEAT, body=HeartbeatData("c", [], [SUBSCRIPTION]).encode())
 
 
-@pytest.mark.parametrize("data", [BEGUN, TOPICS], ids=["unfinished", "unread"])
-async def test_who_leaves_most_unfinished_or_unread_is_closed(
-    tmp_path: Path, mock_clock: MockClock, data: bytes
-) -> None:
+@pytest.mark.parametrize("data", [BEGUN, TOPICS, HEARTBEAT], ids=["unfinished", "unread", "subscribed"])
+async def test_who_makes_the_broker_hold_most_is_closed(tmp_path: Path, mock_clock: MockClock, data: bytes) -> None:
     async with running(tmp_path, memory_budget_bytes=BUDGET, unread_high_bytes=2 * 1024**2) as broker:
         async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
             wires = [await stack.enter_async_context(connected(broker_port(broker))) for _ in range(7)]

@@ -85,6 +85,9 @@ class Peer:
     def flush(self) -> None:
         """Nothing is queued here."""
 
+    def count_kept(self, size_bytes: int) -> None:
+        """No budget counts it."""
+
     @property
     def as_connection(self) -> Connection:
         return cast(Connection, self)

@@ -8,6 +8,7 @@ import pytest
 from tests.subscriptions import tag_subscription
 from triomq.broker.groups.client_ids import ClientIds
 from triomq.broker.groups.members import ConsumerGroup, ConsumerGroups, ProducerGroups
+from triomq.broker.groups.subscriptions import Filters
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumerData
 from triomq.protocol.errors import SubscriptionParseError
@@ -59,7 +60,7 @@ def make_groups(clock: Clock, told: Told, *, notifies: bool = True) -> ConsumerG
         told.extend((connection.peer, group.name) for connection in group.members)
 
     return ConsumerGroups(
-        clock_ms=clock, notify=notify, notifies=lambda _: notifies, max_sql_characters=100, worker=IdleWorker()
+        clock_ms=clock, notify=notify, notifies=lambda _: notifies, filters=Filters(IdleWorker(), 100)
     )
 
 
@@ -153,6 +154,33 @@ def test_only_newer_subscription_replaces_existing_one(groups: ConsumerGroups) -
     groups.heartbeat(member, "a", data("T", version=6, expression="C"))
     assert group.subscriptions["T"].data.sub_string == "C"
     assert group.subscriptions["T"].message_filter == TagFilter.parse("C")
+
+
+def test_members_share_equal_expressions_without_tags(groups: ConsumerGroups) -> None:
+    members = [peer("a"), peer("b")]
+    for number, member in enumerate(members):
+        groups.heartbeat(member, member.peer, data("".join(("T", "opic")), version=number, expression="A || B" * 9))
+    (one,), (other,) = (group_in(groups).members[member].subscriptions for member in members)
+    assert one.topic is other.topic
+    assert one.sub_string is other.sub_string
+    assert not one.tags_set
+    assert not one.code_set
+    assert groups.kept_bytes(members[0]) == groups.kept_bytes(members[1]) > 0
+
+
+@pytest.mark.parametrize("how", ["leaves", "closes"])
+def test_expression_of_a_former_member_is_not_kept(groups: ConsumerGroups, how: str) -> None:
+    gone, stays = peer("a"), peer("b")
+    groups.heartbeat(stays, "b", data("T", version=1, expression="B"))
+    groups.heartbeat(gone, "a", data("T", "U", version=5, expression="A"))
+    if how == "leaves":
+        groups.leave(gone, GROUP)
+    else:
+        groups.forget(gone)
+    kept = {
+        topic: (each.data.sub_string, each.data.sub_version) for topic, each in group_in(groups).subscriptions.items()
+    }
+    assert kept == {"T": ("B", 5)}  # the version that pulls may name already
 
 
 def test_different_subscriptions_are_reported_once(groups: ConsumerGroups, caplog: pytest.LogCaptureFixture) -> None:

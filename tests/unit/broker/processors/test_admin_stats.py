@@ -11,7 +11,7 @@ import pytest
 import triomq
 from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
-from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, ProducerData
+from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, ProducerData, SubscriptionData
 from triomq.protocol.bodies.route import GroupList, KVTable, TopicConfig
 from triomq.protocol.bodies.statistics import (
     BrokerStatsData,
@@ -158,6 +158,20 @@ def test_members_of_consumer_group_are_listed(peer: Peer) -> None:
     assert body.message_model is MessageModel.BROADCASTING
     assert body.subscription_table["T"].sub_string == "*"
     assert member.subscription_set == list(body.subscription_table.values())
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "tags"),
+    [("TagA || TagB||TagA", "TAG", ["TagA", "TagB"]), ("a > 1", "SQL92", []), ("||", "TAG", []), ("x", "Y", [])],
+)
+def test_tags_are_listed_as_the_expression_has_them(peer: Peer, expression: str, kind: str, tags: list[str]) -> None:
+    sent = SubscriptionData("T", expression, ["other"], [5], expression_type=kind)
+    body = HeartbeatData("c", [], [ConsumerData("G", subscription_data_set=[sent])]).encode()
+    assert peer.get(RequestCode.HEART_BEAT, body=body).code == ResponseCode.SUCCESS
+    listed = ConsumerConnection.decode(peer.get(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}).body)
+    data = listed.subscription_table["T"]
+    assert (data.sub_string, data.tags_set) == (expression, tags)
+    assert data.code_set == [2598919, 2598920][: len(tags)]
 
 
 def test_unknown_language_is_other(peer: Peer) -> None:
