@@ -2,27 +2,34 @@
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 import pytest
+import trio
 
+from tests import processes
 from tests.integration import broker_wire as wires
 from tests.interop.test_acl_verdicts import V1
+from triomq.broker.opening import open_broker
 from triomq.broker.server import Broker
+from triomq.broker.services.housekeeping import elapsed_ms
+from triomq.protocol import names
 from triomq.protocol.codes import CommandFlag, ResponseCode
 from triomq.protocol.codes import RequestCode as Code
-from triomq.protocol.names import FORBIDDEN_TOPICS
 from triomq.protocol.record.batch import encode_batch
+from triomq.protocol.record.index_unit import key_hash
 from triomq.protocol.requests.catalogue import CATALOGUE, Right
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.headers import Resource
 from triomq.protocol.wire.signing import Credentials
+from triomq.storage.message_store import system_clock_ms
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "accounts.md"
-#: ``topical`` and ``grouped`` have one of the two rights for reading.
+#: ``topical`` and ``grouped`` have one of the two rights for reading; ``limited`` has a quota.
 FILE: Final = """
 accounts:
 - {accessKey: operator, secretKey: secret-of-operator, admin: true}
@@ -32,10 +39,12 @@ accounts:
 - {accessKey: topical, secretKey: secret-of-topical, topicPerms: [orders=SUB]}
 - {accessKey: grouped, secretKey: secret-of-grouped, groupPerms: [billing=SUB]}
 - {accessKey: by-default, secretKey: secret-of-by-default, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB,
-   topicPerms: [secret=DENY], groupPerms: [hidden=DENY]}
+   topicPerms: [secret=DENY, hiddenAa=DENY], groupPerms: [hidden=DENY]}
 - {accessKey: part-admin, secretKey: secret-of-part-admin, admin: true, topicPerms: [orders=PUB|SUB]}
+- {accessKey: limited, secretKey: secret-of-limited, topicPerms: [orders=PUB|SUB], groupPerms: [billing=SUB]}
 - {accessKey: by-address, secretKey: secret-of-by-address, whiteRemoteAddress: 127.0.0.1}
 """
+QUOTAS: Final = "accounts: {limited: {in_bytes_per_s: 1000}}"
 DENIAL: Final = "org.apache.rocketmq.acl.common.AclException: "
 PASSED: Final = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.QUERY_NOT_FOUND)
 CHECKS: Final[list[tuple[str, Callable[["Door"], Awaitable[object]]]]] = []
@@ -55,12 +64,25 @@ class Asked(NamedTuple):
 
 
 class Door:
-    """A broker with the accounts of ``FILE``, and a connection to it; ``None`` for an account does not sign."""
+    """A broker with the accounts of ``FILE`` and a connection to it; ``None`` for an account does not sign."""
 
-    def __init__(self, broker: Broker, wire: wires.Wire, path: Path) -> None:
-        self.broker = broker
-        self.wire = wire
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ahead_ms = 0
+        self.broker: Broker
+        self.wire: wires.Wire
+
+    @asynccontextmanager
+    async def connected(self, port: int = 0) -> AsyncGenerator[wires.Wire]:
+        """Use another connection within the block."""
+        before = self.wire
+        async with wires.connected(port or wires.broker_port(self.broker)) as self.wire:
+            yield self.wire
+        self.wire = before
+
+    def pass_time(self, passed_ms: int) -> None:
+        self.ahead_ms += passed_ms
+        self.broker.clock_moved()
 
     async def send(self, asked: Asked) -> RemotingCommand:
         await self.wire.send(wires.request(*asked))
@@ -78,17 +100,18 @@ class Door:
             assert answer.code in PASSED, (account, asked, answer.remark)
         return answers[-1]
 
-    async def denied(self, account: str | None, *requests: Asked, reason: str = "") -> None:
+    async def denied(self, account: str | None, *requests: Asked, text: str = DENIAL) -> None:
         for asked in requests:
             answer = await self.ask(account, asked)
-            assert str(answer.remark).startswith(DENIAL + reason), (account, asked, answer)
+            assert answer.code not in PASSED, (account, asked)
+            assert text in str(answer.remark), (account, asked, answer)
 
     def every(self, right: Right | None = None) -> list[Asked]:
         """Return each request that the broker serves, or those with a right, on ``orders`` and ``billing``."""
-        names = {Resource.TOPIC: "orders", Resource.GROUP: "billing"}
+        given = {Resource.TOPIC: "orders", Resource.GROUP: "billing"}
         bodies = {asked.code: asked.body for asked in (heartbeat(), *LOCKS, SUBSCRIPTION)}
         return [
-            Asked(code, {n: names[kind] for n, kind, _ in row.resources if kind in names}, bodies.get(code, b""))
+            Asked(code, {n: given[kind] for n, kind, _ in row.resources if kind in given}, bodies.get(code, b""))
             for code, row in CATALOGUE.items()
             if code in self.broker.pipeline.served and right in (None, row.right)
         ]
@@ -109,6 +132,10 @@ def send(topic: str = "orders", **fields: Any) -> Asked:
     return Asked(Code.SEND_MESSAGE_V2, wires.send_fields(topic, **fields), b"hello")
 
 
+def delayed(topic: str, *properties: str) -> Asked:
+    return send(topic, i="\x02".join(("TIMER_DELAY_SEC\x0160", *properties)))
+
+
 def pull(topic: str = "orders", group: str = "billing", code: int = Code.PULL_MESSAGE) -> Asked:
     return Asked(code, wires.pull_fields(topic, consumerGroup=group, suspendTimeoutMillis=0))
 
@@ -119,6 +146,11 @@ def heartbeat(group: str = "billing", topic: str = "orders", client_id: str = "c
         "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False, "subscriptionDataSet": [tags(topic)],
     }  # fmt: skip
     return Asked(Code.HEART_BEAT, {}, orjson.dumps({"clientID": client_id, "consumerDataSet": [consumer]}))
+
+
+def producer(client_id: str = "c-2") -> Asked:
+    body = {"clientID": client_id, "producerDataSet": [{"groupName": "P"}]}
+    return Asked(Code.HEART_BEAT, {}, orjson.dumps(body))
 
 
 def tags(topic: str) -> dict[str, Any]:
@@ -134,12 +166,14 @@ def query(topic: str = "orders", key: str = "k") -> Asked:
     return Asked(Code.QUERY_MESSAGE, {"topic": topic, "key": key, "maxNum": 9, **times})
 
 
+REPLIES: Final = "DefaultCluster_REPLY_TOPIC"
 QUEUE: Final = {"topic": "orders", "queueId": 0}
 _LOCK: Final = {"consumerGroup": "billing", "clientId": "c-1", "mqSet": [{**QUEUE, "brokerName": "broker-a"}]}
 LOCKS: Final = [Asked(code, {}, orjson.dumps(_LOCK)) for code in (Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ)]
 _CHECK: Final = {"clientId": "c-1", "group": "billing", "subscriptionData": tags("orders")}
 SUBSCRIPTION: Final = Asked(Code.CHECK_CLIENT_CONFIG, {}, orjson.dumps(_CHECK))
 MEMBERS: Final = Asked(Code.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "billing"})
+UNREGISTER: Final = Asked(Code.UNREGISTER_CLIENT, {"clientID": "c-2", "producerGroup": "P"})
 LEAVE: Final = Asked(Code.UNREGISTER_CLIENT, {"clientID": "c-1", "consumerGroup": "billing"})
 BATCH: Final = encode_batch([(0, b"a", b""), (0, b"b", b"")])
 SENDS: Final = (
@@ -148,7 +182,13 @@ SENDS: Final = (
 )  # fmt: skip
 ROUTE: Final = Asked(Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "secret"})
 SETTINGS: Final = Asked(Code.GET_BROKER_CONFIG, {})
-TRACE: Final = send("RMQ_SYS_TRACE_TOPIC")
+TRACE: Final = send(names.TRACE_TOPIC)
+HALF: Final = send(f=4, g=0, i="TRAN_MSG\x01true\x02UNIQ_KEY\x01A\x02PGROUP\x01P")
+HOLDING: Final = tuple(
+    query(topic) for topic in (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC, names.TRACE_TOPIC, REPLIES)
+)
+UNDECIDED: Final = "No such transaction, or no permission for its topic"
+NOT_FOUND: Final = "look message by offset failed"
 NEW: Final = {"accessKey": "new-account", "secretKey": "secret-of-new-account", "admin": "false"}
 ADD: Final = Asked(Code.UPDATE_AND_CREATE_ACL_CONFIG, {**NEW, "topicPerms": "orders=PUB"})
 DELETE: Final = Asked(Code.DELETE_ACL_CONFIG, {"accessKey": "new-account"})
@@ -167,6 +207,8 @@ ROWS: Final[tuple[tuple[str, str, str, tuple[Asked, ...]], ...]] = (
      "by-default", "no-rights the-sender", (send("new"),)),
     ("Every account can write traces to `RMQ_SYS_TRACE_TOPIC`.",
      "no-rights the-reader", "not-an-account", (TRACE,)),
+    ("Every account can join and leave producer groups.",
+     "no-rights the-reader", "not-an-account", (producer(), UNREGISTER)),
     ("An account with SUB on a topic and on a group can pull the topic's messages as the group.",
      "the-reader by-default", "no-rights the-sender topical grouped", (pull(), pull(code=Code.LITE_PULL_MESSAGE))),
     ("An account with SUB on a topic and on a group can read and commit the group's offsets in the topic.",
@@ -196,6 +238,10 @@ ROWS: Final[tuple[tuple[str, str, str, tuple[Asked, ...]], ...]] = (
     ("An account cannot join a group for a topic on which it has no SUB.", "the-reader", "grouped", (heartbeat(),)),
     ("An account with DENY on a topic or group cannot use it, whatever its default rights are.", "operator",
      "by-default", (send("secret"), query("secret"), pull("secret"), pull(group="hidden"), commit("hidden"))),
+    ("An account cannot read topics that hold messages of other topics by its default rights.", "operator",
+     "by-default", HOLDING),
+    ("An account cannot read or write the dead letters of a group on which it has no SUB by its default rights.",
+     "operator", "by-default", (query("%DLQ%hidden"), send("%DLQ%hidden"))),
     ("An administrator with `topicPerms` or `groupPerms` cannot use other topics and groups beyond its default rights.",
      "operator", "part-admin", (send("secret"), query("secret"), pull("secret"), pull(group="hidden"))),
 )
@@ -217,22 +263,37 @@ async def test_only_accounts_with_the_right_pass(
 
 @says("An account with PUB on a topic can recall a delayed message of the topic.")
 async def _(door: Door) -> None:
-    delayed = await door.allowed("the-sender", send(i="TIMER_DELAY_SEC\x0160\x02UNIQ_KEY\x01A"))
-    handle = Asked(Code.RECALL_MESSAGE, {"topic": "orders", "recallHandle": delayed.ext_fields["recallHandle"]})
+    sent = await door.allowed("the-sender", delayed("orders", "UNIQ_KEY\x01A"))
+    handle = Asked(Code.RECALL_MESSAGE, {"topic": "orders", "recallHandle": sent.ext_fields["recallHandle"]})
     await door.denied("the-reader", handle)
     await door.allowed("the-sender", handle)
 
 
 @says("An account with PUB on the reply topic of the cluster can answer the requests of other clients.")
 async def _(door: Door) -> None:
-    requester = {"clientID": "c-2", "producerDataSet": [{"groupName": "P"}]}
-    await door.allowed("by-default", Asked(Code.HEART_BEAT, {}, orjson.dumps(requester)))
-    reply = send("DefaultCluster_REPLY_TOPIC", i="MSG_TYPE\x01reply\x02CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01c-2")
+    await door.allowed("by-default", producer("c-2"))
+    requester = door.wire
+    reply = send(REPLIES, i="MSG_TYPE\x01reply\x02CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01c-2")
     reply = reply._replace(code=Code.SEND_REPLY_MESSAGE_V2)
     await door.denied("the-reader", reply)
-    async with wires.connected(wires.broker_port(door.broker)) as wire:
+    async with door.connected() as wire:
         await wire.send(wires.request(*reply.signed("the-sender")))
-        assert (await door.wire.next()).code == Code.PUSH_REPLY_MESSAGE_TO_CLIENT
+        assert (await requester.next()).code == Code.PUSH_REPLY_MESSAGE_TO_CLIENT
+
+
+@says("An account with PUB on a topic can commit and roll back the transactions of the topic.")
+async def _(door: Door) -> None:
+    for decision in (8, 12):
+        await door.allowed("the-sender", await begin(door, decision))
+    assert len(door.broker.transactions.undecided) == 0
+
+
+@says("An account with SUB on a topic and on a group can send a message of the topic back for the group.")
+async def _(door: Door) -> None:
+    asked = await back(door, send())
+    await door.denied("topical", asked)
+    await door.denied("grouped", asked, text=NOT_FOUND)
+    await door.allowed("the-reader", asked)
 
 
 @says("An account with SUB on a group can list the members of the group, and leave it.")
@@ -284,20 +345,20 @@ async def _(door: Door) -> None:
 
 @says("A client without an account cannot do anything at a broker's port.")
 async def _(door: Door) -> None:
-    await door.denied(None, *door.every(), reason="No accessKey is configured")
+    await door.denied(None, *door.every(), text="No accessKey is configured")
 
 
 @says("A client cannot use an account without its secret.")
 async def _(door: Door) -> None:
     wrong = [asked.signed("operator", "not the secret") for asked in (send(), SETTINGS, ROUTE)]
-    await door.denied(None, *wrong, reason="Check signature failed")
+    await door.denied(None, *wrong, text="Check signature failed")
 
 
 @says("A client cannot change the fields or the body of a signed request.")
 async def _(door: Door) -> None:
     code, fields, body = right = send().signed("operator")
     for changed, content in (({"b": "secret"}, body), ({"new": "1"}, body), ({}, b"HELLO")):
-        await door.denied(None, Asked(code, {**fields, **changed}, content), reason="Check signature failed")
+        await door.denied(None, Asked(code, {**fields, **changed}, content), text="Check signature failed")
     await door.allowed(None, right)
 
 
@@ -313,19 +374,84 @@ async def _(door: Door) -> None:
     await door.allowed("operator", ADD)
     await door.allowed("new-account", send())
     await door.allowed("operator", DELETE)
-    await door.denied("new-account", *door.every(), reason="No acl config for new-account")
+    await door.denied("new-account", *door.every(), text="No acl config for new-account")
 
 
-@says("An account without rights cannot do anything but read routes, write traces and decide transactions.")
+@says("An account without rights cannot do more than read routes, write traces, and join and leave producer groups.")
 async def _(door: Door) -> None:
     free = {Code.GET_ROUTEINFO_BY_TOPIC, Code.END_TRANSACTION}
     await door.denied("no-rights", *(asked for asked in door.every() if asked.code not in free))
-    await door.allowed("no-rights", ROUTE, TRACE)
+    await door.denied("no-rights", await begin(door), text=UNDECIDED)
+
+
+@says("An account cannot commit or roll back transactions of a topic on which it has no PUB.")
+async def _(door: Door) -> None:
+    for decision in (8, 12):
+        await door.denied("the-reader", await begin(door, decision), text=UNDECIDED)
+    assert len(door.broker.transactions.undecided) == 2
+
+
+@says("An account cannot get the checks of transactions of a topic on which it has no PUB.")
+async def _(door: Door) -> None:
+    await begin(door)
+    await door.allowed("the-sender", producer("c-1"))
+    owner = door.wire
+    async with door.connected() as other:
+        await door.allowed("the-reader", producer("c-2"))
+        for _ in range(12):  # each time one of the members is drawn
+            door.pass_time(door.broker.config.transaction_check_interval_ms + 1)
+            assert (await owner.next()).code == Code.CHECK_TRANSACTION_STATE
+        await other.ask(*ROUTE.signed("the-reader"))  # nothing came before the answer
+
+
+@says("An account cannot send back a message of a topic on which it has no SUB.")
+async def _(door: Door) -> None:
+    asked = await back(door, send("secret"))
+    await door.denied("the-reader", asked, text=NOT_FOUND)
+    await door.allowed("operator", asked)
+
+
+@says("An account cannot find a message of another topic by a key with the same hash.")
+async def _(door: Door) -> None:
+    await door.allowed("operator", send("hiddenAa", i="KEYS\x014711"))
+    while not (await door.allowed("operator", query("hiddenAa", "4711"))).body:
+        pass  # the index follows
+    await door.denied("by-default", query("hiddenAa", "4711"))
+    assert key_hash("hiddenAa", "4711") == key_hash("hiddenBB", "4711")
+    assert (await door.ask("by-default", query("hiddenBB", "4711"))).code == ResponseCode.QUERY_NOT_FOUND
+
+
+@says("An account cannot recall a delayed message of a topic by a request for another topic.")
+async def _(door: Door) -> None:
+    handle = (await door.allowed("operator", delayed("secret", "UNIQ_KEY\x01A"))).ext_fields["recallHandle"]
+    recall = Asked(Code.RECALL_MESSAGE, {"topic": "orders", "recallHandle": handle})
+    await door.denied("the-sender", recall, text="topic not match")
+    await door.allowed("the-sender", delayed("orders", "UNIQ_KEY\x01B", "TIMER_DEL_UNIQKEY\x01A"))
+    door.pass_time(120_000)
+    await wires.wait_for(lambda: door.broker.store.reader.max_offset_in_queue("secret", 0) == 2)
+
+
+@says("An account cannot use the client id of a connected client of another account.")
+async def _(door: Door) -> None:
+    await door.allowed("the-reader", heartbeat(client_id="c-1"))
+    async with door.connected():
+        await door.denied("by-default", producer("c-1"), heartbeat(client_id="c-1"), *LOCKS, LEAVE)
+        await door.allowed("the-reader", heartbeat(client_id="c-1"))
+
+
+@says("An account cannot reply to clients or recall messages by naming the trace topic.")
+async def _(door: Door) -> None:
+    _, fields, body = TRACE
+    reply = [
+        Asked(Code.SEND_REPLY_MESSAGE, {**V1, "topic": fields["b"]}),
+        Asked(Code.SEND_REPLY_MESSAGE_V2, fields, body),
+    ]
+    await door.denied("no-rights", *reply, Asked(Code.RECALL_MESSAGE, {"topic": fields["b"], "recallHandle": "x"}))
 
 
 @says("An account cannot get more rights at the VIP port.")
 async def _(door: Door) -> None:
-    async with wires.connected(wires.vip_port(door.broker)) as door.wire:
+    async with door.connected(wires.vip_port(door.broker)):
         await door.denied("topical", *SENDS)
         await door.denied("by-default", *door.every(Right.ADMIN))
         await door.denied(None, *door.every())
@@ -343,7 +469,7 @@ async def _(door: Door) -> None:
 
 @says("An account that is not an administrator cannot send any request of administration.")
 async def _(door: Door) -> None:
-    await door.denied("by-default", *door.every(Right.ADMIN), reason="Need admin permission for request code=")
+    await door.denied("by-default", *door.every(Right.ADMIN), text="Need admin permission for request code=")
 
 
 @says("An account that is not an administrator cannot read a message by its id, even with SUB on its topic.")
@@ -354,25 +480,58 @@ async def _(door: Door) -> None:
 @says("An account that is not an administrator cannot see or change the accounts.")
 async def _(door: Door) -> None:
     await door.denied("by-default", *ACCOUNTS)
-    assert door.path.read_text() == FILE
+    assert (door.folder / "plain_acl.yml").read_text() == FILE
 
 
 @says("An administrator cannot read a secret of an account, or the path of the file, in any answer.")
 async def _(door: Door) -> None:
     for asked in door.every(Right.ADMIN):
         answer = (await door.ask("operator", asked)).encode()
-        assert (b"secret-of-" in answer, str(door.path).encode() in answer) == (False, False)
+        assert (b"secret-of-" in answer, str(door.folder / "plain_acl.yml").encode() in answer) == (False, False)
 
 
 @says("No account can send to the topics in which delayed messages and transactions wait.")
 async def _(door: Door) -> None:
-    for topic in FORBIDDEN_TOPICS:
+    for topic in names.FORBIDDEN_TOPICS:
         assert (await door.ask("operator", send(topic))).code == ResponseCode.NO_PERMISSION
+
+
+@says("No account can send back a message that waits for its time or for a decision.")
+async def _(door: Door) -> None:
+    for sent in (delayed("orders"), HALF, send(i="DELAY\x013")):
+        await door.denied("operator", await back(door, sent), text=NOT_FOUND)
+
+
+@says("No account can change a topic, a group or a setting without a line in the audit that names it.")
+async def _(door: Door) -> None:
+    await door.ask("operator", Asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "payments", "b": "tmp"}))
+    padding = b" " * 5000
+    await door.ask("operator", Asked(Code.UPDATE_BROKER_CONFIG, {}, b"#" + padding + b"\nfileReservedTime=72"))
+    group = orjson.dumps({"groupName": "billing", "consumeEnable": True}) + padding
+    await door.ask("operator", Asked(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group))
+    wanted = [{"topic": "payments"}, {"settings": "fileReservedTime"}, {"group": "billing"}]
+    await wires.wait_for(lambda: [each["resource"] for each in audited(door, "administration")] == wanted)
+
+
+@says("No account can change the offsets of the broker's own groups or delete the groups.")
+async def _(door: Door) -> None:
+    half = {"topic": names.HALF_TOPIC, "queueId": 0}
+    await door.allowed("the-sender", HALF)
+    offset = Asked(Code.UPDATE_CONSUMER_OFFSET, {**half, "consumerGroup": names.TRANSACTION_GROUP, "commitOffset": 99})
+    delete = Asked(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": names.TRANSACTION_GROUP, "removeOffset": "true"})
+    await door.denied("operator", offset, delete, text="belongs to the broker")
+
+
+@says("No account can send back more bytes than its quota allows, and the copies count.")
+async def _(door: Door) -> None:
+    asked = await back(door, send()._replace(body=bytes(100_000)))
+    await door.allowed("limited", asked)
+    await door.denied("limited", asked, text="in_bytes_per_s")
 
 
 @says("No account can send to the broker, read from it or administer it at the name server's port.")
 async def _(door: Door) -> None:
-    async with wires.connected(wires.namesrv_port(door.broker)) as door.wire:
+    async with door.connected(wires.namesrv_port(door.broker)):
         for asked in (*SENDS, pull(), query(), heartbeat(), commit(), SETTINGS, *ACCOUNTS):
             assert (await door.ask("operator", asked)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
@@ -386,15 +545,44 @@ async def view(door: Door, topic: str) -> Asked:
     return Asked(Code.VIEW_MESSAGE_BY_ID, {"offset": int(message_id[16:], 16)})
 
 
+async def back(door: Door, sent: Asked) -> Asked:
+    """Send a message, and return the request that sends it back."""
+    message_id = (await door.allowed("operator", sent)).ext_fields["msgId"]
+    fields = {"offset": int(message_id[16:], 16), "group": "billing", "delayLevel": 0}
+    return Asked(Code.CONSUMER_SEND_MSG_BACK, fields)
+
+
+async def begin(door: Door, decision: int = 8) -> Asked:
+    """Begin a transaction, and return the request that decides it."""
+    sent = (await door.allowed("the-sender", HALF)).ext_fields
+    place = {"commitLogOffset": int(sent["msgId"][16:], 16), "tranStateTableOffset": sent["queueOffset"]}
+    return Asked(Code.END_TRANSACTION, {"producerGroup": "P", **place, "commitOrRollback": decision, "msgId": "A"})
+
+
+def audited(door: Door, event: str) -> list[dict[str, Any]]:
+    lines = map(orjson.loads, (door.folder / "audit.log").read_bytes().splitlines())
+    return [line for line in lines if line["event"] == event]
+
+
 @pytest.fixture
-async def door(tmp_path: Path) -> Any:
-    path = tmp_path / "plain_acl.yml"
-    path.write_text(FILE)
-    async with wires.running(tmp_path / "store", acl=path) as broker:
-        async with wires.connected(wires.broker_port(broker)) as wire:
-            opened = Door(broker, wire, path)
-            await opened.allowed("operator", *(send(topic, i="KEYS\x01k") for topic in ("orders", "secret")))
-            yield opened
+async def door(tmp_path: Path) -> AsyncGenerator[Door]:
+    (tmp_path / "plain_acl.yml").write_text(FILE)
+    (tmp_path / "quotas.yml").write_text(QUOTAS)
+    files: dict[str, Any] = {
+        "acl": tmp_path / "plain_acl.yml",
+        "quotas": tmp_path / "quotas.yml",
+        "audit": tmp_path / "audit.log",
+    }
+    config, door = wires.broker_config(tmp_path / "store", **files), Door(tmp_path)
+    clocks: Any = {
+        "clock_ms": lambda: system_clock_ms() + door.ahead_ms,
+        "elapsed_clock_ms": lambda: elapsed_ms() + door.ahead_ms,
+    }
+    async with open_broker(config, file_system=processes.tests_disk(), **clocks) as door.broker:
+        door.broker.worker.clock = trio.current_time
+        async with wires.connected(wires.broker_port(door.broker)) as door.wire:
+            await door.allowed("operator", *(send(topic, i="KEYS\x01k") for topic in ("orders", "secret")))
+            yield door
 
 
 def sentences() -> list[str]:
