@@ -231,8 +231,8 @@ ROWS: Final[tuple[tuple[str, str, str, tuple[Asked, ...]], ...]] = (
      "no-rights the-sender", "not-an-account", (ROUTE,)),
     ("An administrator without `topicPerms` and `groupPerms` can send to every topic and read it as every group.",
      "operator", "by-default part-admin", (send("secret"), pull("secret", "hidden"))),
-    ("An account with SUB only on a topic cannot send to it.", "the-sender", "the-reader topical", SENDS),
-    ("An account with PUB only on a topic cannot read it.", "topical", "the-sender", (query(),)),
+    ("An account that has only SUB on a topic cannot send to it.", "the-sender", "the-reader topical", SENDS),
+    ("An account that has only PUB on a topic cannot read it.", "topical", "the-sender", (query(),)),
     ("An account without SUB on a group cannot read as the group, join it or move its offsets.",
      "the-reader", "topical", (pull(), heartbeat(), commit())),
     ("An account cannot join a group for a topic on which it has no SUB.", "the-reader", "grouped", (heartbeat(),)),
@@ -502,7 +502,7 @@ async def _(door: Door) -> None:
         await door.denied("operator", await back(door, sent), text=NOT_FOUND)
 
 
-@says("No account can change a topic, a group or a setting without a line in the audit that names it.")
+@says("No account can change a topic, a group or a setting without a line in the `--audit` file that names it.")
 async def _(door: Door) -> None:
     await door.ask("operator", Asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "payments", "b": "tmp"}))
     padding = b" " * 5000
