@@ -18,6 +18,7 @@ from triomq.broker.opening import open_broker
 from triomq.broker.server import Broker
 from triomq.broker.services.housekeeping import elapsed_ms
 from triomq.protocol import names
+from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.codes import CommandFlag, ResponseCode
 from triomq.protocol.codes import RequestCode as Code
 from triomq.protocol.record.batch import encode_batch
@@ -47,7 +48,6 @@ accounts:
 QUOTAS: Final = "accounts: {limited: {in_bytes_per_s: 1000}}"
 DENIAL: Final = "org.apache.rocketmq.acl.common.AclException: "
 PASSED: Final = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.QUERY_NOT_FOUND)
-CHECKS: Final[list[tuple[str, Callable[["Door"], Awaitable[object]]]]] = []
 
 
 class Asked(NamedTuple):
@@ -188,6 +188,7 @@ HOLDING: Final = tuple(
     query(topic) for topic in (names.SCHEDULE_TOPIC, names.TIMER_TOPIC, names.HALF_TOPIC, names.TRACE_TOPIC, REPLIES)
 )
 UNDECIDED: Final = "No such transaction, or no permission for its topic"
+UNSIGNED: Final = "Check signature failed"
 NOT_FOUND: Final = "look message by offset failed"
 NEW: Final = {"accessKey": "new-account", "secretKey": "secret-of-new-account", "admin": "false"}
 ADD: Final = Asked(Code.UPDATE_AND_CREATE_ACL_CONFIG, {**NEW, "topicPerms": "orders=PUB"})
@@ -196,6 +197,29 @@ ACCOUNTS: Final = (
     *(Asked(code, {}) for code in (Code.GET_BROKER_CLUSTER_ACL_CONFIG, Code.GET_BROKER_CLUSTER_ACL_INFO)),
     ADD, DELETE, Asked(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "*"}),
 )  # fmt: skip
+
+# fmt: off
+CLAIMS: Final[dict[str, Check]] = {
+    "A client without an account cannot do anything at a broker's port.":
+        lambda door: door.denied(None, *door.every(), text="No accessKey is configured"),
+    "A client cannot use an account without its secret.":
+        lambda door: door.denied(
+            None, *(each.signed("operator", "wrong secret") for each in (send(), SETTINGS, ROUTE)), text=UNSIGNED),
+    "An account cannot reply to clients or recall messages by naming the trace topic.":
+        lambda door: door.denied("no-rights", TRACE._replace(code=Code.SEND_REPLY_MESSAGE_V2),
+            Asked(Code.SEND_REPLY_MESSAGE, {**V1, "topic": names.TRACE_TOPIC}),
+            Asked(Code.RECALL_MESSAGE, {"topic": names.TRACE_TOPIC, "recallHandle": "x"})),
+    "An account that is not an administrator cannot send any request of administration.":
+        lambda door: door.denied("by-default", *door.every(Right.ADMIN), text="Need admin permission"),
+    "No account can send to the topics in which delayed messages and transactions wait.":
+        lambda door: door.denied("operator", *map(send, names.FORBIDDEN_TOPICS), text="is forbidden for clients"),
+    "No account can change the offsets of the broker's own groups or delete the groups.":
+        lambda door: door.denied("operator", commit(names.TRANSACTION_GROUP),
+            Asked(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": names.TRANSACTION_GROUP, "removeOffset": "true"}),
+            text="belongs to the broker"),
+}
+# fmt: on
+CHECKS: Final = list(CLAIMS.items())
 
 # --- sentences that are rows: each request passes for the first accounts, and is denied for the others ------------
 
@@ -343,22 +367,11 @@ async def _(door: Door) -> None:
 # --- cannot -------------------------------------------------------------------------------------------------
 
 
-@says("A client without an account cannot do anything at a broker's port.")
-async def _(door: Door) -> None:
-    await door.denied(None, *door.every(), text="No accessKey is configured")
-
-
-@says("A client cannot use an account without its secret.")
-async def _(door: Door) -> None:
-    wrong = [asked.signed("operator", "not the secret") for asked in (send(), SETTINGS, ROUTE)]
-    await door.denied(None, *wrong, text="Check signature failed")
-
-
 @says("A client cannot change the fields or the body of a signed request.")
 async def _(door: Door) -> None:
     code, fields, body = right = send().signed("operator")
     for changed, content in (({"b": "secret"}, body), ({"new": "1"}, body), ({}, b"HELLO")):
-        await door.denied(None, Asked(code, {**fields, **changed}, content), text="Check signature failed")
+        await door.denied(None, Asked(code, {**fields, **changed}, content), text=UNSIGNED)
     await door.allowed(None, right)
 
 
@@ -439,16 +452,6 @@ async def _(door: Door) -> None:
         await door.allowed("the-reader", heartbeat(client_id="c-1"))
 
 
-@says("An account cannot reply to clients or recall messages by naming the trace topic.")
-async def _(door: Door) -> None:
-    _, fields, body = TRACE
-    reply = [
-        Asked(Code.SEND_REPLY_MESSAGE, {**V1, "topic": fields["b"]}),
-        Asked(Code.SEND_REPLY_MESSAGE_V2, fields, body),
-    ]
-    await door.denied("no-rights", *reply, Asked(Code.RECALL_MESSAGE, {"topic": fields["b"], "recallHandle": "x"}))
-
-
 @says("An account cannot get more rights at the VIP port.")
 async def _(door: Door) -> None:
     async with door.connected(wires.vip_port(door.broker)):
@@ -465,11 +468,6 @@ async def _(door: Door) -> None:
         await door.denied("topical", asked)
     assert door.broker.topics.get("new") is None
     assert door.broker.store.reader.max_offset_in_queue("orders", 0) == 1
-
-
-@says("An account that is not an administrator cannot send any request of administration.")
-async def _(door: Door) -> None:
-    await door.denied("by-default", *door.every(Right.ADMIN), text="Need admin permission for request code=")
 
 
 @says("An account that is not an administrator cannot read a message by its id, even with SUB on its topic.")
@@ -490,12 +488,6 @@ async def _(door: Door) -> None:
         assert (b"secret-of-" in answer, str(door.folder / "plain_acl.yml").encode() in answer) == (False, False)
 
 
-@says("No account can send to the topics in which delayed messages and transactions wait.")
-async def _(door: Door) -> None:
-    for topic in names.FORBIDDEN_TOPICS:
-        assert (await door.ask("operator", send(topic))).code == ResponseCode.NO_PERMISSION
-
-
 @says("No account can send back a message that waits for its time or for a decision.")
 async def _(door: Door) -> None:
     for sent in (delayed("orders"), HALF, send(i="DELAY\x013")):
@@ -511,15 +503,6 @@ async def _(door: Door) -> None:
     await door.ask("operator", Asked(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group))
     wanted = [{"topic": "payments"}, {"settings": "fileReservedTime"}, {"group": "billing"}]
     await wires.wait_for(lambda: [each["resource"] for each in audited(door, "administration")] == wanted)
-
-
-@says("No account can change the offsets of the broker's own groups or delete the groups.")
-async def _(door: Door) -> None:
-    half = {"topic": names.HALF_TOPIC, "queueId": 0}
-    await door.allowed("the-sender", HALF)
-    offset = Asked(Code.UPDATE_CONSUMER_OFFSET, {**half, "consumerGroup": names.TRANSACTION_GROUP, "commitOffset": 99})
-    delete = Asked(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": names.TRANSACTION_GROUP, "removeOffset": "true"})
-    await door.denied("operator", offset, delete, text="belongs to the broker")
 
 
 @says("No account can send back more bytes than its quota allows, and the copies count.")
@@ -539,17 +522,17 @@ async def _(door: Door) -> None:
 # --- the page -----------------------------------------------------------------------------------------------
 
 
+async def place(door: Door, sent: Asked) -> int:
+    """Send a message, and return its offset in the log, which its id contains."""
+    return int((await door.allowed("operator", sent)).ext_fields["msgId"][16:], 16)
+
+
 async def view(door: Door, topic: str) -> Asked:
-    """Send a message, and return the request that reads it: its id contains its offset."""
-    message_id = (await door.allowed("operator", send(topic))).ext_fields["msgId"]
-    return Asked(Code.VIEW_MESSAGE_BY_ID, {"offset": int(message_id[16:], 16)})
+    return Asked(Code.VIEW_MESSAGE_BY_ID, {"offset": await place(door, send(topic))})
 
 
 async def back(door: Door, sent: Asked) -> Asked:
-    """Send a message, and return the request that sends it back."""
-    message_id = (await door.allowed("operator", sent)).ext_fields["msgId"]
-    fields = {"offset": int(message_id[16:], 16), "group": "billing", "delayLevel": 0}
-    return Asked(Code.CONSUMER_SEND_MSG_BACK, fields)
+    return Asked(Code.CONSUMER_SEND_MSG_BACK, {"offset": await place(door, sent), "group": "billing", "delayLevel": 0})
 
 
 async def begin(door: Door, decision: int = 8) -> Asked:
@@ -596,6 +579,12 @@ def sentences() -> list[str]:
                 assert text.startswith("- "), f"not an item of a list: {text}"
                 found.append(text.removeprefix("- "))
     return found
+
+
+def test_the_example_of_the_file_can_be_read() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    rules = read_rules(example)
+    assert (list(rules.accounts), rules.white.has("10.10.103.7")) == (["operator", "shop-service"], True)
 
 
 def test_each_sentence_has_one_check() -> None:
