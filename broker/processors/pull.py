@@ -18,14 +18,14 @@ from triomq.broker.groups.groups import Groups
 from triomq.broker.limits.peers import MemoryBudget
 from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.pull_hold import Pull, PullHold
+from triomq.broker.processors.pull_hold import AT_ONCE, Pull, PullHold
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.work import Worker
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode, SerializeType
 from triomq.protocol.errors import RefusedError, SubscriptionParseError
-from triomq.protocol.filters.filter_types import MessageFilter
+from triomq.protocol.filters.filter_types import MessageFilter, SqlFilter
 from triomq.protocol.names import is_broker_group
 from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand, json_template
@@ -49,6 +49,7 @@ _CODES: Final = {
     GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+_TAG_PULLS_OF_SQL_PULL: Final = 32  # a message may take some ms to filter
 _READ: Final = int(Permission.READ)
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
 _COMMIT_OFFSET: Final = int(PullSysFlag.COMMIT_OFFSET)
@@ -97,8 +98,14 @@ class PullAnswers:
             self._serve_ready()
 
     def _serve_ready(self) -> None:
-        for pull in self.hold.take_ready():
+        pulls = self.hold.take_ready()
+        left = AT_ONCE
+        for number, pull in enumerate(pulls, 1):
             self._serve_held(pull, is_expired=False)
+            left -= _TAG_PULLS_OF_SQL_PULL if isinstance(pull.message_filter, SqlFilter) else 1
+            if left <= 0 and number < len(pulls):
+                self.hold.put_back(pulls[number:])
+                return
 
     async def run(self, worker: Worker) -> None:
         """Answer held pulls at their deadline, and ready pulls that are too many for one step, until cancelled."""

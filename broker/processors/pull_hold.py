@@ -28,7 +28,7 @@ Source: behaviour.md A.10; PullRequestHoldService.java.
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
@@ -139,6 +139,15 @@ class PullHold:
         if self.ready:
             self._has_ready.set()
         return [pull for pull in ready if self._take(pull)]
+
+    def put_back(self, pulls: Sequence[Pull]) -> None:
+        """Take back pulls that :meth:`take_ready` returned and that are left for a later step."""
+        for pull in pulls:
+            pull.is_done = False
+            self.held += 1
+            self._budget.reserved_bytes += pull.held_bytes
+        self.ready.appendleft(iter(pulls))
+        self._has_ready.set()
 
     async def wait_ready(self) -> None:
         """Return when there are pulls in :attr:`ready`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Self, TypeAlias
 
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters.sql_nodes import EvaluationError, Node
+from triomq.protocol.filters.sql_nodes import EvaluationError, Node, index
 from triomq.protocol.filters.sql_parser import SqlParser
 from triomq.protocol.java import BLANKS, tags_code
 from triomq.protocol.record.properties import PROPERTY_SEPARATOR
@@ -23,6 +23,7 @@ SQL92: Final = "SQL92"
 SUBSCRIBE_ALL: Final = "*"
 MAX_TAGS: Final = 2048  # of one expression, some ms to read; RocketMQ has no limit
 MAX_CHARACTERS: Final = 32_768
+_SCANNED_BYTES: Final = 4096  # by all parts of an SQL filter; beyond it, it costs less to read all properties once
 _SEPARATOR: Final = "||"
 _PLAIN_TAG: Final = re.compile(r"(?:[^\x00-\x20&|]|&(?!&))+")  # R&D is a tag
 
@@ -106,10 +107,10 @@ class SqlFilter:
     Attributes:
         expression: as given.
         codes: ``None``: the expression does not choose by the tags of consume queue units.
-        size: the number of its parts, to which the time of :meth:`matches` is proportional.
+        size: the number of its parts; the time of :meth:`matches` grows with it and with the length of the properties.
     """
 
-    __slots__ = ("_evaluate", "expression", "size")
+    __slots__ = ("_evaluate", "_short", "expression", "size")
 
     codes: Final = None
 
@@ -117,6 +118,7 @@ class SqlFilter:
         self.expression: Final = expression
         self._evaluate: Final = root.evaluate
         self.size: Final = root.size
+        self._short: Final = _SCANNED_BYTES // root.size
 
     @classmethod
     def parse(cls, expression: str | None) -> Self:
@@ -129,8 +131,9 @@ class SqlFilter:
 
     def matches(self, properties: bytes) -> bool:
         """Whether the message with these encoded properties is wanted."""
+        encoded = PROPERTY_SEPARATOR + properties
         try:
-            return self._evaluate(PROPERTY_SEPARATOR + properties) is True
+            return self._evaluate(encoded if len(encoded) <= self._short else index(encoded)) is True
         except EvaluationError:
             return False
 

@@ -9,6 +9,7 @@ Source: the classes of rocketmq-filter 4.9.7, such as ComparisonExpression.java;
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import copysign
 from operator import eq, ge, gt, le, lt
 from typing import Final, TypeAlias
@@ -18,6 +19,8 @@ from triomq.protocol.record.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEP
 
 _SHORT_DIGITS: Final = 9
 """Any number of so many digits fits into 32 bits."""
+_SHORT_TEXT: Final = 64  # is read again for each comparison; the numbers of longer texts are remembered
+_REMEMBERED: Final = 32
 _INTEGER: Final = re.compile(r"[+-]?[^\D\U00010000-\U0010FFFF]+")  # Java: digits of all scripts in the BMP
 _DOUBLE: Final = re.compile(
     r"(?P<sign>[+-]?)(?:(?P<named>NaN|Infinity)"
@@ -34,6 +37,19 @@ class Long(int):
 
 Value: TypeAlias = bool | int | float | bytes | None
 """What a part of an expression yields: text is UTF-8, ``None`` is a missing or unknown value."""
+
+Properties: TypeAlias = bytes | dict[bytes, bytes]
+"""Of a message: encoded, with 0x02 before them, or as :func:`index` returns them, where many parts are evaluated."""
+
+_PROPERTY: Final = re.compile(
+    b"%b([^%b%b]*)%b([^%b]+)"
+    % (PROPERTY_SEPARATOR, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR)
+)
+
+
+def index(properties: bytes) -> dict[bytes, bytes]:
+    """Return the values by name; an empty one is missing, of equal names the last counts."""
+    return dict(_PROPERTY.findall(properties))
 
 
 class EvaluationError(Exception):
@@ -82,6 +98,7 @@ def _read_integer(text: bytes) -> int:
     return _read_digits(text, 32)
 
 
+@lru_cache(_REMEMBERED)
 def _read_digits(text: bytes, bits: int) -> int:
     decoded = text.decode("utf-8", "replace")
     if _INTEGER.fullmatch(decoded) is None:
@@ -96,6 +113,10 @@ def _read_digits(text: bytes, bits: int) -> int:
 
 
 def _read_double(text: bytes) -> float:
+    return _read_short_double(text) if len(text) <= _SHORT_TEXT else _read_long_double(text)
+
+
+def _read_short_double(text: bytes) -> float:
     found = _DOUBLE.fullmatch(text.decode("utf-8", "replace").strip(BLANKS))
     if found is None:
         raise EvaluationError("not a number")
@@ -108,8 +129,10 @@ def _read_double(text: bytes) -> float:
     return sign * float(found["named"] or found["decimal"])
 
 
+_read_long_double: Final = lru_cache(_REMEMBERED)(_read_short_double)
+
 _READERS: Final[Mapping[type, Callable[[bytes], bool | float]]] = {
-    bool: lambda text: text.lower() == b"true",
+    bool: lambda text: len(text) == len(b"true") and text.lower() == b"true",
     int: _read_integer,
     Long: lambda text: Long(_read_digits(text, 64)),
     float: _read_double,
@@ -121,15 +144,15 @@ _READERS: Final[Mapping[type, Callable[[bytes], bool | float]]] = {
 ORDERS: Final[dict[str, Callable[[int, int], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
-Evaluator: TypeAlias = Callable[[bytes], Value]
+Evaluator: TypeAlias = Callable[[Properties], Value]
 
 
 class Node:
     """A part of an expression.
 
     Attributes:
-        evaluate: returns its value for a message, from its encoded properties with 0x02 before them; raises
-            EvaluationError if two values cannot be compared.
+        evaluate: returns its value for a message, from its properties; raises EvaluationError if two values cannot
+            be compared.
         depth: of the tree below, itself included.
         size: the number of parts in it.
         is_boolean: whether it may be an operand of AND, OR and NOT.
@@ -158,38 +181,28 @@ class Constant(Node):
 class Property(Node):
     """The value of a property; an empty one is missing, of equal names the last counts."""
 
-    __slots__ = ("_find", "_key")
+    __slots__ = ("_key", "_name")
 
     def __init__(self, name: str) -> None:
-        key = PROPERTY_SEPARATOR + name.encode() + NAME_VALUE_SEPARATOR
+        self._name: Final = name.encode()
+        self._key: Final = PROPERTY_SEPARATOR + self._name + NAME_VALUE_SEPARATOR
+        super().__init__(self.tester(bytes), is_boolean=False)
 
-        def find(properties: bytes) -> bytes | None:
-            at = properties.rfind(key)
-            while at >= 0:
-                start = at + len(key)
-                end = properties.find(PROPERTY_SEPARATOR, start)
-                if value := properties[start:] if end < 0 else properties[start:end]:
-                    return value
-                at = properties.rfind(key, 0, at)
-            return None
-
-        super().__init__(find, is_boolean=False)
-        self._key: Final = key
-        self._find: Final = find
-
-    def tester(self, test: Callable[[bytes], bool]) -> Evaluator:
+    def tester(self, test: Callable[[bytes], bool | bytes]) -> Evaluator:
         """Return the test of the property's value, one call for each message; unknown without a value."""
-        key, key_length, find = self._key, len(self._key), self._find
+        key, key_length, name = self._key, len(self._key), self._name
 
-        def tested(properties: bytes) -> bool | None:
-            at = properties.rfind(key)
-            if at < 0:
-                return None
-            start = at + key_length
-            end = properties.find(PROPERTY_SEPARATOR, start)
-            value: bytes | None = properties[start:] if end < 0 else properties[start:end]
-            if not value:
-                value = find(properties)
+        def tested(properties: Properties) -> Value:
+            value: bytes | None
+            if isinstance(properties, dict):
+                value = properties.get(name)
+            else:
+                at = properties.rfind(key)
+                if at < 0:
+                    return None
+                start = at + key_length
+                end = properties.find(PROPERTY_SEPARATOR, start)
+                value = (properties[start:] if end < 0 else properties[start:end]) or index(properties).get(name)
             return None if value is None else test(value)
 
         return tested
@@ -211,7 +224,7 @@ def _number_test(holds: Callable[[int, int], bool], constant: float) -> Callable
 def negation(part: Node) -> Node:
     """Return ``-x``: the number with the other sign, of the same type; unknown, as for every property."""
 
-    def evaluate(properties: bytes) -> Value:
+    def evaluate(properties: Properties) -> Value:
         value = part.evaluate(properties)
         return type(value)(-value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -225,7 +238,7 @@ def equality(left: Node, right: Node) -> Node:
     """
     evaluate_left, evaluate_right = left.evaluate, right.evaluate
 
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Properties) -> bool | None:
         left, right = evaluate_left(properties), evaluate_right(properties)
         if left is None:
             return True if right is None else None
@@ -252,7 +265,7 @@ def order(operator: str, left: Node, right: Node) -> Node:
             raise ValueError("only numbers and properties have an order (<, <=, >, >=, BETWEEN)")
     holds, evaluate_left, evaluate_right = ORDERS[operator], left.evaluate, right.evaluate
 
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Properties) -> bool | None:
         left = evaluate_left(properties)
         if left is None:
             return None
@@ -276,7 +289,7 @@ def membership(part: Property, texts: Sequence[bytes]) -> Node:
 def inversion(part: Node) -> Node:
     """Return ``NOT x``; a property that exists is never true, and unknown stays unknown."""
 
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Properties) -> bool | None:
         value = part.evaluate(properties)
         return None if value is None else value is not True
 
@@ -293,7 +306,7 @@ def logic(parts: Sequence[Node], *, deciding: bool) -> Node:
     """
     evaluators = tuple(part.evaluate for part in parts)
 
-    def evaluate(properties: bytes) -> bool | None:
+    def evaluate(properties: Properties) -> bool | None:
         result: bool | None = not deciding
         for evaluate_part in evaluators:
             value = evaluate_part(properties)

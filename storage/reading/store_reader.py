@@ -73,17 +73,22 @@ class StoreReader:
     def _choose(
         self, found: GetMessageResult, sql: SqlFilter, max_msg_nums: int, max_bytes: int | None
     ) -> GetMessageResult:
-        """Return of a plain read what matches, up to the limits of a usual read."""
+        """Return of a plain read what matches, up to the limits of a usual read, and of the work for it."""
         most, room = self._config.transfer_limits(max_bytes)
         most = min(max_msg_nums, most)
         next_begin_offset = found.next_begin_offset
         chosen: list[memoryview] = []
-        count = total = 0
-        matches = sql.matches
-        records = (
-            (buffer, record) for buffer in found.buffers for record in iter_properties(buffer) if matches(record[3])
-        )
-        for buffer, (start, end, queue_offset, _) in records:
+        count = total = spent = 0
+        matches, parts = sql.matches, sql.size
+        records = ((buffer, record) for buffer in found.buffers for record in iter_properties(buffer))
+        for buffer, (start, end, queue_offset, properties) in records:
+            cost = parts if len(properties) <= _SHORT_PROPERTIES else parts + len(properties) // _BYTES_OF_A_PART
+            if spent and spent + cost > _MAX_PARTS_EVALUATED:
+                next_begin_offset = queue_offset
+                break
+            spent += cost
+            if not matches(properties):
+                continue
             size = end - start
             if count >= most or (count and total + size > room):
                 next_begin_offset = queue_offset
@@ -255,6 +260,8 @@ class StoreReader:
 _MAX_UNITS_LOOKED_AT: Final = 4_000  # about 1 ms
 _MAX_LOOKED_AT: Final = 400
 _MAX_PARTS_EVALUATED: Final = 4_000  # about 2 ms
+_SHORT_PROPERTIES: Final = 256  # bytes; to read more of them takes as long as to evaluate a part for each 8
+_BYTES_OF_A_PART: Final = 8
 _MAX_BYTES_LOOKED_AT: Final = 4 * 1024 * 1024
 
 Scan = tuple[int, frozenset[int] | None, int | None]

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
 from triomq.protocol.errors import SubscriptionParseError
-from triomq.protocol.filters import sql_parser
+from triomq.protocol.filters import filter_types, sql_parser
 from triomq.protocol.filters.filter_types import SqlFilter
 
 _PIECES = st.sampled_from(("/*", "*/", "--", "\n", "'", "''", "@", "a=1 OR ", "a=--1 OR ", "1", "0", ".", "e", " "))
@@ -58,3 +58,23 @@ def test_each_character_is_looked_at_some_times(text: str) -> None:
     with patch.multiple(sql_parser, **counting), suppress(SubscriptionParseError):
         SqlFilter.parse(text)
     assert sum(each.looked_at for each in counting.values()) <= 3 * len(text) + 16
+
+
+_NAMES = st.sampled_from(("a", "b", "ab", ""))
+_PROPERTIES = st.lists(st.tuples(_NAMES, st.sampled_from(("", "1", "2.5", "x", "\x01", "a\x01")))).map(
+    lambda pairs: "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()
+)
+_CONDITIONS = st.sampled_from(
+    ("a = 1", "b > 2.0", "ab = 'x'", "a IN ('1', 'x')", "b IS NULL", "a = b", "NOT (ab <> '1')", "a BETWEEN 0 AND 2")
+)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(st.lists(_CONDITIONS, min_size=1, max_size=3), st.sampled_from((" AND ", " OR ")), _PROPERTIES)
+def test_verdict_is_the_same_if_all_properties_are_read(
+    conditions: list[str], operator: str, properties: bytes
+) -> None:
+    expression = operator.join(conditions)
+    with patch.object(filter_types, "_SCANNED_BYTES", 0):
+        indexing = SqlFilter.parse(expression)
+    assert SqlFilter.parse(expression).matches(properties) == indexing.matches(properties)

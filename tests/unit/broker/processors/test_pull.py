@@ -300,9 +300,12 @@ async def test_pull_is_refused_with_code(
 UNITS_OF_A_FILE = "100"  # in these tests; a read ends with the consume queue's file
 
 
-def fill_numbers(peer: Peer, *numbers: int) -> None:
+LONG = " -- long properties\n"
+
+
+def fill_numbers(peer: Peer, *numbers: int, more: str = "") -> None:
     for number in numbers:
-        peer.put("T", i=f"a\x01{number}\x02")
+        peer.put("T", i=f"a\x01{number}\x02{more}")
 
 
 def bodies_of(response: RemotingCommand | None) -> list[int]:
@@ -322,12 +325,16 @@ async def test_sql_expression_selects_by_properties(peer: Peer, topic: str) -> N
 
 @pytest.mark.parametrize(
     ("messages", "expression", "next_offset"),
-    [(500, "a > 1", UNITS_OF_A_FILE), (30, " OR ".join(["a > 1"] * 200), "6")],
+    [
+        (500, "a > 1", UNITS_OF_A_FILE),
+        (30, " OR ".join(["a > 1"] * 200), "6"),
+        (5, " OR ".join(["a > 1"] * 33) + LONG, "1"),
+    ],
 )
 async def test_pull_without_matches_skips_examined_messages(
     peer: Peer, topic: str, messages: int, expression: str, next_offset: str
 ) -> None:
-    fill_numbers(peer, *[0] * messages)
+    fill_numbers(peer, *[0] * messages, more="" if LONG not in expression else f"b\x01{'x' * 32_000}")
     response = peer.pull(topic, 0, **SQL | {"subscription": expression})
     assert answered(response) == (ResponseCode.PULL_RETRY_IMMEDIATELY, int(next_offset))
 
@@ -339,6 +346,17 @@ async def test_held_pull_advances_past_examined_messages(peer: Peer, another_pee
     assert [(each.code, each.ext_fields["nextBeginOffset"]) for each in peer.sent] == [
         (ResponseCode.PULL_RETRY_IMMEDIATELY, UNITS_OF_A_FILE)
     ]
+
+
+async def test_few_held_sql_pulls_are_answered_in_a_step(peer: Peer, another_peer: Peer, topic: str) -> None:
+    for _ in range(5):
+        assert peer.pull(topic, 0, **HOLD, **SQL) is None
+    fill_numbers(another_peer, 7)
+    peer.broker.worker.end_step()
+    for answered_pulls in (2, 4, 5):
+        assert (len(peer.sent), peer.broker.pulls.hold.held) == (answered_pulls, 5 - answered_pulls)
+        peer.broker.pulls._serve_ready()
+    assert [bodies_of(each) for each in peer.sent] == [[7]] * 5
 
 
 async def test_group_that_cannot_be_created_is_refused(make_broker: MakeBroker) -> None:

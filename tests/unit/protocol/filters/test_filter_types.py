@@ -14,6 +14,7 @@ from triomq.protocol.filters.filter_types import (
     filter_type,
     parse_filter,
 )
+from triomq.protocol.filters.sql_nodes import _read_long_double, index
 from triomq.protocol.record.message import is_selectable
 from triomq.protocol.record.properties import encode_properties
 
@@ -169,6 +170,22 @@ MESSAGE = encode_properties(
 )
 def test_verdicts(expression: str, matches: bool) -> None:
     assert SqlFilter.parse(expression).matches(MESSAGE) is matches
+
+
+@pytest.mark.parametrize("value", [b"\x02" * 30_000, b"x" * 32_000, b"0" * 4200 + b"5", b" " * 32_000 + b"7"])
+def test_long_properties_are_read_once_for_all_parts(value: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+
+    def counted(properties: bytes) -> dict[bytes, bytes]:
+        read.append(properties)
+        return index(properties)
+
+    monkeypatch.setattr("triomq.protocol.filters.filter_types.index", counted)
+    properties = b"b\x011\x02a\x01" + value
+    conversions = _read_long_double.cache_info().misses
+    assert not SqlFilter.parse(" OR ".join(["c = 1", "b = 2", "a = '3'", "a = 6.5"] * 200)).matches(properties)
+    assert read == [b"\x02" + properties]
+    assert _read_long_double.cache_info().misses <= conversions + 1
 
 
 @pytest.mark.parametrize(
