@@ -1,7 +1,8 @@
 """Attacks on tables and logs: more names than anybody has, texts without end, and floods of requests."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,7 +53,83 @@ def _long_client_id() -> tuple[bytes, ...]:
     return (_heartbeat("\n" * 7_500_000, [{"groupName": "lines"}], 1),)
 
 
-def _frames(name: str, make: Callable[[], tuple[bytes, ...]]) -> Attack:
+# --- subscriptions ------------------------------------------------------------------------------------------
+
+_MEMBERS: Final = 200
+_WIDE: Final = "\U0001f600"  # each character of its text takes 4 bytes
+
+
+@cache
+def _large_heartbeats() -> tuple[bytes, ...]:
+    """Each of 660 KB: half of them with many tags, the others with a text that takes four times its length."""
+    tags = [f"tag-{number:05}" for number in range(50_000)]
+    many = {"subString": "*", "tagsSet": tags}
+    wide = {"subString": _WIDE + "x" * 660_000}
+    return tuple(
+        _heartbeat(
+            f"member-{number}",
+            [
+                {
+                    "groupName": f"large-{number}",
+                    "subscriptionDataSet": [{"topic": HONEST_TOPIC, **(wide if number % 2 else many)}],
+                }
+            ],
+        )
+        for number in range(_MEMBERS)
+    )
+
+
+def _check(expression: str) -> bytes:
+    subscription = {"topic": HONEST_TOPIC, "subString": expression, "expressionType": "SQL92"}
+    body = {"clientId": "c", "group": "G", "subscriptionData": subscription}
+    return request(RequestCode.CHECK_CLIENT_CONFIG, body=orjson.dumps(body))
+
+
+def _repeated(
+    name: str, frames: Iterable[bytes], prepare: Callable[[Target], Awaitable[None]] | None = None, at_once: int = 1
+) -> Attack:
+    """Send requests again and again, each of them several times at once, and read the answers."""
+    kept = tuple(frames)
+
+    async def run(target: Target) -> None:
+        async with target.connect() as wire:
+            with trio.move_on_after(target.seconds):
+                for frame in cycle(kept):
+                    await wire.send(frame * at_once)
+                    for _ in range(at_once):
+                        await wire.next()
+
+    return Attack(name=name, run=run) if prepare is None else Attack(name=name, run=run, prepare=prepare)
+
+
+def _sql_tokens() -> Iterator[bytes]:
+    """Comments without an end, none like another."""
+    for number in range(500):
+        yield _check(f"a{number}=1 OR /*@" + "/*@" * 2000)
+        yield _check(f"a{number}=1" + " OR a=--1" * 600)
+
+
+_WRONG: Final = "a=1 OR " * 870 + "a >"
+_TERMS: Final = " OR ".join(["zz=1"] * 700)
+_LONG_PROPERTIES: Final = (
+    "zz\x01\x02" * 8_000,
+    "zz\x01" + "1" * 32_000,
+    "".join(f"{chr(97 + n % 26)}\x01b\x02" for n in range(8_000)),
+)
+
+
+async def _send_long_properties(target: Target) -> None:
+    async with target.connect() as wire:
+        for number in range(300):
+            await wire.put("LONG-PROPERTIES", b"x", i=_LONG_PROPERTIES[number % len(_LONG_PROPERTIES)])
+
+
+_FILTERED_PULL: Final = request(
+    RequestCode.PULL_MESSAGE, pull_fields("LONG-PROPERTIES", subscription=_TERMS, expressionType="SQL92")
+)
+
+
+def _frames(name: str, make: Callable[[], tuple[bytes, ...]], *, by_many: bool = False) -> Attack:
     """Send each frame on a new connection, and wait for the answer or the end."""
 
     async def prepare(_target: Target) -> None:
@@ -70,7 +147,7 @@ def _frames(name: str, make: Callable[[], tuple[bytes, ...]]) -> Attack:
             await wire.receive()
             await trio.sleep(target.seconds)  # what the broker logs of its members, it logs within some seconds
 
-    return Attack(name=name, prepare=prepare, run=run)
+    return Attack(name=name, prepare=prepare, run=run, by_many=by_many)
 
 
 def _very_many(
@@ -179,6 +256,10 @@ ATTACKS: Final = (
     _frames("many-groups", _many_groups),
     _frames("wrong-subscriptions", _wrong_subscriptions),
     _frames("long-client-id", _long_client_id),
+    _frames("large-heartbeats", _large_heartbeats, by_many=True),
+    _repeated("sql-tokens", _sql_tokens()),
+    _repeated("wrong-sql", [_check(_WRONG)], at_once=50),
+    _repeated("sql-on-long-properties", [_FILTERED_PULL], _send_long_properties, at_once=20),
     _very_many("offsets-of-nothing", RequestCode.UPDATE_CONSUMER_OFFSET, _COMMIT),
     _very_many("locks-of-nothing", RequestCode.LOCK_BATCH_MQ, body=_LOCK),
     _very_many("client-ids", RequestCode.HEART_BEAT, body=_PRODUCER),
