@@ -46,6 +46,20 @@ async def send(wire: Wire, data: bytes) -> None:
         await wire.send(data)
 
 
+async def test_subscriptions_count_until_they_are_given_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
+        budget, consumers = broker.context.budget, broker.groups.consumers
+        for group, text in (("small", "x"), ("large", "x" * 20_000)):
+            data = ConsumerData(group, subscription_data_set=[SubscriptionData("T", text)])
+            await wire.send(request(RequestCode.HEART_BEAT, body=HeartbeatData("c", [], [data]).encode()))
+            await until(lambda group=group: consumers.get(group) is not None)  # type: ignore[misc]
+            assert bool(budget.held_bytes) is (group == "large")  # little is not counted
+        assert 20_000 < budget.held_bytes < 25_000
+        await wire.send(request(RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "consumerGroup": "large"}))
+        await until(lambda: consumers.get("large") is None)
+        assert budget.held_bytes == 0
+
+
 async def test_long_answer_is_held_once_without_copies(tmp_path: Path) -> None:
     """A copy of 16 MiB holds the event loop up for 5 to 15 ms."""
     async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
