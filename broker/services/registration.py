@@ -14,16 +14,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Final, TypeAlias
+from typing import Final
 
 import trio
 
-from triomq.broker.addresses import Address, plain_ip
-from triomq.broker.config import BrokerConfig, TlsConfig
+from triomq.broker.addresses import Address
+from triomq.broker.config import BrokerConfig
 from triomq.broker.network.connection import Connection
+from triomq.broker.network.sessions import CONNECT_S, Session, Stream, ask_once, client_context, connect
 from triomq.broker.topics import TopicTable
 from triomq.broker.work import Signal, Worker, encode
-from triomq.common.tls import load_ca, load_identity, make_context, tls_reason
+from triomq.common.tls import tls_reason
 from triomq.protocol.bodies.route import (
     ClusterInfo,
     DataVersion,
@@ -36,13 +37,9 @@ from triomq.protocol.errors import ConfigError, ProtocolError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.frame import FrameSplitter
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.registration")
 
-CONNECT_S: Final = 3.0
-_ANSWER_S: Final = 6.0
-_RECEIVE_BYTES: Final = 64 * 1024
 _INTERVAL_S: Final = 30.0
 _PAUSE_S: Final = 0.1  # between two registrations while topics change
 _PAUSE_S_PER_BYTE: Final = 0.7e-6  # encoding 10,000 topics, 1.5 MB, takes the event loop 30 ms: then once a second
@@ -51,71 +48,14 @@ _LEAVE_S: Final = 3.0
 _FIRST_RETRY_S: Final = 0.5
 _MASTER_ID: Final = 0
 
-Stream: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
-
-def client_context(tls: TlsConfig | None) -> ssl.SSLContext | None:
-    """Return settings for name servers, which must have TLS if clients must; else ``None``."""
-    if tls is None or not tls.enforcing:
-        return None
-    context = make_context(is_server=False)
-    if tls.client_ca is None:
-        context.load_default_certs()
-    else:
-        load_ca(context, tls.client_ca)
-    load_identity(context, tls.cert, tls.key)
-    return context
-
-
-async def connect(address: Address, tls: ssl.SSLContext | None) -> tuple[Stream, str]:
-    """Return a connection, with TLS if that is enforced, and its IP address here.
-
-    Raises:
-        OSError: it cannot be made.
-        trio.BrokenResourceError: the handshake failed.
-    """
-    tcp = await trio.open_tcp_stream(*address)
-    local_ip = plain_ip(tcp.socket.getsockname()[0])
-    if tls is None:
-        return tcp, local_ip
-    stream = trio.SSLStream(tcp, tls, server_hostname=address.host, https_compatible=True)
-    try:
-        await stream.do_handshake()
-    except BaseException:
-        await trio.aclose_forcefully(tcp)
-        raise
-    return stream, local_ip
-
-
-async def ask_once(address: Address, tls: ssl.SSLContext | None, code: int) -> RemotingCommand | None:
-    """Return the answer to a request without fields; ``None`` if none comes within 3 s."""
-    with trio.move_on_after(CONNECT_S), suppress(OSError, trio.BrokenResourceError, ProtocolError):
-        stream, _ = await connect(address, tls)
-        async with stream:
-            splitter = FrameSplitter()
-            await stream.send_all(RemotingCommand(code, 1).encode())
-            while data := await stream.receive_some(_RECEIVE_BYTES):
-                frames, error = splitter.split(data)
-                for command in map(RemotingCommand.decode, frames):
-                    if command.is_response:
-                        return command
-                if error is not None:
-                    raise error
-    return None
-
-
-class Session:
-    """A connection to a name server, and the requests on it, one at a time; ``reason``: why it ended."""
+class _Registered(Session):
+    """A session with a name server."""
 
     def __init__(self, stream: Stream, broker: tuple[str, str, str, int], nursery: trio.Nursery) -> None:
-        """``broker`` is name, address, cluster and id; the tasks of the connection run in the nursery."""
-        self.reason = ""
-        self._stream = stream
+        """``broker`` is name, address, cluster and id."""
+        super().__init__("the name server", stream, nursery)
         self._broker = broker
-        self._nursery = nursery
-        self._lock = trio.Lock()
-        self._opaque = 0
-        self._answered, self._responses = trio.open_memory_channel[RemotingCommand](1)
 
     async def register(self, make_body: Callable[[], Awaitable[bytes]]) -> RemotingCommand:
         """Register and return the response.
@@ -125,17 +65,17 @@ class Session:
         Raises:
             trio.BrokenResourceError, trio.TooSlowError: the name server cannot be reached any more.
         """
-        async with self._lock:
+        async with self.lock:
             body = await make_body()
             host, _, port = self._broker[1].rpartition(":")
             ha_address = f"{host}:{int(port) + 1}"  # where slaves would ask for the log; nothing listens there yet
             header = RegisterBrokerRequestHeader(*self._broker, ha_address, body_crc32=registration_crc(body))
-            return await self._ask(RequestCode.REGISTER_BROKER, header.encode(), body)
+            return await self.ask(RequestCode.REGISTER_BROKER, header.encode(), body)
 
     async def unregister(self) -> None:
         """Unregister; raises as :meth:`register`."""
-        async with self._lock:
-            await self._ask(RequestCode.UNREGISTER_BROKER, BrokerRequestHeader(*self._broker).encode())
+        async with self.lock:
+            await self.ask(RequestCode.UNREGISTER_BROKER, BrokerRequestHeader(*self._broker).encode())
 
     def announce(self, make_body: Callable[[], Awaitable[bytes]]) -> trio.Event:
         """Register as soon as possible; the event is set by the answer, or by the end of the connection."""
@@ -147,43 +87,8 @@ class Session:
             finally:
                 done.set()
 
-        self._nursery.start_soon(register)
+        self.nursery.start_soon(register)
         return done
-
-    async def attempt(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do work that sends requests; end the connection if the name server cannot be reached any more."""
-        try:
-            await work()
-        except (trio.BrokenResourceError, trio.TooSlowError) as exc:
-            self.end(str(exc) or "no answer")
-
-    def end(self, reason: str) -> None:
-        """End all tasks of the connection; the first reason counts."""
-        self.reason = self.reason or reason
-        self._nursery.cancel_scope.cancel()
-
-    async def _ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
-        self._opaque += 1
-        with trio.fail_after(_ANSWER_S):
-            await self._stream.send_all(RemotingCommand(code, self._opaque, 0, fields, body).encode())
-            while (response := await self._responses.receive()).opaque != self._opaque:
-                pass
-        return response
-
-    async def read(self) -> None:
-        """Take responses until the connection ends; drop requests, as this broker serves none."""
-        splitter = FrameSplitter()
-        try:
-            while data := await self._stream.receive_some(_RECEIVE_BYTES):
-                frames, error = splitter.split(data)
-                for response in map(RemotingCommand.decode, frames):
-                    if response.is_response:
-                        self._answered.send_nowait(response)
-                if error is not None:
-                    raise error
-        except (trio.BrokenResourceError, trio.WouldBlock, ProtocolError) as exc:
-            self.end(str(exc) or "more answers than requests")
-        self.end("the name server closed the connection")
 
 
 async def check_broker_name(config: BrokerConfig) -> None:
@@ -288,7 +193,7 @@ class Registration:
         return None
 
     async def _answer(
-        self, connection: Connection, response: RemotingCommand, topic: str, sessions: Iterable[Session]
+        self, connection: Connection, response: RemotingCommand, topic: str, sessions: Iterable[_Registered]
     ) -> None:
         with trio.move_on_after(_CONFIRM_S):
             for done in [session.announce(lambda: self.single_body(topic)) for session in sessions]:
@@ -337,7 +242,7 @@ class _Link:
         self._address = address
         self.scope: Final = trio.CancelScope()
         self.is_registered = False
-        self.session: Session | None = None
+        self.session: _Registered | None = None
 
     async def run(self) -> None:
         """Connect and stay registered; again with growing pauses after a failure."""
@@ -354,7 +259,7 @@ class _Link:
                 else:
                     broker = (config.broker_name, self._owner.address_at(local_ip), config.cluster_name, _MASTER_ID)
                     async with stream, trio.open_nursery() as nursery:
-                        session = Session(stream, broker, nursery)
+                        session = _Registered(stream, broker, nursery)
                         nursery.start_soon(session.read)
                         nursery.start_soon(session.attempt, partial(self._register, session))
                     reason = session.reason
@@ -367,7 +272,7 @@ class _Link:
                     await trio.sleep(pause_s)
                     pause_s = min(pause_s * 2, _INTERVAL_S)
 
-    async def _register(self, session: Session) -> None:
+    async def _register(self, session: _Registered) -> None:
         """Register until the broker leaves.
 
         Raises:
