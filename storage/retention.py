@@ -46,7 +46,7 @@ class Reason(Enum):
 
 
 class LogFile(NamedTuple):
-    """A file of the commit log that may be deleted: it is full, flushed, and not the newest."""
+    """A file of the commit log that may be deleted: it is full, flushed, read by no slave, and not the newest."""
 
     size_bytes: int
     modified_ms: int
@@ -198,7 +198,8 @@ class Retention:
             is_clock_trusted=is_clock_trusted,
         )
         self._requested_runs = max(self._requested_runs - 1, 0)
-        closed = [file for file in log.files.files[:-1] if file.end <= log.flushed_offset]
+        kept_from = min(log.flushed_offset, log.needed_from)
+        closed = [file for file in log.files.files[:-1] if file.end <= kept_from]
         files = (LogFile(file.size, self._modified_ms(file, now_ms)) for file in closed)
         return plan(files, moment, store.config)
 

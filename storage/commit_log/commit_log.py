@@ -19,9 +19,13 @@ from triomq.storage.files.mapped_file_queue import MappedFileQueue
 MIN_BLANK_BYTES: Final = 8
 """Room that must stay free after a message for the blank record."""
 
+NOT_NEEDED: Final = 2**63
+"""``CommitLog.needed_from`` without slaves."""
+
 LOGGER: Final = logging.getLogger("triomq.storage.commit_log.commit_log")
 
 _MAX_DAMAGED_REMEMBERED: Final = 1000
+_EMPTY: Final = memoryview(b"")
 _JOINED_PART_BYTES: Final = 1024  # longer ones go straight into the map: joining would copy them twice
 _FILL_STEP_BYTES: Final = 256 * 1024
 FILL_PIECE_BYTES: Final = 64 * 1024
@@ -41,6 +45,7 @@ class CommitLog:
         flushed_offset: everything before it is on the disk.
         own_from: records from here on were written by this process.
         store_timestamp: time of the newest record, ms; the next one gets a smaller one if the clock was set back.
+        needed_from: slaves read from here on, so that retention keeps the files that end after it.
         syncing: held, in any thread, while files of the log are synced.
         sync_failure: why that failed; it is never tried again then.
     """
@@ -61,6 +66,7 @@ class CommitLog:
         self.own_from = 0
         self.flushed_offset = 0
         self.store_timestamp = 0
+        self.needed_from = NOT_NEEDED
         self.syncing = Lock()
         self.sync_failure: StoreError | None = None
         self._message_limit = files.file_size - MIN_BLANK_BYTES  # no message ends after it
@@ -167,6 +173,23 @@ class CommitLog:
             return None
         at = physical_offset - file.start
         return file.view[at : at + size] if at + size <= file.size else None
+
+    def piece(self, offset: int, most_bytes: int) -> memoryview:
+        """Return bytes of the log from any place on, as slaves get them; records may be cut.
+
+        The view ends with the file, with blank record and all, or with the log; at the log's end and after it the view
+        is empty.  Load the place with ``ColdReads.load_log`` first.
+
+        Raises:
+            StoreError: the file of this place was deleted.
+        """
+        if offset >= self.max_offset:
+            return _EMPTY
+        file = self.files.file_at(offset)
+        if file is None:
+            raise StoreError(f"the commit log begins at {self.min_offset}, offset {offset} was deleted")
+        at = offset - file.start
+        return file.view[at : min(at + most_bytes, file.size, self.max_offset - file.start)]
 
     def store_time(self, physical_offset: int) -> int:
         """Return the store time (ms) of the record at ``physical_offset``, -1 without one."""

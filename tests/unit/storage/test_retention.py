@@ -204,6 +204,19 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+def test_file_that_slave_reads_stays(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.flush()
+    retention = Retention(store)
+    maker.clock.now_ms += 1000 * HOUR
+    retention.request()
+    store.commit_log.needed_from = 2 * LOG_FILE - 1
+    assert run(retention) == 1
+    store.commit_log.needed_from = 2 * LOG_FILE
+    assert run(retention) == 1
+    assert store.commit_log.min_offset == 2 * LOG_FILE
+
+
 def test_delete_hours_are_local(maker: StoreMaker, far_east: None) -> None:
     hour = time.gmtime(maker.clock.now_ms / 1000).tm_hour + 9
     store = maker(delete_when=((hour + 1) % 24, (hour + 2) % 24))

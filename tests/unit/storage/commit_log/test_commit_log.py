@@ -3,8 +3,8 @@ from typing import Any, Final
 import pytest
 
 from tests.records import make_record
-from tests.unit.storage.making import BORN, HOST, StoreMaker, discard, put
-from triomq.protocol.errors import MessageIllegalError
+from tests.unit.storage.making import BORN, HOST, StoreMaker, discard, filled, put
+from triomq.protocol.errors import MessageIllegalError, StoreError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.layout import record_size
 from triomq.protocol.record.record import RecordKind, encode_record
@@ -168,3 +168,26 @@ def test_out_of_range_numbers_rejected_before_any_write(store: MessageStore) -> 
     assert store.commit_log.max_offset == end
     assert not any(store.commit_log.files.files[0].view[end:])
     assert put(store).queue_offset == 1
+
+
+@pytest.mark.parametrize("most_bytes", [1, 1000, FILE, 3 * FILE])
+def test_pieces_are_the_files_up_to_log_end(maker: StoreMaker, most_bytes: int) -> None:
+    store = filled(maker)
+    log = store.commit_log
+    on_disk = b"".join(path.read_bytes() for path in sorted(log.files.directory.iterdir()))
+    offset = begin = 7 if most_bytes > 1 else log.max_offset - 100
+    while piece := log.piece(offset, most_bytes):
+        assert len(piece) <= most_bytes
+        assert offset // FILE == (offset + len(piece) - 1) // FILE
+        assert piece == on_disk[offset : offset + len(piece)]
+        assert piece.obj is log.files.files[offset // FILE].view.obj
+        offset += len(piece)
+    assert offset == log.max_offset > begin
+    assert not log.piece(offset + 10 * FILE, most_bytes)
+
+
+def test_piece_of_deleted_file_raises(maker: StoreMaker) -> None:
+    store = filled(maker)
+    store.commit_log.files.remove_oldest()
+    with pytest.raises(StoreError, match=f"begins at {FILE}, offset 5 was deleted"):
+        store.commit_log.piece(5, 10)
