@@ -18,6 +18,7 @@ DEFAULT_METRICS: Final = Address("127.0.0.1", 5557)  # metricsPromExporterPort
 _CONTAINER_MARKS: Final = tuple(map(Path, ("/.dockerenv", "/run/.containerenv", "/run/secrets/kubernetes.io")))
 _MAX_ADVERTISED_LENGTH: Final = 255
 _MAX_DELAY_S: Final = 366 * 86_400
+_MAX_PERCENT: Final = 100
 #: More queues in one topic are a mistake or an attack: each costs a file.
 MAX_QUEUES: Final = 65_536
 
@@ -97,6 +98,13 @@ class BrokerConfig(ConnectionConfig):
     quotas: Path | None = None  # how much each account, address and topic may use
     cluster_name: str = "DefaultCluster"  # brokerClusterName
     broker_name: str = "broker-a"  # brokerName
+    role: Literal["async-master", "sync-master", "slave"] = "async-master"  # brokerRole
+    broker_id: int = 0  # brokerId: 0: the master; its slaves have others
+    ha_listen: Address | None = None  # haListenPort: where slaves fetch the log
+    ha_master: Address | None = None  # haMasterAddress; None: a slave asks its name servers
+    fast_listen: Address | None = None  # serves all but pulls; None: listen port - 2, if that is free
+    slave_read_ratio: int | None = None  # slaveReadEnable with accessMessageInMemoryMaxRatio, percent; None: never
+    slave_timeout_s: float = 3.0  # slaveTimeout: how long a send waits for a slave of a sync-master
     region: str = "DefaultRegion"  # regionId
     auto_create_topic: bool = True  # autoCreateTopicEnable
     auto_create_group: bool = True  # autoCreateSubscriptionGroup
@@ -128,6 +136,11 @@ class BrokerConfig(ConnectionConfig):
         return self.acl is not None
 
     @property
+    def is_slave(self) -> bool:
+        """Whether this broker copies a master."""
+        return self.role == "slave"
+
+    @property
     def transaction_timeout_ms(self) -> int:
         """How long a half message waits for its first check."""
         return round(self.transaction_timeout_s * 1000)
@@ -149,12 +162,15 @@ class BrokerConfig(ConnectionConfig):
 
     @property
     def exposure(self) -> str:
-        """The operations open to every client, with addresses, for the log; "" with accounts or on loopback."""
+        """The operations open to every client, with addresses, for the log; "" for none, as on loopback."""
+        copies = "copies of the log", self.ha_listen
         if self.has_accounts:
-            return ""
+            return _exposure((), copies)
         allowed = "messages" if self.admin_listen else "messages and administration"
         pairs = [pair for each in self.listeners for pair in ((allowed, each.broker), ("routes", each.namesrv))]
-        return _exposure(self.brokers_from, *pairs, ("administration", self.admin_listen))
+        return _exposure(
+            self.brokers_from, *pairs, (allowed, self.fast_listen), ("administration", self.admin_listen), copies
+        )
 
     @property
     def may_misjudge_peers(self) -> bool:
@@ -174,7 +190,7 @@ class BrokerConfig(ConnectionConfig):
         if not self.listeners:
             raise ConfigError("a broker needs at least one listener")
         for listener in self.listeners:
-            for address in filter(None, (listener.broker, listener.namesrv, self.admin_listen)):
+            for address in filter(None, (listener.broker, listener.namesrv, self.admin_listen, self.fast_listen)):
                 check_exposure(address, insecure=self.insecure or self.has_accounts)
             if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
                 raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")
@@ -189,6 +205,7 @@ class BrokerConfig(ConnectionConfig):
             "transaction_timeout_s",
             "transaction_check_interval_s",
             "transaction_check_max",
+            "slave_timeout_s",
             "stall_after_s",
             "max_topics",
             "max_groups",
@@ -206,6 +223,29 @@ class BrokerConfig(ConnectionConfig):
             raise ConfigError(f"max_send_wait_s is {self.max_send_wait_s}, must be 0 (no limit) or above")
         if self.timer_max_delay_s > _MAX_DELAY_S:
             raise ConfigError(f"timer_max_delay_s: {self.timer_max_delay_s} is above a year, {_MAX_DELAY_S}")
+        self._check_replication()
+
+    def _check_replication(self) -> None:
+        wrong = ""
+        if self.is_slave and self.broker_id <= 0:
+            wrong = "a slave needs a broker id above 0, which no other slave of its master has: --broker-id (brokerId)"
+        elif not self.is_slave and self.broker_id != 0:
+            wrong = f"broker id {self.broker_id} is a slave's, a master has 0: add --role slave, or leave it out"
+        elif not self.is_slave and self.ha_master is not None:
+            wrong = f"{self.role} with --ha-master (haMasterAddress): only a slave has a master; add --role slave"
+        elif self.is_slave and self.ha_master is None and not self.register:
+            wrong = "a slave needs its master: --register the master's name servers, or --ha-master HOST:PORT"
+        elif self.role == "sync-master" and self.ha_listen is None:
+            wrong = "a sync-master needs --ha-listen HOST:PORT (haListenPort), where its slaves fetch the log"
+        elif self.slave_read_ratio is not None and not 0 <= self.slave_read_ratio <= _MAX_PERCENT:
+            wrong = f"slave_read_ratio is {self.slave_read_ratio}, must be 0 to {_MAX_PERCENT}"
+        elif self.ha_listen is not None and not self.ha_listen.is_loopback and not self.insecure:
+            wrong = (
+                f"listening for slaves on {self.ha_listen} would let everybody who reaches it copy all messages: the "
+                "replication protocol has neither accounts nor TLS; give --insecure if the network is trusted"
+            )
+        if wrong:
+            raise ConfigError(wrong)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

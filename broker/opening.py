@@ -81,7 +81,7 @@ async def open_broker(
             if monitor is not None:
                 monitoring.start_soon(monitor.run)
             ports = [port for each in config.listeners for port in (each.broker, each.namesrv)]
-            check_ports([*ports, config.admin_listen])
+            check_ports([*ports, config.admin_listen, config.fast_listen, config.ha_listen])
             await check_broker_name(config)
             store = await _open_store(config.store, clock_ms, file_system)
             broker = Broker(config, store, clock_ms, gate=gate, elapsed_clock_ms=elapsed_clock_ms)

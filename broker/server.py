@@ -91,11 +91,13 @@ class Broker:
         tls: the certificates of all ports, if configured.
         is_serving: whether it has begun to serve.
         monitor: serves metrics, if configured.
+        ha_address: where slaves fetch the log, with the port really used; ``None``: nowhere.
     """
 
     is_serving = False
     tls: ServerTls | None = None
     monitor: Monitor | None = None
+    ha_address: Address | None = None
 
     def __init__(
         self,
@@ -130,13 +132,13 @@ class Broker:
         stalls = StallWatch(config, store, self.topics, self.groups, self.context.client_requests, clock_ms)
         self.housekeeping: Final = Housekeeping(config, self.context, self.groups, self.routes, stalls, clocks)
         self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
-        self.registration: Final = Registration(config, self.topics, self.worker, self._address_at)
+        self.registration: Final = Registration(config, self.topics, self.worker, self._addresses_at)
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
         saved = self.topics, key_values, self.groups.settings, self.groups.offsets
         self.table_saving: Final = TableSaving(saved, self.worker, changed)
         self.pipeline: Final = self._build_pipeline(key_values, clock_ms, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
-        self.listeners: Final = Listeners(config.listeners, config.admin_listen)
+        self.listeners: Final = Listeners(config.listeners, config.admin_listen, config.fast_listen)
         self.addresses: Final = self.listeners.addresses
 
     def _build_context(self, quotas: Quotas | None) -> ConnectionContext:
@@ -269,13 +271,21 @@ class Broker:
         if self.pipeline.access.audit is not None:
             self.pipeline.access.audit.close()
 
-    def _address_at(self, local_ip: str) -> str:
-        """Return the address that the broker registers: that of its first listener."""
-        listener = self.config.listeners[0]
+    @property
+    def master_address(self) -> str | None:
+        """Where a slave fetches the log; ``None``: it does not know yet."""
+        master = self.registration.master
+        return str(self.config.ha_master) if self.config.ha_master else master and master.ha_address
+
+    def _addresses_at(self, local_ip: str) -> tuple[str, str]:
+        """Return the addresses that the broker registers: that of its first listener, and that for slaves."""
+        listener, ha = self.config.listeners[0], self.ha_address or self.config.ha_listen
         port = self.addresses[listener.name][0].port
-        if not listener.broker.is_wildcard:
-            local_ip = listener.broker.host
-        return str(listener.advertised(port) or Address(local_ip, port))
+        ip = local_ip if listener.broker.is_wildcard else listener.broker.host
+        address = listener.advertised(port) or Address(ip, port)
+        if ha is None:
+            return str(address), str(Address(address.host, port + 1))  # as of RocketMQ's; nothing listens there
+        return str(address), str(Address(local_ip if ha.is_wildcard else ha.host, ha.port))
 
     async def serve(
         self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -31,9 +31,13 @@ _BY_NAME: Final = {row.name: row for row in SETTINGS if row.name}
 _BY_KEY: Final = {row.key: row for row in SETTINGS if row.option}
 _BY_VARIABLE: Final = {row.variable: row for row in SETTINGS if row.option}
 #: Values with which a broker of RocketMQ does nothing that triomq cannot do.
-_HARMLESS: Final = frozenset(("", "0", "false", "ASYNC_MASTER", "SYNC_MASTER"))
-#: RocketMQ sets host and port of an address apart: the setting of the host, with our field and the default port.
-_HOSTS: Final = {"bindAddress": ("listen", "10911"), "metricsPromExporterHost": ("metrics", "5557")}
+_HARMLESS: Final = frozenset(("", "0", "false"))
+#: RocketMQ sets host and port of an address apart: our field, the setting of the host, and the default port, if any.
+_HOSTS: Final = (
+    ("listen", "bindAddress", "10911"),
+    ("ha_listen", "bindAddress", ""),
+    ("metrics", "metricsPromExporterHost", "5557"),
+)
 
 
 class Given(NamedTuple):
@@ -109,7 +113,7 @@ def _from_properties(path: Path, texts: Mapping[str, str], given: Mapping[str, G
         row = _BY_NAME.get(name)
         reason = explain_missing(name)
         has_accounts = name == "aclEnable" and "acl" in given  # the file of accounts is an option
-        if reason and text not in _HARMLESS and not has_accounts and name != "haListenPort":
+        if reason and text not in _HARMLESS and not has_accounts:
             raise UsageError(f"{path}: {name}={text}: {reason}")
         if row is not None and row.option:
             found[row.field] = _checked(
@@ -117,11 +121,14 @@ def _from_properties(path: Path, texts: Mapping[str, str], given: Mapping[str, G
             )
         elif name not in known:
             _refuse(str(path), name, known)
-        elif not reason and name not in _HOSTS and FIXED.get(name) != text:
+        elif not reason and name not in {host for _, host, _ in _HOSTS} and FIXED.get(name) != text:
             unused.append(name)
-    for name, (field, port) in _HOSTS.items():
-        if name in texts:
-            found[field] = f"{texts[name]}:{found.get(field, port).rpartition(':')[2]}"
+    for field, host, default_port in _HOSTS:
+        port = found.get(field, default_port).rpartition(":")[2]
+        if host in texts and port:
+            found[field] = f"{texts[host]}:{port}"
+    if found.get("slave_read_ratio") is not None:
+        found["slave_read_ratio"] = found.get("in_memory_max_ratio", found["slave_read_ratio"])
     if unused:
         LOGGER.warning("settings without effect file=%s names=%s", path, ",".join(unused))
     return found

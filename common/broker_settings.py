@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple
 from triomq.protocol.names import TRACE_TOPIC
 
 _FLUSH_TYPES: Final = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
+_ROLES: Final = {"async-master": "ASYNC_MASTER", "sync-master": "SYNC_MASTER", "slave": "SLAVE"}
+_SLAVE_READ_RATIO: Final = 40  # percent: RocketMQ's accessMessageInMemoryMaxRatio
 FLAGS: Final = {"true": True, "false": False}
 
 
@@ -49,6 +51,12 @@ def _read_flush_type(text: str) -> str:
     return text.removesuffix("_FLUSH").lower()
 
 
+def _read_role(text: str) -> str:
+    if text not in _ROLES.values():
+        raise ValueError(", ".join(_ROLES.values()))
+    return text.lower().replace("_", "-")
+
+
 class Kind(NamedTuple):
     """RocketMQ's notation of a value.
 
@@ -70,6 +78,11 @@ _FLAG: Final = Kind(read_flag, lambda value: "true" if value else "false")
 _MS: Final = Kind(lambda text: _read_count(text) / 1000, lambda seconds: str(round(seconds * 1000)))
 _HOURS: Final = Kind(_read_hours, lambda hours: ";".join(f"{hour:02d}" for hour in hours))
 _FLUSH_TYPE: Final = Kind(_read_flush_type, lambda durability: _FLUSH_TYPES[durability.value])
+_ROLE: Final = Kind(_read_role, _ROLES.__getitem__)
+_SLAVE_READ: Final = Kind(
+    lambda text: _SLAVE_READ_RATIO if read_flag(text) else None,
+    lambda ratio: "false" if ratio is None else "true",
+)
 _IN_FILES: Final = Kind(str, is_reported=False)
 _PORT: Final = Kind(lambda text: f"127.0.0.1:{_read_count(text)}", is_reported=False)
 
@@ -188,6 +201,20 @@ _STORE: Final = (
     Setting("--index-units N", "index_units", "maxIndexNum", _COUNT, "20000000",
             "units of an index file, one for each key of a message"),
 )  # fmt: skip
+_REPLICATION: Final = (
+    Setting("--role async-master|sync-master|slave", "role", "brokerRole", _ROLE, "async-master",
+            "a sync-master acknowledges a send when a slave has the message, too; a slave copies its master"),
+    Setting("--broker-id NUMBER", "broker_id", "brokerId", _COUNT, "0",
+            "0 for a master; a slave has its own number above 0"),
+    Setting("--ha-listen HOST:PORT", "ha_listen", "haListenPort", _PORT, "none",
+            "where slaves fetch the log; without accounts and TLS"),
+    Setting("--ha-master HOST:PORT", "ha_master", "haMasterAddress", _IN_FILES, "as name servers know it",
+            "where a slave fetches the log"),
+    Setting("--fast-listen HOST:PORT", "fast_listen", "", _TEXT, "the port of --listen minus 2, if it is free",
+            "a second port for all requests but pulls; Java slaves fetch the topics there"),
+    Setting("--slave-read-ratio PERCENT", "slave_read_ratio", "slaveReadEnable", _SLAVE_READ, "never",
+            "point a group to a slave when it reads further behind the end of the log than this part of the memory"),
+)  # fmt: skip
 _RETENTION: Final = (
     Setting("--retention-hours HOURS", "retention_hours", "fileReservedTime", _NUMBER, "72",
             "delete commit log files so many hours after their last write", _LIVE),
@@ -238,6 +265,7 @@ _OTHERS: Final = (
     _other("max_send_wait_s S", "waitTimeMillsInSendQueue", _MS, "0.05s", _LIVE),
     _other("max_frame_bytes SIZE", "com.rocketmq.remoting.frameMaxLength", _COUNT, "16MiB"),
     _other("sync_flush_timeout_s S", "syncFlushTimeout", _MS, "5s"),
+    _other("slave_timeout_s S", "slaveTimeout", _MS, "3s"),
     _other("max_message_size_bytes SIZE", "maxMessageSize", _COUNT, "4MiB"),
     _other("flush_interval_s S", "flushIntervalCommitLog", _MS, "0.5s"),
     _other("flush_least_pages COUNT", "flushCommitLogLeastPages", _COUNT, "4"),
@@ -255,12 +283,9 @@ _OTHERS: Final = (
     _other("delete_files_interval_s S", "deleteCommitLogFilesInterval", _MS, "0.1s", _LIVE),
     _other("check_crc_on_recover", "checkCRCOnRecover", _FLAG, "true"),
 )
-OPTIONS: Final = (*_ADDRESSES, *SECURITY, *_STORE, *_RETENTION, *_MESSAGES)
+OPTIONS: Final = (*_ADDRESSES, *SECURITY, *_STORE, *_REPLICATION, *_RETENTION, *_MESSAGES)
 SETTINGS: Final = (*OPTIONS, *_OTHERS)
 FIXED: Final = {
-    "brokerId": "0",
-    "brokerRole": "ASYNC_MASTER",  # without slaves
-    "slaveReadEnable": "false",
     "filterServerNums": "0",
     "useTLS": "false",
     "msgTraceTopicName": TRACE_TOPIC,

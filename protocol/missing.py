@@ -36,9 +36,9 @@ MISSING: Final = (
         "start the broker with --acl FILE, a plain_acl.yml; clients sign their requests (credentials)",
     ),
     Missing(
-        "a slave",
-        "slave brokerRole brokerId haListenPort haMasterAddress enableDLegerCommitLog",
-        "each message is on one broker: keep its store on redundant storage",
+        "a group of brokers that elects its master",
+        "enableDLegerCommitLog enableControllerMode",
+        "run a master and a slave, with --role and --broker-id",
     ),
 )
 

@@ -54,12 +54,19 @@ def listen(address: Address) -> socket.socket:
     return sock
 
 
-def listen_with_vip(address: Address) -> tuple[socket.socket, socket.socket | None]:
-    """Open a broker port and the VIP port below it.
+def listen_with_vip(address: Address, fast: Address | None = None) -> tuple[socket.socket, socket.socket | None]:
+    """Open a broker port, and the VIP port below it or at ``fast``.
 
     With port 0, a broker port is chosen whose VIP port is free, too.  The VIP port of a given port may be in use.
     Then it is omitted, which only affects clients that enabled the VIP channel.
     """
+    if fast is not None:
+        fast_sock = listen(fast)  # first: port 0 of the other must not take it
+        try:
+            return listen(address), fast_sock
+        except ConfigError:
+            fast_sock.close()
+            raise
     if address.port != 0:
         sock = listen(address)
         return sock, _listen_vip(address.host, address.port)
@@ -144,10 +151,14 @@ class Listeners:
         admin: the address for administration, likewise; ``None``: administration uses the other ports.
     """
 
-    def __init__(self, listeners: tuple[Listener, ...], admin: Address | None = None) -> None:
+    def __init__(
+        self, listeners: tuple[Listener, ...], admin: Address | None = None, fast: Address | None = None
+    ) -> None:
+        """``fast`` replaces the VIP port of the first listener."""
         self.addresses: Final[dict[str, tuple[Address, Address]]] = {}
         self.admin = admin
         self._listeners = listeners
+        self._fast = fast
         self._ips: dict[str, str | None] = {}  # by advertised host
 
     async def open(self) -> list[Endpoint]:
@@ -180,7 +191,8 @@ class Listeners:
         return endpoints
 
     def _open_pair(self, listener: Listener, endpoints: list[Endpoint]) -> None:
-        broker_sock, vip_sock = listen_with_vip(listener.broker)
+        fast = self._fast if listener is self._listeners[0] else None
+        broker_sock, vip_sock = listen_with_vip(listener.broker, fast)
         address = Address(listener.broker.host, broker_sock.getsockname()[1])
         advertised = listener.advertised(address.port)
         ip = self._ips[advertised.host] if advertised else None

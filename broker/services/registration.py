@@ -10,7 +10,7 @@ Source: behaviour.md A.17, A.20; wire.md 8, 9.7; BrokerOuterAPI.java.
 
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -20,6 +20,7 @@ import trio
 
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
+from triomq.broker.namesrv.route_table import Master
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.sessions import CONNECT_S, Session, Stream, ask_once, client_context, connect
 from triomq.broker.topics import TopicTable
@@ -46,16 +47,19 @@ _PAUSE_S_PER_BYTE: Final = 0.7e-6  # encoding 10,000 topics, 1.5 MB, takes the e
 _CONFIRM_S: Final = 1.0  # how long a tool waits for name servers that do not answer
 _LEAVE_S: Final = 3.0
 _FIRST_RETRY_S: Final = 0.5
-_MASTER_ID: Final = 0
+_FIND_S: Final = 5.0  # between two registrations of a slave whose master is not known
 
 
 class _Registered(Session):
     """A session with a name server."""
 
-    def __init__(self, stream: Stream, broker: tuple[str, str, str, int], nursery: trio.Nursery) -> None:
+    def __init__(
+        self, stream: Stream, broker: tuple[str, str, str, int], ha_address: str, nursery: trio.Nursery
+    ) -> None:
         """``broker`` is name, address, cluster and id."""
         super().__init__("the name server", stream, nursery)
         self._broker = broker
+        self._ha_address = ha_address
 
     async def register(self, make_body: Callable[[], Awaitable[bytes]]) -> RemotingCommand:
         """Register and return the response.
@@ -67,9 +71,7 @@ class _Registered(Session):
         """
         async with self.lock:
             body = await make_body()
-            host, _, port = self._broker[1].rpartition(":")
-            ha_address = f"{host}:{int(port) + 1}"  # where slaves would ask for the log; nothing listens there yet
-            header = RegisterBrokerRequestHeader(*self._broker, ha_address, body_crc32=registration_crc(body))
+            header = RegisterBrokerRequestHeader(*self._broker, self._ha_address, body_crc32=registration_crc(body))
             return await self.ask(RequestCode.REGISTER_BROKER, header.encode(), body)
 
     async def unregister(self) -> None:
@@ -92,7 +94,9 @@ class _Registered(Session):
 
 
 async def check_broker_name(config: BrokerConfig) -> None:
-    """Check that no other broker of this name serves clients; call it before this one listens, or it finds itself.
+    """Check that no other broker of this name and id serves clients.
+
+    Call it before this broker listens, or it finds itself.
 
     A broker that is registered, but does not answer within 3 s, has left its name to this one, as after a crash.  Name
     servers that do not answer are left out.
@@ -109,11 +113,14 @@ async def check_broker_name(config: BrokerConfig) -> None:
             return
         with suppress(ProtocolError, ConfigError):
             known = ClusterInfo.decode(answer.body).broker_addr_table.get(config.broker_name)
-            at = None if known is None else known.broker_addrs.get(_MASTER_ID)
+            at = None if known is None else known.broker_addrs.get(config.broker_id)
             if at and await ask_once(Address.parse(at), tls, RequestCode.GET_BROKER_RUNTIME_INFO) is not None:
+                what, advice = f"broker name {config.broker_name}", "name with --broker-name"
+                if config.is_slave:
+                    what, advice = f"broker id {config.broker_id} of {what}", "number with --broker-id"
                 taken.append(
-                    f"broker name {config.broker_name} is in use: name server {name_server} knows a broker of this "
-                    f"name at {at}, which answers; choose another name with --broker-name, or stop that broker first"
+                    f"{what} is in use: name server {name_server} knows such a broker at {at}, which answers; choose "
+                    f"another {advice}, or stop that broker first"
                 )
 
     async with trio.open_nursery() as nursery:
@@ -128,18 +135,23 @@ class Registration:
 
     Attributes:
         leaving: set when the broker ends.
+        master: the addresses of a slave's master, as a name server knows it; ``None``: none knows it yet.
+        master_changed: set when ``master`` has changed.
     """
 
+    master: Master | None = None
+
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, worker: Worker, address_at: Callable[[str], str]
+        self, config: BrokerConfig, topics: TopicTable, worker: Worker, addresses_at: Callable[[str], tuple[str, str]]
     ) -> None:
-        """``address_at`` returns the broker's address for clients, from its IP address for the name server.
+        """``addresses_at`` returns the addresses for clients and for slaves, from the IP address for the name server.
 
         Raises:
             ConfigError: a file of TLS cannot be used.
         """
         self.config: Final = config
-        self.address_at: Final = address_at
+        self.addresses_at: Final = addresses_at
+        self.master_changed: Final = Signal()
         self.leaving: Final = trio.Event()
         self.log: Final = EventLog(
             LOGGER, "not registered for now namesrv=%s reason=%s", logging.WARNING, recovery="registered namesrv=%s"
@@ -157,6 +169,14 @@ class Registration:
         """Register soon."""
         for link in self._links:
             link.changed.set()
+
+    def take_master(self, fields: Mapping[str, str]) -> None:
+        """Take the master's addresses from the response to a slave's registration; none in it changes nothing."""
+        master = Master(fields.get("masterAddr") or "", fields.get("haServerAddr") or "")
+        if self.config.is_slave and master.address and master != self.master:
+            LOGGER.info("master found address=%s log=%s", *master)
+            self.master = master
+            self.master_changed.set()
 
     async def body(self) -> bytes:
         """Return the body with all topics, made once for each change."""
@@ -257,9 +277,10 @@ class _Link:
                     reason = tls_reason(tls_error) if isinstance(tls_error, ssl.SSLError) else str(exc)
                     reason = reason or "no connection"
                 else:
-                    broker = (config.broker_name, self._owner.address_at(local_ip), config.cluster_name, _MASTER_ID)
+                    address, ha_address = self._owner.addresses_at(local_ip)
+                    broker = (config.broker_name, address, config.cluster_name, config.broker_id)
                     async with stream, trio.open_nursery() as nursery:
-                        session = _Registered(stream, broker, nursery)
+                        session = _Registered(stream, broker, ha_address, nursery)
                         nursery.start_soon(session.read)
                         nursery.start_soon(session.attempt, partial(self._register, session))
                     reason = session.reason
@@ -291,11 +312,13 @@ class _Link:
                     if not self.tried.is_set():
                         LOGGER.info("registered namesrv=%s", self._address)
                     owner.log.ended(self._address, key=self._address)
+                    owner.take_master(response.ext_fields)
                 self.tried.set()
                 self.session = session if self.is_registered else None
                 with trio.move_on_after(owner.pause_s):
                     await owner.leaving.wait()
-                with trio.move_on_after(_INTERVAL_S):
+                is_lost = owner.config.is_slave and owner.master is None
+                with trio.move_on_after(_FIND_S if is_lost else _INTERVAL_S):
                     await self.changed.wait()
         finally:
             self.session = None

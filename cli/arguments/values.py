@@ -143,13 +143,13 @@ def parse_hours_of_day(text: str) -> tuple[int, ...]:
 
 
 def parse_percent(text: str) -> int:
-    """Return a whole number, 1 to 100.
+    """Return a whole number, 0 to 100.
 
     Raises:
         ArgumentTypeError: it is not one.
     """
-    error = f"invalid percentage {text!r}: write a whole number, 1 to 100"
-    return _whole(text.strip().removesuffix("%").strip(), error, least=1, most=100)
+    error = f"invalid percentage {text!r}: write a whole number, 0 to 100"
+    return _whole(text.strip().removesuffix("%").strip(), error, most=100)
 
 
 def parse_property(text: str) -> tuple[str, str]:
@@ -239,6 +239,7 @@ KINDS: Final[Mapping[str, Callable[[str], object]]] = {
     "HOURS": parse_hours,
     "N": parse_positive,
     "N/s": parse_rate,
+    "NUMBER": parse_count,
     "NAME=VALUE": parse_property,
     "PERCENT": parse_percent,
     "S": parse_duration,

@@ -67,6 +67,9 @@ def make_config(given: Mapping[str, Any]) -> BrokerConfig:
     if "register" in settings:
         texts = settings["register"].split(";")
         settings["register"] = tuple(parse_address("--register", each) for each in texts)
+    for field in ("ha_listen", "ha_master", "fast_listen"):
+        text = settings.pop(field, None)
+        settings[field] = parse_address(f"--{field.replace('_', '-')}", text) if text else None
     for field in ("acl", "quotas"):
         settings[field] = Path(given[field]).expanduser() if given.get(field) else None
     root = settings["root"] = Path(given["root"]).expanduser() if given.get("root") else default_store_root()
@@ -141,6 +144,14 @@ def _describe(broker: Broker) -> tuple[dict[str, Any], str]:
         at, name_server = map(str, broker.addresses[listener.name])
         members.setdefault("listeners", {})[listener.name] = {"broker": at, "namesrv": name_server}
         text += f"; listener {listener.name}: broker {at}, name server {name_server}"
+    members["role"] = config.role
+    text += f"; {config.role}"
+    if broker.ha_address is not None:
+        members["ha"] = str(broker.ha_address)
+        text += f", slaves at {broker.ha_address}"
+    if config.is_slave:
+        members |= {"id": config.broker_id, "master": broker.master_address}
+        text += f" {config.broker_id} of {broker.master_address or 'a master that is not known yet'}"
     return _with_others(broker, members, text)
 
 

@@ -22,7 +22,16 @@ from triomq.storage.config import StoreConfig
 
 CONFIGURATION = (Path(__file__).resolve().parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
 #: Values of metavariables that not every text is a value of.
-SAMPLES = {"": "true", "COUNT": "3", "HOUR[;HOUR...]": "4;16", "HOURS": "1.5", "N": "7", "PERCENT": "50", "S": "90s"}
+SAMPLES = {
+    "": "true",
+    "COUNT": "3",
+    "HOUR[;HOUR...]": "4;16",
+    "HOURS": "1.5",
+    "N": "7",
+    "PERCENT": "50",
+    "S": "90s",
+    "NUMBER": "3",
+}
 _NOT_PYTHON = ("listen", "tls", "metrics")  # objects there
 IN_FILES = [row for row in SETTINGS if row.option]
 
@@ -48,7 +57,7 @@ def test_all_ways_set_the_same_value(row: Setting, tmp_path: Path) -> None:
     text, file = sample(row), tmp_path / "broker.toml"
     given = values(**{row.variable: text})
     assert list(given) == [row.field]
-    plain = text if row.metavar in ("", "COUNT", "N", "PERCENT") else json.dumps(text)
+    plain = text if row.metavar in ("", "COUNT", "N", "NUMBER", "PERCENT") else json.dumps(text)
     for key in (row.key, row.key.replace("-", "_")):
         file.write_text(f"{key} = {[text] if row.option.endswith('...') else plain}\n")
         assert values("--config", str(file)) == given
@@ -97,10 +106,43 @@ def test_a_broker_conf_of_rocketmq_is_read(tmp_path: Path, caplog: pytest.LogCap
     assert (made.cluster_name, made.broker_name, made.region, made.auto_create_topic) == ("C", "b-1", "R", False)
     assert (str(listener.broker), listener.advertise, len(made.register)) == ("127.0.0.2:10921", "10.0.0.9", 2)
     assert (store.root, store.durability.value, store.index) == (Path("/data"), "sync", False)
+    assert (made.role, str(made.ha_listen), made.slave_read_ratio) == ("sync-master", "127.0.0.2:10912", None)
     assert (store.retention_hours, store.delete_when, str(store.delay_levels)) == (48, (4, 16), "1s 5s")
     assert (made.transaction_timeout_s, made.timer_max_delay_s) == (7, 60)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warning == f"settings without effect file={file} names=sendMessageThreadPoolNums,warmMapedFileEnable"
+
+
+def test_a_broker_conf_makes_a_slave(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        "brokerRole=SLAVE\nbrokerId=2\nhaMasterAddress=10.0.0.6:10912\nslaveReadEnable=true\n"
+        "accessMessageInMemoryMaxRatio=0\nslaveTimeout=1500\n"
+    )
+    made = make_config(values("--config", str(file)))
+    assert (made.role, made.broker_id, str(made.ha_master), made.ha_listen) == ("slave", 2, "10.0.0.6:10912", None)
+    assert (made.slave_read_ratio, made.slave_timeout_s) == (0, 1.5)
+    file.write_text("slaveReadEnable=true\n")
+    assert make_config(values("--config", str(file))).slave_read_ratio == 40
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--role slave --register a:1", "a slave needs a broker id above 0"),
+        ("--broker-id 1", "broker id 1 is a slave's"),
+        ("--role sync-master --ha-listen 127.0.0.1:1 --broker-id 1", "broker id 1 is a slave's"),
+        ("--ha-master 127.0.0.1:1", "only a slave has a master"),
+        ("--role slave --broker-id 1", "a slave needs its master"),
+        ("--role sync-master", "a sync-master needs --ha-listen"),
+        ("--ha-listen 0.0.0.0:0 --acl a.yml", "neither accounts nor TLS; give --insecure"),
+        ("--fast-listen 0.0.0.0:0", "listening on 0.0.0.0:0 would allow every client"),
+        ("--ha-listen 10912", "--ha-listen: '10912' is not HOST:PORT"),
+    ],
+)
+def test_a_wrong_role_is_refused(words: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        make_config(values(*words.split()))
 
 
 @pytest.mark.parametrize(
@@ -110,8 +152,9 @@ def test_a_broker_conf_of_rocketmq_is_read(tmp_path: Path, caplog: pytest.LogCap
         ("b.conf", "maxMessageSize=4MiB", "b.conf: maxMessageSize: the value is not a number"),
         ("b.conf", "flushDiskType=SYNC", "the value is not ASYNC_FLUSH or SYNC_FLUSH"),
         ("b.conf", "tls.server.mode=on", "the value is not disabled, permissive, enforcing"),
-        ("b.conf", "brokerRole=SLAVE", "brokerRole=SLAVE: a slave is not supported yet"),
-        ("b.conf", "brokerId=1", "a slave is not supported yet"),
+        ("b.conf", "brokerRole=MASTER", "the value is not ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ("b.conf", "brokerId=x", "b.conf: brokerId: the value is not a number"),
+        ("b.conf", "enableDLegerCommitLog=true", "a group of brokers that elects its master is not supported yet"),
         ("b.conf", "aclEnable=true", "start the broker with --acl FILE"),
         ("b.toml", "broker_nmae = 'b'", "b.toml: unknown setting broker_nmae; did you mean broker-name?"),
         ("b.toml", "memory-budget = 'big'", "b.toml: memory-budget: invalid size 'big'"),

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from triomq.broker import Address
 from triomq.common.broker_settings import SETTINGS, Setting
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.wire.command import RemotingCommand
@@ -20,11 +21,13 @@ def settings(peer: Peer) -> dict[str, str]:
 
 def test_settings_have_rocketmqs_names_and_notation(make_broker: MakeBroker, tmp_path: Path) -> None:
     store = {"durability": Durability.SYNC, "delay_levels": DelayLevels("90s 2d 60m"), "max_message_size_bytes": 77}
-    broker = make_broker(store, broker_name="b2", auto_create_topic=False, idle_timeout_s=0.5)
+    role = {"role": "slave", "broker_id": 3, "ha_master": Address("192.0.2.9", 10912), "slave_read_ratio": 0}
+    broker = make_broker(store, broker_name="b2", auto_create_topic=False, idle_timeout_s=0.5, **role)
     found = settings(Peer(broker))
     expected = {
-        "brokerName": "b2", "brokerId": "0", "brokerIP1": "192.0.2.1", "listenPort": "10911", "aclEnable": "false",
+        "brokerName": "b2", "brokerId": "3", "brokerIP1": "192.0.2.1", "listenPort": "10911", "aclEnable": "false",
         "autoCreateTopicEnable": "false", "storePathRootDir": str(tmp_path / "store"), "maxMessageSize": "77",
+        "brokerRole": "SLAVE", "slaveReadEnable": "true", "slaveTimeout": "3000",
         "flushDiskType": "SYNC_FLUSH", "flushIntervalCommitLog": "500", "fileReservedTime": "72", "deleteWhen": "04",
         "serverChannelMaxIdleTimeSeconds": "0.5", "messageDelayLevel": "90s 2d 1h",
     }  # fmt: skip

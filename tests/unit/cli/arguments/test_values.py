@@ -29,7 +29,7 @@ READ: list[tuple[Callable[[str], object], dict[str, object]]] = [
     (parse_property, {"a=": ("a", ""), "a=b=c": ("a", "b=c")}),
     (parse_hours, {"72": 72, "0.5": 0.5, "0": 0}),
     (parse_hours_of_day, {"04": (4,), "4; 16;23": (4, 16, 23)}),
-    (parse_percent, {"75": 75, "75 %": 75, "1": 1, "100": 100}),
+    (parse_percent, {"75": 75, "75 %": 75, "0": 0, "100": 100}),
     (parse_tag_expression, {"*": "*", "a": "a", "TagA || TagB": "TagA || TagB"}),
     (parse_tag, {"a b": "a b"}),
 ]
@@ -58,7 +58,7 @@ REFUSED: list[tuple[Callable[[str], object], str, tuple[str, ...]]] = [
     ),
     (parse_hours, "write 72", ("", "-1", "inf", "nan", "3d")),
     (parse_hours_of_day, "0 to 23", ("", "24", "4;", "4,5", "-1", "four")),
-    (parse_percent, "1 to 100", ("", "0", "101", "7.5", "-3")),
+    (parse_percent, "0 to 100", ("", "-1", "101", "7.5", "-3")),
     (parse_tag_expression, "tag expression", ("a && b", "a OR b", "a | b", "||")),
     (parse_tag, "no consumer can select", ("a||b", " ")),
 ]
