@@ -40,6 +40,7 @@ from triomq.broker.processors.pull import PullAnswers, PullProcessor
 from triomq.broker.processors.pull_hold import PullHold
 from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.relay import RelayProcessors
+from triomq.broker.processors.replication import ReplicationProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.saved_table import config_file
@@ -62,6 +63,7 @@ from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.checks import TransactionChecks
 from triomq.broker.transactions.undecided import Undecided
 from triomq.broker.work import Signal
+from triomq.protocol.bodies.replication import HaStatus
 from triomq.storage.config import Durability
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
@@ -227,8 +229,13 @@ class Broker:
             self.housekeeping.clock_watch,
         )
         yield RelayProcessors(sends, groups, client_requests, refusals, clock_ms)
+        yield ReplicationProcessors(self.ha_status)
         if access.accounts is not None:
             yield AclProcessors(config, access.accounts, refusals, self.worker)
+
+    def ha_status(self) -> HaStatus:
+        """Return how far the copies of the commit log are."""
+        return HaStatus(master=True, master_commit_log_max_offset=self.store.commit_log.max_offset)
 
     @property
     def admin_address(self) -> Address | None:

@@ -17,6 +17,8 @@ from triomq.client.admin.groups import OffsetChange as OffsetChange
 from triomq.client.admin.groups import OffsetReset as OffsetReset
 from triomq.client.admin.replay import ReplayPlan as ReplayPlan
 from triomq.client.admin.replay import ReplayQueue as ReplayQueue
+from triomq.client.admin.replicas import Replica as Replica
+from triomq.client.admin.replicas import SlaveCopy as SlaveCopy
 from triomq.client.admin.topic_config import TopicChange as TopicChange
 from triomq.client.admin.topic_config import TopicSettings as TopicSettings
 from triomq.client.cluster.instance import ClientInstance as ClientInstance

@@ -248,6 +248,7 @@ class AdminFacade(Facade):
     max_offset = Method(Admin.max_offset)
     cluster = Method(Admin.cluster)
     diagnose = Method(Admin.diagnose)
+    replicas = Method(Admin.replicas)
     groups = Method(Admin.groups)
     group_configs = Method(Admin.group_configs)
     create_group = Method(Admin.create_group)

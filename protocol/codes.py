@@ -99,6 +99,7 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361  # 5.x
     RECALL_MESSAGE = 370  # 5.x
     QUERY_ASSIGNMENT = 400  # 5.x
+    GET_BROKER_HA_STATUS = 907  # 5.x
 
 
 class ResponseCode(IntEnum):

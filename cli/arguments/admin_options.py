@@ -252,6 +252,10 @@ class TransactionCheckOptions(TransactionOptions, run="message:decide"):
     """Have a producer asked now about a transaction that is undecided, or was given up."""
 
 
+class ReplicaStatusOptions(ClientOptions, run="replica:status"):
+    """Show masters and slaves, and how far each copy is."""
+
+
 class StoreOptions(Options):
     """Options of the commands for stopped stores."""
 

@@ -4,11 +4,12 @@ from triomq.client.admin.dead_letters import DeadLetterAdmin
 from triomq.client.admin.diagnosis import DiagnosisAdmin
 from triomq.client.admin.messages import MessageAdmin
 from triomq.client.admin.replay import ReplayAdmin
+from triomq.client.admin.replicas import ReplicaAdmin
 from triomq.client.admin.topic_config import TopicAdmin
 from triomq.client.admin.transactions import TransactionAdmin
 
 
-class Admin(TopicAdmin, DiagnosisAdmin, MessageAdmin, DeadLetterAdmin, ReplayAdmin, TransactionAdmin):
+class Admin(TopicAdmin, DiagnosisAdmin, ReplicaAdmin, MessageAdmin, DeadLetterAdmin, ReplayAdmin, TransactionAdmin):
     """Reads and changes topics, groups and offsets on name servers and brokers.
 
     ::

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, describe_missing
 from triomq.client.admin.group_state import GroupState, QueueState, StateAdmin
+from triomq.client.admin.replicas import SYNC_MASTER, Replica, read_replicas
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.group_health import STALL_AFTER_S, StallCause
@@ -26,6 +27,8 @@ CLOCK_TOLERANCE_MS: Final = 2000
 _REPORTED_JUMP_MS: Final = 86_400_000  # how long a jump of a broker's clock is reported
 #: From this share on brokers delete files before their time, and soon after that refuse messages (90 %).
 DISK_LIMIT: Final = 0.85
+#: Masters do not wait for a slave that is further behind.
+BEHIND_BYTES: Final = 256 * 1024**2
 
 
 class FindingKind(StrEnum):
@@ -42,6 +45,10 @@ class FindingKind(StrEnum):
     REPLAYABLE = "requests-replayable"
     REFUSED = "messages-refused"
     DISK = "disk-full"
+    NO_SLAVE = "sync-master-alone"
+    NO_MASTER = "slave-without-master"
+    OUT_OF_TOUCH = "slave-out-of-touch"
+    BEHIND = "slave-behind"
     DUPLICATE_ID = "duplicate-client-id"
     SUBSCRIPTIONS = "different-subscriptions"
     IDLE_FILTER = "filter-selects-nothing"
@@ -83,6 +90,7 @@ class Facts:
         groups: state of the users' consumer groups.
         not_examined: what could not be read, with the error's text.
         topics: all topics that exist.
+        replicas: the brokers again, with the state of their copies.
     """
 
     now_ms: int
@@ -92,6 +100,7 @@ class Facts:
     groups: Sequence[GroupState]
     not_examined: Mapping[str, str]
     topics: Collection[str]
+    replicas: Sequence[Replica] = ()
 
 
 def judge(facts: Facts) -> list[Finding]:
@@ -108,6 +117,7 @@ def judge(facts: Facts) -> list[Finding]:
     findings += _about_registrations(facts.clusters)
     for broker in facts.brokers:
         findings += _about_broker(broker)
+    findings += _about_replicas(facts.replicas)
     for group in facts.groups:
         findings += _about_members(group, facts.topics)
         findings += _about_lag(group, facts.now_ms)
@@ -203,6 +213,31 @@ def _about_runtime(broker: BrokerAnswer, name: str) -> Iterator[Finding]:
         text = f"the disk of broker {name} is {share:.0%} full: it deletes messages before their time, or takes no more"
         advice = "make room, move the store to a larger disk, or keep messages for a shorter time (fileReservedTime)"
         yield Finding(FindingKind.DISK, text, advice, broker=broker.name)
+
+
+def _about_replicas(replicas: Sequence[Replica]) -> Iterator[Finding]:
+    """Yield the masters without a copy that they promise, and the slaves that do not copy."""
+    masters = {each.name for each in replicas if each.is_master}
+    for each in replicas:
+        name = f"{each.name} (id {each.broker_id})"
+        if each.role == SYNC_MASTER and each.copies == ():
+            text = f"broker {each.name} is a sync-master, but no slave is connected: sends get SLAVE_NOT_AVAILABLE"
+            advice = "start its slave, or the master as async-master (triomq broker --role, brokerRole)"
+            yield Finding(FindingKind.NO_SLAVE, text, advice, broker=each.name)
+        if each.is_master:
+            continue
+        if each.name not in masters:
+            text = f"broker {name} is a slave, but no master of this name is registered"
+            advice = "start its master, or let both register with the same name servers under the same broker name"
+            yield Finding(FindingKind.NO_MASTER, text, advice, broker=each.name)
+        if each.is_in_touch is False:
+            text = f"slave {name} has heard nothing for 20 s from its master at {each.master or 'an unknown address'}"
+            advice = "start the master, open its HA port for the slave, or correct --ha-master (haMasterAddress)"
+            yield Finding(FindingKind.OUT_OF_TOUCH, text, advice, broker=each.name)
+        if each.lag_bytes is not None and each.lag_bytes > BEHIND_BYTES:
+            text = f"slave {name} misses {each.lag_bytes / 1024**2:.0f} MiB of its master's messages"
+            advice = "if that grows, its disk or network is too slow; a sync-master does not wait for such a slave"
+            yield Finding(FindingKind.BEHIND, text, advice, broker=each.name)
 
 
 def _short(error: str | None) -> str:
@@ -301,6 +336,7 @@ class DiagnosisAdmin(StateAdmin):
             NameServerError: no name server answered, or it knows no broker.
         """
         brokers = await ask_brokers(self._entered())
+        replicas = await read_replicas(self._entered(), brokers)
         masters = [broker.reached_at for broker in brokers if broker.is_master and broker.reached_at is not None]
         states, not_examined = await self._read_groups(masters)
         topics = map(self._requests.namespace.unwrap, await self.topics())
@@ -323,6 +359,7 @@ class DiagnosisAdmin(StateAdmin):
             groups=states,
             not_examined=not_examined,
             topics=frozenset(topics),
+            replicas=replicas,
         )
         return Diagnosis(len(brokers), len(states), tuple(judge(facts)))
 

@@ -242,6 +242,7 @@ _ROWS: Final = (
     Request(Code.GET_BROKER_CONSUME_STATS, INSPECTION, offsets.GetBrokerConsumeStatsRequestHeader),
     Request(Code.GET_ALL_CONSUMER_OFFSET, INSPECTION),
     Request(Code.GET_ALL_DELAY_OFFSET, INSPECTION),
+    Request(Code.GET_BROKER_HA_STATUS, INSPECTION),
     Request(Code.CLONE_GROUP_OFFSET, ADMINISTRATION, offsets.CloneGroupOffsetRequestHeader),
     Request(Code.DELETE_EXPIRED_COMMITLOG, ADMINISTRATION),
     Request(Code.CLEAN_EXPIRED_CONSUMEQUEUE, ADMINISTRATION),

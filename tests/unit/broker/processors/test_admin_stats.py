@@ -12,6 +12,7 @@ import triomq
 from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, ProducerData, SubscriptionData
+from triomq.protocol.bodies.replication import HaStatus
 from triomq.protocol.bodies.route import GroupList, KVTable, TopicConfig
 from triomq.protocol.bodies.statistics import (
     BrokerStatsData,
@@ -400,3 +401,11 @@ def test_used_delay_levels_report_next_and_last_offset(peer: Peer, clock: Clock)
     peer.put("T", i="DELAY\x011")
     told = {name: value for name, value in figures(peer).items() if name.startswith("scheduleMessageOffset")}
     assert told == {"scheduleMessageOffset_1": "3,4"}
+
+
+def test_a_broker_without_slaves_is_a_master(peer: Peer) -> None:
+    peer.put("T")
+    status = HaStatus.decode(peer.get(RequestCode.GET_BROKER_HA_STATUS).body)
+    end = peer.broker.store.commit_log.max_offset
+    assert end > 0
+    assert status == HaStatus(master=True, master_commit_log_max_offset=end)

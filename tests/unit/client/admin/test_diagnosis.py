@@ -9,6 +9,7 @@ from triomq.client.admin.broker_answers import BrokerAnswer, clock_of, uptime_of
 from triomq.client.admin.diagnosis import Facts, FindingKind, judge
 from triomq.client.admin.group_state import GroupState, QueueState
 from triomq.client.admin.groups import GroupLag
+from triomq.client.admin.replicas import Replica, SlaveCopy
 from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.bodies.group_health import Stall, StallCause, SubscriptionDifference
 from triomq.protocol.bodies.statistics import Connection, ConsumerConnection
@@ -41,6 +42,8 @@ def state(lag: int = 0, cause: StallCause | None = None, progress_ms: int | None
     return GroupState("g", MEMBERS, tuple(queues), (), ())._replace(**changes)
 
 
+MASTER = Replica("broker-a", 0, "a:1", "sync-master", copies=(SlaveCopy("a:3", 0, 0, 0, 0),))
+SLAVE = Replica("broker-a", 1, "a:2", "slave", lag_bytes=256 * 1024**2, master="a:9", is_in_touch=True)
 HEALTHY = Facts(
     now_ms=NOW_MS,
     name_servers={},
@@ -49,11 +52,16 @@ HEALTHY = Facts(
     groups=(state(lag=7),),  # messages wait, but not for long
     not_examined={},
     topics={"orders", "orders2", "payments"},
+    replicas=(MASTER, SLAVE, MASTER._replace(role="async-master", copies=()), MASTER._replace(copies=None)),
 )
 
 
 def broker(**changes: Any) -> Facts:
     return replace(HEALTHY, brokers=(BROKER._replace(**changes),))
+
+
+def slave(**changes: Any) -> Facts:
+    return replace(HEALTHY, replicas=(MASTER, SLAVE._replace(**changes)))
 
 
 def group(*arguments: Any, **changes: Any) -> Facts:
@@ -96,6 +104,11 @@ NO_OWNER = "lag-without-owner"
         ),
         (broker(runtime={"triomqReplayableAt": "[::]:1"}), "requests-replayable", "at [::]:1", "--tls enforcing"),
         (broker(runtime={"commitLogDiskRatio": "0.85"}), "disk-full", "broker-a is 85% full", "make room"),
+        (replace(HEALTHY, replicas=(MASTER._replace(copies=()),)), "sync-master-alone", "no slave is", "--role"),
+        (replace(HEALTHY, replicas=(SLAVE,)), "slave-without-master", "broker-a (id 1) is a", "same name servers"),
+        (slave(is_in_touch=False), "slave-out-of-touch", "its master at a:9|", "--ha-master"),
+        (slave(is_in_touch=False, master=None), "slave-out-of-touch", "an unknown address", "start the master"),
+        (slave(lag_bytes=257 * 1024**2), "slave-behind", "misses 257 MiB", "too slow"),
         (group(duplicate_client_ids=("c1",)), "duplicate-client-id", "id c1: 1.1.1.1:1|", "instance name of its own"),
         (group(subscription_differences=(DIFFERENT,)), "different-subscriptions", "c1 'x'; c2 '*'", "the same topics"),
         (replace(HEALTHY, topics={"orders2", "x"}), "missing-topic", "orders, which does", "similar topics: orders2"),
