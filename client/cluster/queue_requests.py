@@ -121,6 +121,14 @@ class QueueRequests:
             status is not PullStatus.FOUND and address != self._instance.brokers.find(queue.broker_name, 0, True),
         )
 
+    def keeper(self, queue: MessageQueue) -> str | None:
+        """Return the address of the broker that stores the group's offset now; a slave if the master is away."""
+        return self._instance.brokers.find(queue.broker_name)
+
+    def is_at_slave(self, queue: MessageQueue, broker_id: int) -> bool:
+        """Whether a pull of this broker id may go to a slave: it stores no offset that comes with a pull."""
+        return bool(broker_id) or self.keeper(queue) != self._instance.brokers.find(queue.broker_name, only_this=True)
+
     async def min_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the offset of the queue's first message."""
         return await self._queue_offset(RequestCode.GET_MIN_OFFSET, queue)

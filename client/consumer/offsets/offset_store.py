@@ -149,7 +149,8 @@ class RemoteOffsetStore(OffsetStore):
     def __init__(self, requests: QueueRequests) -> None:
         super().__init__()
         self._requests = requests
-        self._confirmed: dict[MessageQueue, QueueOffset] = {}
+        #: What a broker has, and which one: a master that is back gets what its slave was given, and vice versa.
+        self._confirmed: dict[MessageQueue, tuple[QueueOffset, str | None]] = {}
         self._sent_at: dict[MessageQueue, float] = {}  # when progress was sent that has no answer, or not yet
         #: What was sent last, newest at the end: the broker has one of these.
         self._recent: defaultdict[MessageQueue, deque[QueueOffset]] = defaultdict(partial(deque, maxlen=_MAX_RECENT))
@@ -198,7 +199,7 @@ class RemoteOffsetStore(OffsetStore):
     def for_pull(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the progress if it is new to the broker; 0 is not worth sending."""
         known = self._offsets.get(queue)
-        if not known or known == self._confirmed.get(queue) or queue in self._doubtful:
+        if not known or self._has(queue, known) or queue in self._doubtful:
             return None
         self._sent_at[queue] = trio.current_time()
         self._record_recent(queue, known)
@@ -206,9 +207,13 @@ class RemoteOffsetStore(OffsetStore):
 
     def confirmed(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         """Record that the broker has this progress."""
-        self._confirmed[queue] = queue_offset
+        self._confirmed[queue] = queue_offset, self._requests.keeper(queue)
         self._sent_at.pop(queue, None)
         self._record_recent(queue, queue_offset)
+
+    def _has(self, queue: MessageQueue, queue_offset: QueueOffset) -> bool:
+        """Whether the broker that stores offsets now has this one."""
+        return self._confirmed.get(queue) == (queue_offset, self._requests.keeper(queue))
 
     def _record_recent(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         recent = self._recent[queue]
@@ -220,7 +225,7 @@ class RemoteOffsetStore(OffsetStore):
         of_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             known = self._offsets.get(queue)
-            if known is not None and not (changed_only and self._confirmed.get(queue) == known):
+            if known is not None and not (changed_only and self._has(queue, known)):
                 of_broker.setdefault(queue.broker_name, []).append(queue)
         await in_parallel(lambda name: self._persist_at_one_broker(name, of_broker[name]), of_broker)
 
@@ -235,7 +240,7 @@ class RemoteOffsetStore(OffsetStore):
             except REMOTE_ERRORS as exc:
                 log_retry(self._failures, broker_name, exc)
                 return  # the other queues would fail too
-            self._confirmed[queue] = queue_offset
+            self._confirmed[queue] = queue_offset, self._requests.keeper(queue)
             self._sent_at[queue] = trio.current_time()
             self._record_recent(queue, queue_offset)  # again: the queue may have been taken anew
         self._failures.ended(key=broker_name)

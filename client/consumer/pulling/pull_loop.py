@@ -245,7 +245,8 @@ class PullLoop:
     async def _pull(self) -> tuple[PullResult, float]:
         context, config = self._context, self._context.config
         self.update_progress()
-        consumed = context.offsets.for_pull(self.queue)
+        is_at_slave = context.requests.is_at_slave(self.queue, self._broker_id)
+        consumed = None if is_at_slave else context.offsets.for_pull(self.queue)
         is_doubtful = context.offsets.is_doubtful(self.queue)
         started = trio.current_time()
         self._pulls += 1
@@ -263,7 +264,7 @@ class PullLoop:
             max_bytes=size_bytes,
         )
         result = await context.requests.pull(self.queue, pull)
-        if consumed and not self._broker_id:  # slaves do not store it
+        if consumed:
             context.offsets.confirmed(self.queue, consumed)
         self._broker_id = result.suggested_broker_id
         self._max_offset = result.max_offset
@@ -380,9 +381,9 @@ class PullLoop:
             self._context.announce()
         self._complain(complaint, level)
         if isinstance(error, TopicNotExistError):
-            if self._broker_id:  # a slave may not have the topic yet
-                self._broker_id = 0
-            elif not self._is_topic_gone:
+            is_at_slave = self._context.requests.is_at_slave(self.queue, self._broker_id)
+            self._broker_id = 0
+            if not (is_at_slave or self._is_topic_gone):  # a slave may not have the topic yet
                 await self._leave_topic()
         await trio.sleep(delay_s)
 

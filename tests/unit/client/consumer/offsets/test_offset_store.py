@@ -51,6 +51,25 @@ async def test_only_changes_are_stored_between_full_rounds(
     assert len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 3
 
 
+async def test_progress_follows_the_broker_that_stores_it(
+    cluster: FakeCluster,
+    requests: QueueRequests,
+    queues: tuple[MessageQueue, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its slave while the master is away, and the master when it is back: each may lack what the other was given."""
+    store, queue = RemoteOffsetStore(requests), queues[0]
+    await requests.min_offset(queue)  # the route is known now
+    store.update(queue, QueueOffset(5), increase_only=True)
+    for number, keeper in enumerate(("master", "slave", "master"), 1):
+        monkeypatch.setattr(requests, "keeper", lambda _queue, keeper=keeper: keeper)
+        assert store.for_pull(queue) == 5
+        for _ in range(2):
+            await store.persist([queue], changed_only=True)
+        assert len(cluster.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == number
+        assert store.for_pull(queue) is None
+
+
 async def test_offsets_that_cannot_be_stored_are_tried_again(
     cluster: FakeCluster, requests: QueueRequests, queues: tuple[MessageQueue, ...], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -148,6 +148,31 @@ async def test_the_next_pull_goes_where_the_broker_suggests(autojump_clock: Mock
     assert asked[-1] == 1
 
 
+async def test_lone_slave_serves_group_without_changing_progress(autojump_clock: MockClock, bench: Bench) -> None:
+    """The master is no longer in the route, and its slave did not have the topic at first."""
+    real = bench.instance.brokers.find
+
+    def only_a_slave(broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
+        return None if only_this else real(broker_name, broker_id)
+
+    bench.instance.brokers.find = only_a_slave  # type: ignore[method-assign]
+    refusals = [ResponseCode.TOPIC_NOT_EXIST]
+    bench.cluster.handlers[RequestCode.PULL_MESSAGE] = lambda command: (
+        command.reply(refusals.pop()) if refusals else None
+    )
+    bench.cluster.send(bench.queue, b"a", b"b", b"c")
+    async with bench.pulling(first_offset=1) as loop:
+        await trio.sleep(10)
+        assert bench.service.offsets == [1, 2]
+        bench.service.consume()
+        await trio.sleep(60)
+        assert loop.statistics().committed_offset == 3
+        assert {pull.ext_fields["commitOffset"] for pull in bench.pulls} == {"0"}  # a slave would not store it
+        bench.instance.brokers.find = real  # type: ignore[method-assign]
+        await trio.sleep(60)
+        assert [pull.ext_fields["commitOffset"] for pull in bench.pulls].count("3") == 1
+
+
 async def test_giving_up_records_progress_and_ends_the_loop(autojump_clock: MockClock, bench: Bench) -> None:
     bench.cluster.send(bench.queue, b"x", b"y")
     async with bench.pulling() as loop:
