@@ -121,12 +121,12 @@ class Broker:
         self.store: Final = store
         self.context: Final = self._build_context(access.quotas)
         self.worker, self.connections = self.context.worker, self.context.connections
-        self.pulls: Final = self._build_pulls()
         self.group_commit: Final = self._build_group_commit()
         self.topics: Final = TopicTable(
             config_file(store, "topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
         )
         self.groups: Final = Groups(config, store, self.context, self.topics, changed, clock_ms, steady_clock_ms)
+        self.pulls: Final = self._build_pulls()
         self.routes: Final = RouteTable(steady_clock_ms, self.statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
         self.delayed: Final = self._build_delayed(clock_ms)
@@ -157,7 +157,9 @@ class Broker:
     def _build_pulls(self) -> PullAnswers:
         config, context = self.config, self.context
         hold = PullHold(context.budget, filtered_hold_s=config.filtered_hold_s)
-        pulls = PullAnswers(self.store, self.statistics, hold, context.refusals, config.max_hold_s, context.budget)
+        pulls = PullAnswers(
+            config, self.store, self.statistics, self.groups.settings, hold, context.refusals, context.budget
+        )
         self.worker.serve_arrivals = pulls.serve_arrivals
         return pulls
 

@@ -14,7 +14,9 @@ from typing import Final
 
 import trio
 
+from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
+from triomq.broker.groups.tables import SubscriptionGroupTable
 from triomq.broker.limits.peers import MemoryBudget
 from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.connection import Connection
@@ -40,10 +42,18 @@ LOGGER: Final = logging.getLogger("triomq.broker.processors.pull")
 
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
 _EMPTY_QUEUE: Final = (GetMessageStatus.NO_MESSAGE_IN_QUEUE, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
+_CORRECTED: Final = (
+    *_EMPTY_QUEUE,
+    GetMessageStatus.OFFSET_FOUND_NULL,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+    GetMessageStatus.OFFSET_TOO_SMALL,
+)
 _CODES: Final = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,  # but from 0 it is not found
+    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
@@ -56,37 +66,42 @@ _COMMIT_OFFSET: Final = int(PullSysFlag.COMMIT_OFFSET)
 _SUBSCRIPTION: Final = int(PullSysFlag.SUBSCRIPTION)
 
 
-def _fields(max_offset: str, min_offset: str, next_begin_offset: str) -> dict[str, str]:
+def _fields(max_offset: str, min_offset: str, next_begin_offset: str, suggested_broker_id: int = 0) -> dict[str, str]:
     return {
         "maxOffset": max_offset,
         "minOffset": min_offset,
         "nextBeginOffset": next_begin_offset,
-        "suggestWhichBrokerId": "0",
+        "suggestWhichBrokerId": str(suggested_broker_id),
     }
 
 
 FOUND_IN_JSON: Final = json_template(_fields("%d", "%d", "%d"), remark="FOUND")
-"""Header of an answer with messages: maximum, minimum and next offset, and the opaque."""
+"""Header of an answer with messages that suggests the master: maximum, minimum and next offset, and the opaque."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PullAnswers:
-    """Answers pulls that have passed the checks."""
+    """Answers pulls that have passed the checks.
 
+    A slave may be behind its master, so it moves no reader to another offset: the reader is to ask again, the master if
+    there is one.
+    """
+
+    config: BrokerConfig
     store: MessageStore
     statistics: BrokerStatistics
+    settings: SubscriptionGroupTable
     hold: PullHold
     refusals: Refusals
-    max_hold_s: float
     budget: MemoryBudget
 
     def answer(self, pull: Pull) -> None:
         """Answer a pull whose messages are in memory, or hold it until some arrive."""
         header = pull.header
         found = self._read(pull)
-        code = _code(found, pull.queue_offset)
+        code = self._code(found, pull.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & _SUSPEND and not self.hold.is_full():
-            hold_s = min(max(header.suspend_timeout_millis, 0) / 1000, self.max_hold_s)
+            hold_s = min(max(header.suspend_timeout_millis, 0) / 1000, self.config.max_hold_s)
             pull.deadline = trio.current_time() + hold_s
             self.hold.hold(pull)
             return
@@ -156,7 +171,7 @@ class PullAnswers:
             if found.status is GetMessageStatus.OFFSET_OVERFLOW_ONE:
                 self.hold.hold_again(pull, pull.queue_offset)
                 return
-        code = _code(found, pull.queue_offset)
+        code = self._code(found, pull.queue_offset)
         if code == ResponseCode.PULL_NOT_FOUND and pull.queue_offset != pull.header.queue_offset:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY  # none of the messages it passed matched
         self._send(pull, found, code)
@@ -193,22 +208,49 @@ class PullAnswers:
 
     def _read(self, pull: Pull) -> GetMessageResult:
         header = pull.header
-        return self.store.reader.get_matching(
+        found = self.store.reader.get_matching(
             pull.queue, pull.queue_offset, max(header.max_msg_nums, 1), pull.message_filter, header.max_transfer_bytes
         )
+        if found.status in _CORRECTED and self.config.is_slave:
+            return found._replace(next_begin_offset=pull.queue_offset)
+        return found
+
+    def _code(self, found: GetMessageResult, queue_offset: int) -> ResponseCode:
+        code = _CODES[found.status]
+        if code != ResponseCode.PULL_OFFSET_MOVED:
+            return code
+        if queue_offset == 0 and found.status in _EMPTY_QUEUE:
+            return ResponseCode.PULL_NOT_FOUND
+        return ResponseCode.PULL_RETRY_IMMEDIATELY if self.config.is_slave else code
+
+    def _suggested_broker_id(self, pull: Pull, found: GetMessageResult) -> int:
+        """Return where to pull next: of a slave if the reader is far behind the end of the log, else 0.
+
+        Source: store.md 7.3.
+        """
+        ratio = self.config.slave_read_ratio
+        group = None if ratio is None else self.settings.get(pull.header.consumer_group)
+        if ratio is None or group is None:
+            return 0
+        unit = pull.queue.unit(found.next_begin_offset - 1) if found.next_begin_offset > pull.queue_offset else None
+        far_bytes = self.store.config.physical_memory_bytes * ratio // 100
+        if unit is None or self.store.commit_log.max_offset - unit.physical_offset <= far_bytes:
+            return group.broker_id
+        return group.which_broker_when_consume_slowly
 
     def _send(self, pull: Pull, found: GetMessageResult, code: ResponseCode) -> None:
         connection, command, header = pull.connection, pull.command, pull.header
         self.statistics.pull(header.consumer_group, header.topic, header.queue_id, found.next_begin_offset)
+        suggested = self._suggested_broker_id(pull, found)
         if code == ResponseCode.SUCCESS:
             pull_ms = (perf_counter() - pull.began) * 1000
             self.statistics.get(header.consumer_group, header.topic, found.message_count, found.size_bytes, pull_ms)
-            if command.serialize_type == SerializeType.JSON:
+            if command.serialize_type == SerializeType.JSON and not suggested:
                 numbers = (found.max_offset, found.min_offset, found.next_begin_offset, command.opaque)
                 prefix = frame_prefix(SerializeType.JSON, FOUND_IN_JSON % numbers, found.size_bytes)
                 connection.send_chunks(prefix, found.buffers, found.size_bytes)
                 return
-        fields = _fields(str(found.max_offset), str(found.min_offset), str(found.next_begin_offset))
+        fields = _fields(str(found.max_offset), str(found.min_offset), str(found.next_begin_offset), suggested)
         response = command.reply(code, fields, remark=found.status.name)
         if code == ResponseCode.SUCCESS:
             connection.send_chunks(response.encode_prefix(found.size_bytes), found.buffers, found.size_bytes)
@@ -323,9 +365,3 @@ class PullProcessor:
                 ResponseCode.FILTER_DATA_NOT_EXIST,
             )
         return message_filter
-
-
-def _code(found: GetMessageResult, queue_offset: int) -> ResponseCode:
-    if found.status in _EMPTY_QUEUE:
-        return ResponseCode.PULL_OFFSET_MOVED if queue_offset != 0 else ResponseCode.PULL_NOT_FOUND
-    return _CODES[found.status]

@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import MakeBroker, Peer
+from triomq.broker.addresses import Address
 from triomq.broker.processors.pull import FOUND_IN_JSON
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
@@ -111,6 +112,35 @@ async def test_offsets_outside_the_queue_are_corrected(peer: Peer, topic: str) -
     peer.broker.store.queue(topic, 0).min_offset = 4  # as if the messages before it had expired
     assert answered(peer.pull(topic, 3, **HOLD)) == (ResponseCode.PULL_OFFSET_MOVED, 4)
     assert answered(peer.pull(topic, -1, **HOLD)) == (ResponseCode.PULL_OFFSET_MOVED, 4)
+
+
+@pytest.mark.parametrize("first", [0, 4])
+async def test_slave_moves_no_reader(make_broker: MakeBroker, first: int) -> None:
+    """Its master may have what it lacks.  store.md 7.1 (c), behaviour.md A.9."""
+    fill(Peer(make_broker()), 10)
+    broker = make_broker(role="slave", broker_id=1, ha_master=Address("127.0.0.1", 1))
+    broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))
+    broker.store.queue("T", 0).min_offset = first  # as if the messages before it had expired
+    peer, again = Peer(broker), ResponseCode.PULL_RETRY_IMMEDIATELY
+    wanted = [(0, first - 1, again), (0, 10, ResponseCode.PULL_NOT_FOUND), (0, 11, again)]
+    for queue_id, offset, code in [*wanted, (1, 0, ResponseCode.PULL_NOT_FOUND), (1, 5, again)]:
+        assert answered(peer.pull("T", offset, queue_id=queue_id)) == (code, offset)
+
+
+@pytest.mark.parametrize("header_format", list(SerializeType))
+@pytest.mark.parametrize(("ratio", "suggested"), [(None, "000"), (10, "322"), (0, "332"), (100, "222")])
+async def test_reader_far_behind_is_pointed_to_slave(
+    make_broker: MakeBroker, header_format: SerializeType, ratio: int | None, suggested: str
+) -> None:
+    """A tenth of the memory is less than the log, and more than its last record.  store.md 7.3."""
+    peer = Peer(make_broker({"physical_memory_bytes": 10_000}, slave_read_ratio=ratio))
+    group = SubscriptionGroupConfig(group_name="G", broker_id=2, which_broker_when_consume_slowly=3)
+    peer.broker.groups.settings.put(group)
+    fill(peer, 20)
+    for offset, broker_id in zip((0, 19, 20), suggested, strict=True):
+        fields = HEADER | {"queueOffset": offset, "maxMsgNums": 1}
+        answer = peer.get(RequestCode.PULL_MESSAGE, fields, serialize_type=int(header_format))
+        assert answer.ext_fields["suggestWhichBrokerId"] == broker_id
 
 
 async def test_tags_with_equal_hashes_both_match(peer: Peer, topic: str) -> None:
