@@ -57,14 +57,29 @@ _NAMESRV_PORT: Final = Port.NAMESRV
 _RECORD_BYTES: Final = 128  # of a record beside body and properties, about
 
 
-def methods_of(families: Iterable[object]) -> dict[int, Method]:
-    """Return the methods that are named as request codes, such as ``send_message``, by code."""
+def methods_of(families: Iterable[object], *, is_slave: bool = False) -> dict[int, Method]:
+    """Return the methods that are named as request codes, such as ``send_message``, by code.
+
+    A slave has a refusal in place of those that only its master serves.  So a master checks nothing for each request.
+    """
     return {
-        code: getattr(family, request.code.name.lower())
+        code: _refusal(request)
+        if is_slave and request.kind.at_slave is not None
+        else getattr(family, request.code.name.lower())
         for family in families
         for code, request in CATALOGUE.items()
         if hasattr(family, request.code.name.lower())
     }
+
+
+def _refusal(request: Request) -> Method:
+    """Return what a slave serves for a request that only its master serves."""
+    code = request.kind.at_slave or ResponseCode.SYSTEM_ERROR
+
+    def refuse(_connection: Connection, _command: RemotingCommand) -> Answer:
+        raise RefusedError(f"this broker is a slave: {request.code.name} is for its master", code)
+
+    return refuse
 
 
 class Pipeline:

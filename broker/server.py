@@ -128,7 +128,7 @@ class Broker:
         self.groups: Final = Groups(config, store, self.context, self.topics, changed, clock_ms, steady_clock_ms)
         self.pulls: Final = self._build_pulls()
         self.routes: Final = RouteTable(steady_clock_ms, self.statistics)
-        self.routes.add_own(config.cluster_name, config.broker_name, self.topics.configs)
+        self.routes.add_own(config.cluster_name, config.broker_name, config.broker_id, self.topics.configs)
         self.delayed: Final = self._build_delayed(clock_ms)
         self.transactions: Final = self._build_transactions(clocks, random, access)
         stalls = StallWatch(config, store, self.topics, self.groups, self.context.client_requests, clock_ms)
@@ -195,9 +195,9 @@ class Broker:
         return Pipeline(
             self.context,
             self.routes,
-            methods_of(self._processors(sends, key_values, clock_ms, access)),
+            methods_of(self._processors(sends, key_values, clock_ms, access), is_slave=config.is_slave),
             access,
-            PlainRequests(sends),
+            None if config.is_slave else PlainRequests(sends),
             Overload(config, statistics, self.context.refusals),
         )
 
@@ -214,7 +214,7 @@ class Broker:
         yield QueryProcessors(store, topics, groups, sends, access)
         yield ClientProcessors(config, topics, groups, access)
         settings = NameServerSettings(config_file(store, "kvConfig").path)
-        yield NameServerProcessors(self.routes, key_values, settings, access)
+        yield NameServerProcessors(self.routes, key_values, settings, access, lambda host: self._addresses_at(host)[1])
         yield AdminProcessors(
             store, topics, groups, statistics, self.pulls, self.registration, schedule.offsets, self.retention
         )
@@ -266,6 +266,9 @@ class Broker:
             self.pipeline.access.audit.open()
         for table in self.table_saving.tables:
             table.load()
+        if self.config.is_slave:  # its master delivers, checks, and decides what its tables hold
+            schedule.offsets.load()
+            return
         schedule.load()
         offsets.restrict(self.store.reader.max_offset_in_queue)
         timer.load()
@@ -310,8 +313,10 @@ class Broker:
             flush = partial(flush_periodically, store, self.worker, self.statistics.flushes)
             services.start_soon(partial(flush, of_queues=True))
             services.start_soon(Indexing(store.index, self.worker, self.statistics).run)
-            services.start_soon(self.delayed.run, config.persist_delay_offsets_interval_s)
-            services.start_soon(self.transactions.run)
+            delayed = self.delayed.saving if config.is_slave else self.delayed
+            services.start_soon(delayed.run, config.persist_delay_offsets_interval_s)
+            if not config.is_slave:
+                services.start_soon(self.transactions.run)
             for file in access.files:
                 services.start_soon(file.run)
             if access.audit is not None:

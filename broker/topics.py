@@ -147,6 +147,8 @@ class TopicTable(ConfigTable[TopicConfig]):
     def ensure(self, topic: str, queues: int, sys_flag: int = 0) -> TopicConfig:
         """Return the topic, created readable and writable with ``queues`` queues if it does not exist.
 
+        A slave creates none: it has the topics of its master only.
+
         It is the broker's own, or one of the two of a subscription group, so that their number is limited.
 
         Raises:
@@ -157,7 +159,8 @@ class TopicTable(ConfigTable[TopicConfig]):
             validate_topic(topic)
             config = _config(topic, queues)
             config.topic_sys_flag = sys_flag
-            self.put(config)
+            if not self._config.is_slave:
+                self.put(config)
         return config
 
     def check_changeable(self, topic: str) -> None:

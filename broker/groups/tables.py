@@ -200,7 +200,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
             self.configs.setdefault(name, SubscriptionGroupConfig(group_name=name))
 
     def get_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration, created with the defaults if that is allowed.
+        """Return a group's configuration, created with the defaults if that is allowed; a slave keeps none.
 
         Raises:
             IllegalNameError: the group would be created and its name breaks the rules.
@@ -210,6 +210,8 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
         if config is None and (self._config.auto_create_group or group.startswith(_SYSTEM_PREFIX)):
             self.check_new(group)
             config = SubscriptionGroupConfig(group_name=group)
+            if self._config.is_slave:  # which has the groups of its master only
+                return config
             LOGGER.info("subscription group created group=%s", group)
             self.put(config)
         return config

@@ -66,7 +66,7 @@ class Owner(Protocol):
 
 
 class Master(NamedTuple):
-    """What a slave learns about its master."""
+    """The addresses of a slave's master, for requests and for its log; "": those of the name server's own broker."""
 
     address: str
     ha_address: str
@@ -130,11 +130,11 @@ class RouteTable:
         self._missing: dict[tuple[str, int], _Missing] = {}
         self._own_name: str | None = None
 
-    def add_own(self, cluster: str, name: str, topics: Mapping[str, TopicConfig]) -> None:
-        """Add the broker that this name server is a part of, as the master of its name."""
+    def add_own(self, cluster: str, name: str, broker_id: int, topics: Mapping[str, TopicConfig]) -> None:
+        """Add the broker that this name server is a part of."""
         self._own_name = name
         lease = _Lease(_OWN_ADDRESS, "", DataVersion(), None, math.inf)
-        self._brokers[name] = _Broker(cluster, topics, {_MASTER_ID: lease})
+        self._brokers[name] = _Broker(cluster, topics, {broker_id: lease})
 
     def sizes(self) -> tuple[tuple[str, int, int], ...]:
         """Return names, sizes and limits of the tables."""

@@ -149,16 +149,16 @@ class Listeners:
     Attributes:
         addresses: broker and name-server address of each listener, with the actual ports.
         admin: the address for administration, likewise; ``None``: administration uses the other ports.
+        fast: the address that replaces the VIP port of the first listener, likewise.
     """
 
     def __init__(
         self, listeners: tuple[Listener, ...], admin: Address | None = None, fast: Address | None = None
     ) -> None:
-        """``fast`` replaces the VIP port of the first listener."""
         self.addresses: Final[dict[str, tuple[Address, Address]]] = {}
         self.admin = admin
+        self.fast = fast
         self._listeners = listeners
-        self._fast = fast
         self._ips: dict[str, str | None] = {}  # by advertised host
 
     async def open(self) -> list[Endpoint]:
@@ -191,8 +191,10 @@ class Listeners:
         return endpoints
 
     def _open_pair(self, listener: Listener, endpoints: list[Endpoint]) -> None:
-        fast = self._fast if listener is self._listeners[0] else None
+        fast = self.fast if listener is self._listeners[0] else None
         broker_sock, vip_sock = listen_with_vip(listener.broker, fast)
+        if fast is not None and vip_sock is not None:
+            self.fast = Address(fast.host, vip_sock.getsockname()[1])
         address = Address(listener.broker.host, broker_sock.getsockname()[1])
         advertised = listener.advertised(address.port)
         ip = self._ips[advertised.host] if advertised else None

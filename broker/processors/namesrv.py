@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.access import Access
+from triomq.broker.addresses import Address
 from triomq.broker.namesrv.kv_table import KvTable, NameServerSettings
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, Port
@@ -45,6 +46,7 @@ class NameServerProcessors:
     key_values: KvTable
     settings: NameServerSettings
     access: Access
+    ha_address_at: Callable[[str], str] = lambda _host: ""  # of this process's broker, from a host that reaches it
 
     # --- routes -----------------------------------------------------------------------------------------
 
@@ -115,7 +117,13 @@ class NameServerProcessors:
         if connection.closed:  # nothing would end the lease
             return None
         master = self.table.register(header, sent, connection)
-        fields = {} if master is None else {"masterAddr": master.address, "haServerAddr": master.ha_address}
+        fields = {}
+        if master is not None:
+            address, ha_address = master
+            if not address:  # the broker of this process
+                address = connection.advertised
+                ha_address = self.ha_address_at(Address.parse(address).host)
+            fields = {"masterAddr": address, "haServerAddr": ha_address}
         order = self.key_values.namespace(ORDER_NAMESPACE)
         return command.reply(ext_fields=fields, body=b"" if order is None else KVTable(order).encode())
 

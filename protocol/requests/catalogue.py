@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 from triomq.protocol.bodies.client import CheckClientRequestBody, HeartbeatData, LockBatchRequestBody
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.codes import RequestCode as Code
+from triomq.protocol.codes import ResponseCode
 from triomq.protocol.java import read_properties
 from triomq.protocol.requests import groups, messages, offsets, topics
 from triomq.protocol.wire.headers import RESOURCES, Header, Resource
@@ -50,6 +51,7 @@ class Kind:
         is_for_name_server: whether the name server's port serves it too.
         changes_name_server: whether it is allowed on the name server's machine only.
         is_from_broker: whether only brokers send it.
+        at_slave: the code with which a slave refuses it; ``None``: a slave serves it.
     """
 
     right: Right
@@ -62,13 +64,17 @@ class Kind:
     is_for_name_server: bool = False
     changes_name_server: bool = False
     is_from_broker: bool = False
+    at_slave: ResponseCode | None = None
 
 
-SEND: Final = Kind(right=Right.PUB, stores=True, is_shed=True, is_frequent=True, has_region=True)
-REPLY: Final = Kind(right=Right.PUB, stores=True, is_frequent=True, has_region=True)  # RocketMQ sheds no replies
-RECALL: Final = Kind(right=Right.PUB, stores=True)
-SEND_BACK: Final = Kind(right=Right.SUB, stores=True, is_shed=True)
-TRANSACTION: Final = Kind(right=Right.NOTHING)  # its processor wants PUB on the topic of the half message
+_NO_STORE: Final = ResponseCode.SERVICE_NOT_AVAILABLE
+SEND: Final = Kind(right=Right.PUB, stores=True, is_shed=True, is_frequent=True, has_region=True, at_slave=_NO_STORE)
+#: RocketMQ sheds no replies.
+REPLY: Final = Kind(right=Right.PUB, stores=True, is_frequent=True, has_region=True, at_slave=_NO_STORE)
+RECALL: Final = Kind(right=Right.PUB, stores=True, at_slave=_NO_STORE)
+SEND_BACK: Final = Kind(right=Right.SUB, stores=True, is_shed=True, at_slave=_NO_STORE)
+#: Its processor wants PUB on the topic of the half message.
+TRANSACTION: Final = Kind(right=Right.NOTHING, at_slave=ResponseCode.SLAVE_NOT_AVAILABLE)
 PULL: Final = Kind(right=Right.SUB, reads=True, is_frequent=True)
 QUERY: Final = Kind(right=Right.SUB, reads=True, is_question=True)
 OFFSET: Final = Kind(right=Right.SUB, is_question=True)
@@ -80,6 +86,9 @@ NAME_SERVER_STATE: Final = Kind(right=Right.ADMIN, is_question=True, is_for_name
 NAME_SERVER_CHANGE: Final = Kind(right=Right.ADMIN, is_for_name_server=True, changes_name_server=True)
 INSPECTION: Final = Kind(right=Right.ADMIN, is_question=True)
 ADMINISTRATION: Final = Kind(right=Right.ADMIN)
+COPIED_CHANGE: Final = Kind(
+    right=Right.ADMIN, at_slave=ResponseCode.SYSTEM_ERROR
+)  # of what a slave has from its master
 TO_CLIENT: Final = Kind(right=Right.ADMIN)
 
 Named: TypeAlias = Iterable[tuple[Resource, str]]
@@ -211,8 +220,8 @@ _ROWS: Final = (
     Request(Code.UPDATE_NAMESRV_CONFIG, NAME_SERVER_CHANGE, names_in=_in_settings, max_body_bytes=_SETTINGS_BYTES),
     Request(Code.GET_NAMESRV_CONFIG, NAME_SERVER_STATE),
     # --- administration of a broker ---------------------------------------------------------------------
-    Request(Code.UPDATE_AND_CREATE_TOPIC, ADMINISTRATION, topics.CreateTopicRequestHeader),
-    Request(Code.DELETE_TOPIC_IN_BROKER, ADMINISTRATION, topics.TopicRequestHeader),
+    Request(Code.UPDATE_AND_CREATE_TOPIC, COPIED_CHANGE, topics.CreateTopicRequestHeader),
+    Request(Code.DELETE_TOPIC_IN_BROKER, COPIED_CHANGE, topics.TopicRequestHeader),
     Request(Code.GET_ALL_TOPIC_CONFIG, INSPECTION),
     Request(Code.GET_TOPIC_CONFIG, INSPECTION, topics.TopicRequestHeader),
     Request(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, INSPECTION),
@@ -221,14 +230,14 @@ _ROWS: Final = (
     Request(Code.GET_BROKER_RUNTIME_INFO, INSPECTION),
     Request(
         Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        ADMINISTRATION,
+        COPIED_CHANGE,
         in_body=Resource.GROUP,
         names_in=_in_group,
         max_body_bytes=_GROUP_BYTES,
     ),
     Request(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, INSPECTION),
     Request(Code.GET_SUBSCRIPTIONGROUP_CONFIG, INSPECTION, groups.GroupRequestHeader),
-    Request(Code.DELETE_SUBSCRIPTIONGROUP, ADMINISTRATION, groups.DeleteSubscriptionGroupRequestHeader),
+    Request(Code.DELETE_SUBSCRIPTIONGROUP, COPIED_CHANGE, groups.DeleteSubscriptionGroupRequestHeader),
     Request(Code.GET_TOPIC_STATS_INFO, INSPECTION, topics.TopicRequestHeader),
     Request(Code.GET_CONSUMER_CONNECTION_LIST, INSPECTION, groups.ConsumerGroupRequestHeader),
     Request(Code.GET_PRODUCER_CONNECTION_LIST, INSPECTION, groups.ProducerGroupRequestHeader),
@@ -243,11 +252,11 @@ _ROWS: Final = (
     Request(Code.GET_ALL_CONSUMER_OFFSET, INSPECTION),
     Request(Code.GET_ALL_DELAY_OFFSET, INSPECTION),
     Request(Code.GET_BROKER_HA_STATUS, INSPECTION),
-    Request(Code.CLONE_GROUP_OFFSET, ADMINISTRATION, offsets.CloneGroupOffsetRequestHeader),
+    Request(Code.CLONE_GROUP_OFFSET, COPIED_CHANGE, offsets.CloneGroupOffsetRequestHeader),
     Request(Code.DELETE_EXPIRED_COMMITLOG, ADMINISTRATION),
     Request(Code.CLEAN_EXPIRED_CONSUMEQUEUE, ADMINISTRATION),
     Request(Code.CLEAN_UNUSED_TOPIC, ADMINISTRATION),
-    Request(Code.RESUME_CHECK_HALF_MESSAGE, ADMINISTRATION, messages.ResumeCheckHalfMessageRequestHeader),
+    Request(Code.RESUME_CHECK_HALF_MESSAGE, COPIED_CHANGE, messages.ResumeCheckHalfMessageRequestHeader),
     # The broker passes these on to clients.
     Request(Code.INVOKE_BROKER_TO_RESET_OFFSET, ADMINISTRATION, offsets.ResetOffsetRequestHeader),
     Request(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ADMINISTRATION, offsets.GetConsumerStatusRequestHeader),

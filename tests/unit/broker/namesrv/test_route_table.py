@@ -75,7 +75,7 @@ class RouteTableMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.clock = Clock()
         self.table = RouteTable(self.clock, BrokerStatistics(0))
-        self.table.add_own("C", "own", {"T": TopicConfig("T", 1, 1)})
+        self.table.add_own("C", "own", 0, {"T": TopicConfig("T", 1, 1)})
         here = [Link("127.0.0.1", is_local=True), Link("10.0.0.9", is_local=True)]
         self.links = [Link(), Link(), Link("10.0.0.2"), *here]
         self.brokers: dict[str, ModelBroker] = {}
@@ -197,7 +197,7 @@ def queues(table: RouteTable, topic: str) -> dict[str, int]:
 
 
 def test_name_of_own_broker_is_refused(table: RouteTable) -> None:
-    table.add_own("C", "a", {"T": TopicConfig("T", 1, 1)})
+    table.add_own("C", "a", 0, {"T": TopicConfig("T", 1, 1)})
     with pytest.raises(RefusedError, match="broker name a belongs"):
         table.register(header("a"), body(1, T=4), Link())
     with pytest.raises(RefusedError, match="broker name a belongs"):
@@ -211,7 +211,7 @@ def test_name_of_own_broker_is_refused(table: RouteTable) -> None:
 
 def test_topics_of_own_broker_appear_at_once(table: RouteTable) -> None:
     own = {"T": TopicConfig("T", 1, 1)}
-    table.add_own("C", "a", own)
+    table.add_own("C", "a", 0, own)
     own["U"] = TopicConfig("U", 2, 2)
     assert queues(table, "U") == {"a": 2}
     assert table.set_writable("a", is_writable=False) == 2
@@ -250,7 +250,7 @@ def test_brokers_with_one_name_are_reported(table: RouteTable, clock: Clock, cap
     with pytest.raises(RefusedError, match=r"broker name b is taken .*from another host"):
         table.register(header("b", address="h:2"), body(1), Link("10.0.0.2"))
     assert names() == [("b", ["h:1", "h:2"])]
-    table.add_own("C", "own", {})
+    table.add_own("C", "own", 0, {})
     with pytest.raises(RefusedError):
         table.register(header("own", address="h:4"), body(1), Link())
     assert names()[1:] == [("own", [OWN, "h:4"])]

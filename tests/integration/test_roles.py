@@ -1,0 +1,97 @@
+"""Masters and slaves at name servers, and what a slave leaves to its master."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from tests import processes
+from tests.integration import test_name_server
+from tests.integration.broker_wire import (
+    broker_config,
+    broker_port,
+    connected,
+    pull_fields,
+    running,
+    send_fields,
+    wait_for,
+)
+from tests.integration.test_registration import FREE, broker_at
+from triomq.broker.addresses import Address
+from triomq.broker.namesrv.route_table import Master
+from triomq.broker.opening import open_broker
+from triomq.broker.services.housekeeping import elapsed_ms
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ConfigError
+from triomq.storage.message_store import system_clock_ms
+
+SLAVE: Final[dict[str, Any]] = {"role": "slave", "broker_id": 1}
+PREPARED: Final = 4
+
+
+async def test_a_slave_finds_its_master_and_is_routed(tmp_path: Path) -> None:
+    async with test_name_server.running(tmp_path / "n") as server:
+        async with (
+            broker_at(tmp_path / "m", server.address) as master,
+            broker_at(tmp_path / "s", server.address, **SLAVE) as slave,
+        ):
+            at, slave_at = (broker.addresses["default"][0] for broker in (master, slave))
+            route = server.routes.route("TBW102", "")
+            assert route is not None
+            assert route.broker_datas[0].broker_addrs == {0: str(at), 1: str(slave_at)}
+            assert slave.registration.master == Master(str(at), f"127.0.0.1:{at.port + 1}")
+            assert slave.registration.master_changed.is_set()
+            assert master.registration.master is None
+            for settings, complaint in (
+                (SLAVE, rf"broker id 1 of broker name broker-a is in use: .* {slave_at}, .* --broker-id"),
+                ({}, rf"broker name broker-a is in use: .* {at}, .* --broker-name"),
+            ):
+                with pytest.raises(ConfigError, match=complaint):
+                    async with broker_at(tmp_path / "x", server.address, **settings):
+                        pass
+        assert server.routes.topics() == []
+
+
+async def test_a_slave_registers_with_its_masters_name_server(tmp_path: Path) -> None:
+    async with running(tmp_path / "m") as master:
+        at, namesrv = master.addresses["default"]
+        async with broker_at(tmp_path / "s", namesrv, **SLAVE) as slave:
+            slave_at = slave.addresses["default"][0]
+            assert slave.registration.master == Master(str(at), f"127.0.0.1:{at.port + 1}")
+            info = master.routes.cluster_info(str(at))
+            assert info.broker_addr_table["broker-a"].broker_addrs == {0: str(at), 1: str(slave_at)}
+
+
+async def test_the_fast_port_serves_all_but_pulls(tmp_path: Path) -> None:
+    async with running(tmp_path, fast_listen=FREE) as broker, connected(broker_port(broker)) as wire:
+        await wire.put("T")
+        assert broker.listeners.fast is not None
+        async with connected(broker.listeners.fast.port) as fast:
+            assert b'"T"' in (await fast.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).body
+            assert (await fast.put("T")).code == ResponseCode.SUCCESS
+            answer = await fast.ask(RequestCode.PULL_MESSAGE, pull_fields())
+            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_a_slave_delivers_and_checks_nothing(tmp_path: Path) -> None:
+    ahead_ms = 3_600_000
+    clocks: dict[str, Any] = {
+        "clock_ms": lambda: system_clock_ms() + ahead_ms,
+        "elapsed_clock_ms": lambda: elapsed_ms() + ahead_ms,
+        "file_system": processes.tests_disk(),
+    }
+    async with running(tmp_path) as broker, connected(broker_port(broker)) as wire:
+        assert (await wire.put("T", i="DELAY\x015")).code == ResponseCode.SUCCESS
+        half = {**send_fields("T"), "f": PREPARED, "i": "TRAN_MSG\x01true\x02PGROUP\x01P"}  # born long ago
+        assert (await wire.ask(RequestCode.SEND_MESSAGE_V2, half, b"half")).code == ResponseCode.SUCCESS
+    slave = broker_config(tmp_path, **SLAVE, ha_master=Address("127.0.0.1", 1))
+    async with open_broker(slave, **clocks) as broker:
+        end = broker.store.commit_log.max_offset
+        for _ in range(10):
+            broker.clock_moved()
+            await wait_all_tasks_blocked()
+        assert broker.store.commit_log.max_offset == end
+    async with open_broker(broker_config(tmp_path), **clocks) as broker:
+        await wait_for(lambda: broker.store.reader.max_offset_in_queue("T", 0) == 1)
+        await wait_for(lambda: broker.store.reader.max_offset_in_queue("TRANS_CHECK_MAX_TIME_TOPIC", 0) == 1)
