@@ -57,6 +57,7 @@ def test_failing_seed_is_reported_with_its_replay_command(
     assert "1 lives failed" in printed
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("owner", "name", "planted"),
     [
