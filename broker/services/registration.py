@@ -10,7 +10,7 @@ Source: behaviour.md A.17, A.20; wire.md 8, 9.7; BrokerOuterAPI.java.
 
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -36,6 +36,7 @@ from triomq.protocol.bodies.route import (
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, ProtocolError
 from triomq.protocol.event_log import EventLog
+from triomq.protocol.java import read_properties
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -47,6 +48,7 @@ _PAUSE_S_PER_BYTE: Final = 0.7e-6  # encoding 10,000 topics, 1.5 MB, takes the e
 _CONFIRM_S: Final = 1.0  # how long a tool waits for name servers that do not answer
 _LEAVE_S: Final = 3.0
 _FIRST_RETRY_S: Final = 0.5
+_MASTER_ID: Final = 0
 _FIND_S: Final = 5.0  # between two registrations of a slave whose master is not known
 
 
@@ -94,7 +96,7 @@ class _Registered(Session):
 
 
 async def check_broker_name(config: BrokerConfig) -> None:
-    """Check that no other broker of this name and id serves clients.
+    """Check that no other broker of this name and id serves clients, and that a slave has its master's file size.
 
     Call it before this broker listens, or it finds itself.
 
@@ -102,10 +104,10 @@ async def check_broker_name(config: BrokerConfig) -> None:
     servers that do not answer are left out.
 
     Raises:
-        ConfigError: another broker has the name, or a file of TLS cannot be used.
+        ConfigError: another broker has the name, the master has other files, or a file of TLS cannot be used.
     """
     tls = client_context(config.tls)
-    taken: list[str] = []
+    wrong: list[str] = []
 
     async def check(name_server: Address) -> None:
         answer = await ask_once(name_server, tls, RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -118,16 +120,27 @@ async def check_broker_name(config: BrokerConfig) -> None:
                 what, advice = f"broker name {config.broker_name}", "name with --broker-name"
                 if config.is_slave:
                     what, advice = f"broker id {config.broker_id} of {what}", "number with --broker-id"
-                taken.append(
+                wrong.append(
                     f"{what} is in use: name server {name_server} knows such a broker at {at}, which answers; choose "
                     f"another {advice}, or stop that broker first"
                 )
+            elif config.is_slave and known is not None and (master := known.broker_addrs.get(_MASTER_ID)):
+                answer = await ask_once(Address.parse(master), tls, RequestCode.GET_BROKER_CONFIG)
+                wrong.extend(_wrong_size(config, master, answer))
 
     async with trio.open_nursery() as nursery:
         for name_server in config.register:
             nursery.start_soon(check, name_server)
-    if taken:
-        raise ConfigError(taken[0])
+    if wrong:
+        raise ConfigError(wrong[0])
+
+
+def _wrong_size(config: BrokerConfig, master: str, answer: RemotingCommand | None) -> Iterator[str]:
+    """Yield an error if a slave cannot copy its master's log into files of its own size."""
+    text = "" if answer is None else bytes(answer.body).decode(errors="replace")
+    own, size = str(config.store.commit_log_file_size_bytes), read_properties(text).get("mappedFileSizeCommitLog")
+    if size is not None and size != own:
+        yield f"commit log files of {own} bytes: those of the master, {master}, have {size} (--commit-log-file-size)"
 
 
 class Registration:

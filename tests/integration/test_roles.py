@@ -32,6 +32,7 @@ PREPARED: Final = 4
 
 async def test_a_slave_finds_its_master_and_is_routed(tmp_path: Path) -> None:
     async with test_name_server.running(tmp_path / "n") as server:
+        other_size: dict[str, Any] = {"store": {"commit_log_file_size_bytes": 2**20}, **SLAVE, "broker_id": 2}
         async with (
             broker_at(tmp_path / "m", server.address) as master,
             broker_at(tmp_path / "s", server.address, **SLAVE) as slave,
@@ -45,6 +46,7 @@ async def test_a_slave_finds_its_master_and_is_routed(tmp_path: Path) -> None:
             assert master.registration.master is None
             for settings, complaint in (
                 (SLAVE, rf"broker id 1 of broker name broker-a is in use: .* {slave_at}, .* --broker-id"),
+                (other_size, rf"files of 1048576 bytes: those of the master, {at}, have 16777216"),
                 ({}, rf"broker name broker-a is in use: .* {at}, .* --broker-name"),
             ):
                 with pytest.raises(ConfigError, match=complaint):
