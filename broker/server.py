@@ -43,8 +43,10 @@ from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.replication import ReplicationProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
+from triomq.broker.replication.master import Master
 from triomq.broker.saved_table import config_file
-from triomq.broker.services.flush import GroupCommit, TableSaving, flush_periodically, save_now
+from triomq.broker.services.flush import TableSaving, flush_periodically, save_now
+from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.services.housekeeping import (
     ClockWatch,
     Housekeeping,
@@ -79,7 +81,8 @@ class Broker:
         store: messages and queues on disk.
         context: what the connections share.
         pulls: answers and holds pulls.
-        group_commit: holds the answers to sends until a flush; ``None``: durability is async.
+        group_commit: holds the answers to sends until disk or slave have their messages; ``None``: they wait for none.
+        master: sends the log to slaves; ``None``: it listens for none.
         topics, groups: all topics; settings, offsets, members and locks of groups.
         routes: the brokers that registered here, and this one.
         delayed: the delivery of delayed messages: by level, and by time.
@@ -121,7 +124,7 @@ class Broker:
         self.store: Final = store
         self.context: Final = self._build_context(access.quotas)
         self.worker, self.connections = self.context.worker, self.context.connections
-        self.group_commit: Final = self._build_group_commit()
+        self.group_commit, self.master = self._build_safety()
         self.topics: Final = TopicTable(
             config_file(store, "topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
         )
@@ -163,10 +166,17 @@ class Broker:
         self.worker.serve_arrivals = pulls.serve_arrivals
         return pulls
 
-    def _build_group_commit(self) -> GroupCommit | None:
-        if self.store.config.durability is Durability.ASYNC:
-            return None
-        return GroupCommit(self.store, self.worker, self.config.sync_flush_timeout_s, self.statistics)
+    def _build_safety(self) -> tuple[GroupCommit | None, Master | None]:
+        """Return what holds answers until messages are safe, if they wait, and what slaves copy from."""
+        config, is_sync = self.config, self.config.role == "sync-master"
+        commit = None
+        if is_sync or self.store.config.durability is Durability.SYNC:
+            commit = GroupCommit(self.store, self.worker, config, self.statistics)
+        if config.ha_listen is None:
+            return commit, None
+        return commit, Master(
+            config.ha_listen, self.store, self.worker, self.context.reader, commit if is_sync else None
+        )
 
     def _build_delayed(self, clock_ms: Callable[[], int]) -> ScheduledDelivery:
         delivery, arrived = Delivery(self.store, self.statistics), Signal()
@@ -310,8 +320,7 @@ class Broker:
             services.start_soon(self.housekeeping.run)
             services.start_soon(self.table_saving.run, config.persist_offsets_interval_s)
             services.start_soon(self.retention.run)
-            flush = partial(flush_periodically, store, self.worker, self.statistics.flushes)
-            services.start_soon(partial(flush, of_queues=True))
+            self._start_saving_messages(services)
             services.start_soon(Indexing(store.index, self.worker, self.statistics).run)
             delayed = self.delayed.saving if config.is_slave else self.delayed
             services.start_soon(delayed.run, config.persist_delay_offsets_interval_s)
@@ -322,24 +331,31 @@ class Broker:
             if access.audit is not None:
                 services.start_soon(access.audit.run)
             services.start_soon(log_exposure, config.exposure, config.may_misjudge_peers, config.replayable_at)
-            if self.group_commit is None:
-                services.start_soon(partial(flush, of_queues=False))
-            else:
-                services.start_soon(self.group_commit.run)
             async with trio.open_nursery() as server:
                 await server.start(
-                    serve_connections,
-                    self.context,
-                    endpoints,
-                    self.stopping,
-                    self.tls,
-                    lambda: self.group_commit is not None and bool(self.group_commit.waiting),
+                    serve_connections, self.context, endpoints, self.stopping, self.tls, self._has_unfinished
                 )
                 services.start_soon(self.registration.run)
                 await self.registration.wait_tried()
                 self.is_serving = True
                 task_status.started()
             services.cancel_scope.cancel()
+
+    def _start_saving_messages(self, services: trio.Nursery) -> None:
+        """Start the services that write messages to the disk and to slaves."""
+        flush = partial(flush_periodically, self.store, self.worker, self.statistics.flushes)
+        services.start_soon(partial(flush, of_queues=True))
+        if self.store.config.durability is Durability.ASYNC:
+            services.start_soon(partial(flush, of_queues=False))
+        if self.group_commit is not None:
+            services.start_soon(self.group_commit.run)
+        if self.master is not None:
+            services.start_soon(self.master.run)
+
+    def _has_unfinished(self) -> bool:
+        """Whether senders wait for disk or slaves, or slaves for the last messages."""
+        is_waiting = self.group_commit is not None and bool(self.group_commit.waiting)
+        return is_waiting or (self.master is not None and self.master.has_unfinished)
 
     def _topics_changed(self) -> None:
         self.table_saving.changed.set()
