@@ -44,7 +44,8 @@ from triomq.broker.processors.replication import ReplicationProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.replication.master import Master
-from triomq.broker.saved_table import config_file
+from triomq.broker.replication.metadata import MetadataCopy
+from triomq.broker.saved_table import SavedTable, config_file
 from triomq.broker.services.flush import TableSaving, flush_periodically, save_now
 from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.services.housekeeping import (
@@ -88,6 +89,8 @@ class Broker:
         delayed: the delivery of delayed messages: by level, and by time.
         transactions: the checks of undecided transactions.
         housekeeping, retention, registration, table_saving: services.
+        admin: the requests that administer topics and groups.
+        metadata: copies the tables of a slave's master; ``None``: this is a master.
         pipeline: serves the requests.
         statistics, worker, connections: those of the context.
         listeners: the listening ports.
@@ -134,13 +137,12 @@ class Broker:
         self.routes.add_own(config.cluster_name, config.broker_name, config.broker_id, self.topics.configs)
         self.delayed: Final = self._build_delayed(clock_ms)
         self.transactions: Final = self._build_transactions(clocks, random, access)
-        stalls = StallWatch(config, store, self.topics, self.groups, self.context.client_requests, clock_ms)
-        self.housekeeping: Final = Housekeeping(config, self.context, self.groups, self.routes, stalls, clocks)
+        self.housekeeping: Final = self._build_housekeeping(clocks)
         self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
         self.registration: Final = Registration(config, self.topics, self.worker, self._addresses_at)
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
-        saved = self.topics, key_values, self.groups.settings, self.groups.offsets
-        self.table_saving: Final = TableSaving(saved, self.worker, changed)
+        self.table_saving: Final = self._build_table_saving(key_values, changed)
+        self.admin, self.metadata = self._build_admin(access)
         self.pipeline: Final = self._build_pipeline(key_values, clock_ms, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
         self.listeners: Final = Listeners(config.listeners, config.admin_listen, config.fast_listen)
@@ -189,6 +191,25 @@ class Broker:
         requests, commit, groups = self.context.client_requests, self.group_commit, self.groups
         return TransactionChecks(undecided, self.topics, groups, requests, commit, self.worker, random, access)
 
+    def _build_table_saving(self, key_values: KvTable, changed: Signal) -> TableSaving:
+        saved: list[SavedTable] = [self.topics, key_values, self.groups.settings, self.groups.offsets]
+        if self.config.is_slave:  # it delivers nothing, so that nothing must be flushed before
+            saved.append(self.delayed.schedule.offsets)
+        return TableSaving(saved, self.worker, changed)
+
+    def _build_housekeeping(self, clocks: ClockWatch) -> Housekeeping:
+        config, context = self.config, self.context
+        stalls = StallWatch(config, self.store, self.topics, self.groups, context.client_requests, clocks.clock_ms)
+        return Housekeeping(config, context, self.groups, self.routes, stalls, clocks)
+
+    def _build_admin(self, access: Access) -> tuple[AdminProcessors, MetadataCopy | None]:
+        offsets = self.delayed.schedule.offsets
+        tables = self.topics, self.groups, self.statistics
+        admin = AdminProcessors(self.store, *tables, self.pulls, self.registration, offsets, self.retention)
+        if not self.config.is_slave:
+            return admin, None
+        return admin, MetadataCopy(admin, self.worker, self.table_saving, access.accounts)
+
     def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
         config, statistics, settings = self.config, self.statistics, self.groups.settings
         sends = SendProcessor(
@@ -225,9 +246,7 @@ class Broker:
         yield ClientProcessors(config, topics, groups, access)
         settings = NameServerSettings(config_file(store, "kvConfig").path)
         yield NameServerProcessors(self.routes, key_values, settings, access, lambda host: self._addresses_at(host)[1])
-        yield AdminProcessors(
-            store, topics, groups, statistics, self.pulls, self.registration, schedule.offsets, self.retention
-        )
+        yield self.admin
         yield SettingsProcessor(Settings(config, statistics.start_ms), topics, clock_ms)
         yield StatisticsProcessors(
             config,
@@ -277,7 +296,6 @@ class Broker:
         for table in self.table_saving.tables:
             table.load()
         if self.config.is_slave:  # its master delivers, checks, and decides what its tables hold
-            schedule.offsets.load()
             return
         schedule.load()
         offsets.restrict(self.store.reader.max_offset_in_queue)
@@ -322,9 +340,10 @@ class Broker:
             services.start_soon(self.retention.run)
             self._start_saving_messages(services)
             services.start_soon(Indexing(store.index, self.worker, self.statistics).run)
-            delayed = self.delayed.saving if config.is_slave else self.delayed
-            services.start_soon(delayed.run, config.persist_delay_offsets_interval_s)
-            if not config.is_slave:
+            if self.metadata is not None:
+                services.start_soon(self.metadata.run)
+            else:
+                services.start_soon(self.delayed.run, config.persist_delay_offsets_interval_s)
                 services.start_soon(self.transactions.run)
             for file in access.files:
                 services.start_soon(file.run)
