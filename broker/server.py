@@ -7,7 +7,7 @@ Source: behaviour.md A.1, A.20.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 from typing import Final, TypeAlias
 
@@ -45,6 +45,7 @@ from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.replication.master import Master
 from triomq.broker.replication.metadata import MetadataCopy
+from triomq.broker.replication.status import Copies
 from triomq.broker.saved_table import SavedTable, config_file
 from triomq.broker.services.flush import TableSaving, flush_periodically, save_now
 from triomq.broker.services.group_commit import GroupCommit
@@ -66,7 +67,6 @@ from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.checks import TransactionChecks
 from triomq.broker.transactions.undecided import Undecided
 from triomq.broker.work import Signal
-from triomq.protocol.bodies.replication import HaStatus
 from triomq.storage.config import Durability
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
@@ -260,13 +260,14 @@ class Broker:
             self.housekeeping.clock_watch,
         )
         yield RelayProcessors(sends, groups, client_requests, refusals, clock_ms)
-        yield ReplicationProcessors(self.ha_status)
+        yield ReplicationProcessors(self.copies.status)
         if access.accounts is not None:
             yield AclProcessors(config, access.accounts, refusals, self.worker)
 
-    def ha_status(self) -> HaStatus:
-        """Return how far the copies of the commit log are."""
-        return HaStatus(master=True, master_commit_log_max_offset=self.store.commit_log.max_offset)
+    @cached_property
+    def copies(self) -> Copies:
+        """How far the copies of the log are."""
+        return Copies(self.store, self.master, self.housekeeping.clock_watch.clock_ms)
 
     @property
     def admin_address(self) -> Address | None:
