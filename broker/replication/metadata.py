@@ -15,7 +15,7 @@ Source: store.md 9.5; SlaveSynchronize.java.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ import trio
 
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import Address
+from triomq.broker.namesrv.route_table import Master
 from triomq.broker.network.sessions import CONNECT_S, Session, connect, reason_of
 from triomq.broker.processors.admin import AdminProcessors
 from triomq.broker.saved_table import SavedTable
@@ -77,23 +78,27 @@ class MetadataCopy:
         while True:
             while (master := registration.master) is None:
                 await registration.master_changed.wait()
-            reason = await self._follow(master.address)
+            reason = await self._follow(master)
             self._offsets.keeps_commits = True
             self._log.occurred(master.address, reason, cause=reason)
             await trio.sleep(_RETRY_S)
 
-    async def _follow(self, address: str) -> str:
+    async def _follow(self, master: Master) -> str:
         """Copy from one master until that fails; return why."""
-        try:
-            with trio.fail_after(CONNECT_S):
-                stream, _ = await connect(Address.parse(address), self._admin.registration.tls)
-        except (OSError, ConfigError, trio.TooSlowError, trio.BrokenResourceError) as exc:
-            return reason_of(exc)
-        async with stream, trio.open_nursery() as nursery:
-            session = Session("the master", stream, nursery)
-            nursery.start_soon(session.read)
-            nursery.start_soon(session.attempt, partial(self._copy_regularly, session, address))
-        return session.reason
+        reason = ""
+        for place in _places(master):
+            try:
+                with trio.fail_after(CONNECT_S):
+                    stream, _ = await connect(Address.parse(place), self._admin.registration.tls)
+            except (OSError, ConfigError, trio.TooSlowError, trio.BrokenResourceError) as exc:
+                reason = reason or reason_of(exc)
+                continue
+            async with stream, trio.open_nursery() as nursery:
+                session = Session("the master", stream, nursery)
+                nursery.start_soon(session.read)
+                nursery.start_soon(session.attempt, partial(self._copy_regularly, session, master.address))
+            return session.reason
+        return reason
 
     async def _copy_regularly(self, session: Session, address: str) -> None:
         """Copy until it fails, or the name server knows another master.
@@ -160,3 +165,11 @@ class MetadataCopy:
         if administrator is not None:
             fields = Credentials(administrator.access_key, administrator.secret_key).sign(fields or {})
         return await session.ask(code, fields)
+
+
+def _places(master: Master) -> Iterator[str]:
+    """Yield where to reach a master: its address, and, as that may be for clients elsewhere, the host for slaves."""
+    yield master.address
+    (host, _, _), (ha_host, _, _) = (address.rpartition(":") for address in (master.address, master.ha_address))
+    if ha_host and ha_host != host:
+        yield ha_host + master.address.removeprefix(host)

@@ -87,6 +87,15 @@ async def test_tables_become_the_masters_and_stay(tmp_path: Path) -> None:
             assert tables_of(slave) == wanted
 
 
+async def test_host_for_slaves_replaces_one_for_others(tmp_path: Path) -> None:
+    async with running(tmp_path / "m") as master, slave_of(None, tmp_path / "s") as slave:
+        master.topics.put(TopicConfig("T", 3, 2))
+        slave.registration.master = Master(f"127.0.0.2:{broker_port(master)}", "127.0.0.1:1")
+        slave.registration.master_changed.set()
+        await wait_copied(slave)
+        assert slave.topics.configs["T"] == master.topics.configs["T"]
+
+
 async def test_offsets_committed_without_master_reach_it(tmp_path: Path) -> None:
     def offsets(broker: Broker) -> list[int | None]:
         return [broker.groups.offsets.query("G", "T", queue_id) for queue_id in range(4)]
