@@ -176,9 +176,7 @@ class Broker:
             commit = GroupCommit(self.store, self.worker, config, self.statistics)
         if config.ha_listen is None:
             return commit, None
-        return commit, Master(
-            config.ha_listen, self.store, self.worker, self.context.reader, commit if is_sync else None
-        )
+        return commit, Master(config, self.store, self.worker, self.context.reader, commit if is_sync else None)
 
     def _build_delayed(self, clock_ms: Callable[[], int]) -> ScheduledDelivery:
         delivery, arrived = Delivery(self.store, self.statistics), Signal()

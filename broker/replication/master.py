@@ -19,9 +19,10 @@ from typing import Final, NamedTuple
 
 import trio
 
-from triomq.broker.addresses import Address, plain_ip
+from triomq.broker.addresses import Address, is_in
+from triomq.broker.config import BrokerConfig
 from triomq.broker.network.connection_reader import ConnectionReader
-from triomq.broker.network.listeners import accept_loop, listen
+from triomq.broker.network.listeners import accept_loop, ends_of, listen
 from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.work import Signal, Worker
 from triomq.protocol.errors import StoreError
@@ -185,14 +186,16 @@ class Master:
 
     def __init__(
         self,
-        address: Address,
+        config: BrokerConfig,
         store: MessageStore,
         worker: Worker,
         reader: ConnectionReader,
         commit: GroupCommit | None = None,
     ) -> None:
-        """Prepare to listen at ``address``; ``commit`` holds the answers that wait for slaves, if any do."""
-        self.address = address
+        """Prepare to listen at ``ha_listen``; ``commit`` holds the answers that wait for slaves, if any do."""
+        assert config.ha_listen is not None
+        self.address = config.ha_listen
+        self._config = config
         self.log: Final = store.commit_log
         self.gathers: Final = commit is None
         self._store = store
@@ -332,16 +335,20 @@ class Master:
 
     def _accepted(self, sock: socket.socket) -> None:
         try:
-            host, port = sock.getpeername()[:2]
-        except OSError:  # closed already
+            peer, _, is_local = ends_of(sock, self._config)
+        except OSError:
             sock.close()
             return
-        peer = str(Address(plain_ip(host), port))
-        if len(self._slaves) >= MAX_SLAVES:
-            self._refused.occurred(peer, f"{MAX_SLAVES} are connected already")
+        networks, reason = self._config.brokers_from, ""
+        if networks and not is_local and not is_in(peer.host, networks):
+            reason = "its address is not in --brokers-from"
+        elif len(self._slaves) >= MAX_SLAVES:
+            reason = f"{MAX_SLAVES} are connected already"
+        if reason:
+            self._refused.occurred(peer, reason, key=peer.host)
             sock.close()
             return
-        slave = Slave(self, sock, peer)
+        slave = Slave(self, sock, str(peer))
         self._slaves.append(slave)
         self._worker.feed_slaves = self.feed
         self.feed()

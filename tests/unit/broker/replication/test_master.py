@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.broker.recording import MakeBroker, Peer
-from triomq.broker.addresses import Address
+from triomq.broker.addresses import Address, parse_networks
 from triomq.broker.replication.master import MAX_SLAVES, Master
 from triomq.broker.server import Broker
 from triomq.protocol.codes import ResponseCode
@@ -250,6 +250,20 @@ async def test_number_of_slaves_is_limited(broker: Broker, master: Master, caplo
         slave.socket.close()
     await another.until(lambda: not master.slaves)
     assert broker.worker.feed_slaves is None
+
+
+@pytest.mark.parametrize(("network", "is_served"), [("127.0.0.0/8", True), ("10.0.0.0/8", False)])
+async def test_slaves_come_from_listed_networks(
+    make_broker: MakeBroker, network: str, is_served: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(make_broker, brokers_from=parse_networks(network), local_peers=False) as broker:
+        assert broker.master is not None
+        master, slave = broker.master, PlayedSlave(broker.master)
+        if is_served:
+            await slave.until(lambda: len(master.slaves) == 1)
+        else:
+            await slave.until_closed()
+            assert "its address is not in --brokers-from" in caplog.text
 
 
 async def test_old_messages_are_read_before_they_are_sent(
