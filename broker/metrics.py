@@ -88,7 +88,6 @@ class BrokerMetrics:
         yield from self._write_members(text)
         yield from self._write_store(text)
         self._write_state(text)
-        self._write_copies(text)
         yield PAUSE
         return text.encode()
 
@@ -222,7 +221,7 @@ class BrokerMetrics:
         text.put("triomq_log_bytes", log.max_offset - log.min_offset)
         text.put("triomq_index_behind_bytes", store.index.lag_bytes)
         text.put("triomq_damaged_records_total", log.damaged_records)
-        text.put("triomq_store_refuses", int(store.refused.is_active))
+        text.put("triomq_store_refuses", int(store.refused.error() is not None))
         text.put("triomq_disk_full_ratio", config.disk_full_ratio / 100)
         try:
             with translated("measure the disk of", config.root):
@@ -272,16 +271,6 @@ class BrokerMetrics:
             *broker.routes.sizes(),
         )
         put_server(text, broker.context, config.exposure, tables)
-
-    def _write_copies(self, text: Exposition) -> None:
-        text.put("triomq_role", 1, label("role", self._broker.config.role))
-        if (master := self._broker.copies.master) is not None:
-            slaves = [(label("slave", each.peer), each) for each in master.slaves]
-            text.put("triomq_slaves", len(slaves))
-            text.put_all("triomq_slave_lag_bytes", ((labels, each.lag_bytes) for labels, each in slaves))
-            lags = ((labels, each.lag_s) for labels, each in slaves if each.lag_s is not None)
-            text.put_all("triomq_slave_lag_seconds", lags)
-            text.put("triomq_replicated_bytes_total", master.sent_bytes)
 
 
 class _Labels:

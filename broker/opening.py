@@ -17,12 +17,13 @@ from triomq.broker.services.housekeeping import elapsed_ms
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import check_broker_name
 from triomq.storage.commit_log.log_scan import ProgressLog
-from triomq.storage.config import StoreConfig
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
 
-async def _open_store(config: StoreConfig, clock_ms: Callable[[], int], file_system: FileSystem | None) -> MessageStore:
+async def _open_store(
+    config: BrokerConfig, clock_ms: Callable[[], int], file_system: FileSystem | None
+) -> MessageStore:
     """Open the store in a worker thread, as it may take minutes.
 
     Cancelled, it stops where it is, and the next start repeats it.
@@ -30,7 +31,7 @@ async def _open_store(config: StoreConfig, clock_ms: Callable[[], int], file_sys
     Raises:
         StoreLockedError, StoreLayoutError, StoreError: as ``MessageStore.open``.
     """
-    store = MessageStore(config, clock_ms=clock_ms, file_system=file_system)
+    store = MessageStore(config.store, clock_ms=clock_ms, file_system=file_system, is_replica=config.is_slave)
     log = ProgressLog()
 
     def progress(done_bytes: int, total_bytes: int) -> None:
@@ -83,15 +84,13 @@ async def open_broker(
             ports = [port for each in config.listeners for port in (each.broker, each.namesrv)]
             check_ports([*ports, config.admin_listen, config.fast_listen, config.ha_listen])
             await check_broker_name(config)
-            store = await _open_store(config.store, clock_ms, file_system)
+            store = await _open_store(config, clock_ms, file_system)
             broker = Broker(config, store, clock_ms, gate=gate, elapsed_clock_ms=elapsed_clock_ms)
             broker.tls, broker.context.reader.lingers = tls, is_alone and broker.group_commit is None
             if monitor is not None:
                 broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)
             try:
                 broker.load()
-                if broker.master is not None:
-                    broker.ha_address = broker.master.open()
                 endpoints = await broker.listeners.open()
                 async with trio.open_nursery() as nursery:
                     await nursery.start(broker.serve, endpoints)

@@ -195,6 +195,7 @@ class Refusal:
 
     Attributes:
         is_open: whether the store is open.
+        is_copy: the store takes the log of a master, see ``Replica``, and no messages.
         failure: the first failed flush or write-back; messages that were not flushed before may be lost.
         is_active: whether messages are refused now.
     """
@@ -207,12 +208,13 @@ class Refusal:
             LOGGER, "store refuses messages root=%s error=%s", recovery="store accepts messages again root=%s"
         )
         self.failure: StoreError | None = None
-        self.is_open = False
+        self.is_open = self.is_copy = False
         self.is_active = True
 
-    def opened(self) -> None:
-        """Accept messages from now on."""
+    def opened(self, *, is_copy: bool = False) -> None:
+        """Accept messages from now on, or with ``is_copy`` only the log of a master."""
         self.is_open = True
+        self.is_copy = is_copy
         self.failure = self._disk = None
         self._has_refused = False
         self._log.ended(self._config.root)
@@ -244,8 +246,15 @@ class Refusal:
         self._has_refused = True
         self._log.occurred(self._config.root, error)
 
+    def append_error(self) -> StoreError | None:
+        """Return what ``error`` does, or an error for a message of its own if the store copies a master's log."""
+        error = self.error()
+        if error is None and self.is_copy:
+            error = StoreError(f"the store {self._config.root} copies the log of a master: it takes no messages")
+        return error
+
     def error(self) -> StoreError | None:
-        """Return a new error that says why messages are refused; ``None`` if they are not."""
+        """Return a new error that says why nothing can be stored; ``None`` if it can."""
         root, disk = self._config.root, self._disk
         if not self.is_open:
             return self.closed_error()
@@ -263,4 +272,4 @@ class Refusal:
         return StoreClosedError(f"the store {self._config.root} is not open")
 
     def _update(self) -> None:
-        self.is_active = self.error() is not None
+        self.is_active = self.append_error() is not None

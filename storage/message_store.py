@@ -18,6 +18,7 @@ from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.consume_queue.queue_table import QueueTable
+from triomq.storage.delays import stored_tags_code
 from triomq.storage.files.file_system import DiskSpace, DiskWork, FileSystem, translated
 from triomq.storage.files.log_state import Checkpoint, ClockSteps, DeletedTopics, load_checkpoint
 from triomq.storage.flush import FlushPlan, Refusal, fill_commit_log_plan, fill_consume_queue_plan
@@ -25,6 +26,8 @@ from triomq.storage.index.message_index import MessageIndex
 from triomq.storage.reading.cold_read import ColdReads, Work, finish
 from triomq.storage.reading.store_reader import StoreReader
 from triomq.storage.recovery.recovery import Recovery, RecoveryReport
+from triomq.storage.recovery.redispatch import Redispatcher
+from triomq.storage.replica import Replica
 from triomq.storage.store_directory import StoreDirectory
 
 LOGGER: Final = logging.getLogger("triomq.storage.message_store")
@@ -57,6 +60,7 @@ class MessageStore:
         file_system: FileSystem | None = None,
         clock_ms: Callable[[], int] = system_clock_ms,
         clock_s: Callable[[], float] = time.monotonic,
+        is_replica: bool = False,
     ) -> None:
         """Make a closed store; no file is touched.
 
@@ -65,6 +69,7 @@ class MessageStore:
             file_system: access to files; tests pass another one.
             clock_ms: wall clock for store times and the names of index files.
             clock_s: monotonic clock for durations.
+            is_replica: the store copies the log of a master, see ``replica``.
         """
         self.config = config
         self.recovery: RecoveryReport | None = None
@@ -72,8 +77,10 @@ class MessageStore:
         self._directory = StoreDirectory(config.root, self.file_system)
         self._clock_ms = clock_ms
         self._clock_s = clock_s
+        self._is_replica = is_replica
         self.refused = Refusal(config)
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
+        self._replica: Replica | None = None
         self._build_parts()
 
     def __enter__(self) -> Self:
@@ -104,7 +111,7 @@ class MessageStore:
             self._directory.release()
             raise
         self.recovery = report
-        self.refused.opened()
+        self.refused.opened(is_copy=self._is_replica)
         LOGGER.info(
             "store open root=%s durability=%s clean=%s records=%d truncated_bytes=%d damaged_parts=%d lost_messages=%d "
             "units_added=%d units_removed=%d repaired_queues=%d seconds=%.3f",
@@ -165,6 +172,23 @@ class MessageStore:
         return self._reader
 
     @property
+    def replica(self) -> Replica:
+        """Takes the log of a master, in a store that was made for that.
+
+        Raises:
+            StoreClosedError: the store is not open.
+            StoreError: it was made for messages of its own.
+        """
+        self._require_open()
+        if not self._is_replica:
+            raise StoreError(f"the store {self.config.root} takes no log of a master: make it with is_replica")
+        if self._replica is None:
+            tags_code_of = stored_tags_code(self.config.delay_levels)
+            dispatcher = Redispatcher(self.commit_log, self.queues, self.deleted, tags_code_of, is_replica=True)
+            self._replica = Replica(self.commit_log, self.queues, dispatcher, self.refused)
+        return self._replica
+
+    @property
     def max_open_files(self) -> int:
         """Upper limit of open files of queues and log, for a log of the present length."""
         return self.queues.pool.limit + _FILES_OF_LOG_FILE * len(self.commit_log.files.files)
@@ -175,9 +199,9 @@ class MessageStore:
         Raises:
             MessageIllegalError, StoreFullError: as ``Appender.append``.
             StoreClosedError: the store is not open.
-            StoreError: a write failed, now or earlier.
+            StoreError: a write failed, now or earlier, or the store copies a master's log.
         """
-        if (refusal := self.refused).is_active and (error := refusal.error()) is not None:
+        if (refusal := self.refused).is_active and (error := refusal.append_error()) is not None:
             raise error
         try:
             return self._appender.append(entries, are_copies=are_copies)
@@ -300,7 +324,10 @@ class MessageStore:
             Checkpoint().save(self.file_system, self._directory.checkpoint)
         self.queues.load(queue_layouts)
         clean = self._directory.mark_running()
-        recovery = Recovery(self.config, self.file_system, self.commit_log, self.queues, self.deleted, checkpoint)
+        recovery = Recovery(
+            self.config, self.file_system, self.commit_log, self.queues, self.deleted, checkpoint,
+            is_replica=self._is_replica,
+        )  # fmt: skip
         report = recovery.run(clean=clean, progress=progress)
         report.removed_index_files = self.index.load(recovery.checkpoint, clean=clean)
         report.seconds = self._clock_s() - started_s
@@ -314,6 +341,9 @@ class MessageStore:
     def _put_on_disk(self) -> None:
         """Flush all, remove preallocated files, write the checkpoint, and only then remove ``abort``."""
         log = self.commit_log
+        if self._replica is not None:
+            finish(self._replica.dispatching())
+            self._replica.drop_incomplete()
         self.index.catch_up_before_close()
         plan = FlushPlan(self.file_system, self.refused.failed)
         fill_commit_log_plan(plan, log, 0)
@@ -347,6 +377,7 @@ class MessageStore:
         self.deleted = DeletedTopics(directory.config, files)
         self._reader = StoreReader(config, log, self.queues, self.cold_reads)
         self._appender = Appender(config, log, self.queues, self._clock_ms)
+        self._replica = None
         self._checkpoint = self._checkpoint_on_disk = Checkpoint()
 
     def _require_open(self) -> None:

@@ -131,5 +131,4 @@ class ConnectionReader:
         finally:
             for connection in list(connections):
                 connection.close("broker stopped")
-            self._connections.clear()  # those that others close
             self._poll.close()

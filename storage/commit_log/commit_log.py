@@ -217,17 +217,22 @@ class CommitLog:
             "message skipped, its record is damaged file=%s offset=%d reason=%s", path, physical_offset, reason
         )
 
+    def prepare(self, file: MappedFile, end: int) -> None:
+        """Make a file of the log safe and cheap to write up to its byte ``end``.
+
+        Raises:
+            StoreFullError, StoreError: see ``MappedFile.reserve``.
+        """
+        self.files.reserve(file, end)
+        file.fill(end, _FILL_STEP_BYTES, self._fill_piece_bytes)
+        if file is self._current:
+            self._limit = min(file.filled, self._message_limit)
+
     def _enter(self, file: MappedFile, at: int) -> None:
         self._current = file
         self._map = file.map
         self._at = at
         self._limit = min(file.filled, self._message_limit)
-
-    def _prepare(self, file: MappedFile, end: int) -> None:
-        self.files.reserve(file, end)
-        file.fill(end, _FILL_STEP_BYTES, self._fill_piece_bytes)
-        if file is self._current:
-            self._limit = min(file.filled, self._message_limit)
 
     def _make_room(self, size: int) -> None:
         if size > self._message_limit:
@@ -240,8 +245,8 @@ class CommitLog:
             file = self.files.create_next(0)
             self._enter(file, 0)
         if self._at + size <= self._message_limit:
-            self._prepare(file, self._at + size)
+            self.prepare(file, self._at + size)
             return
         following = self.files.file_at(file.end) or self.files.create_next(file.end)
-        self._prepare(following, size)
+        self.prepare(following, size)
         self.files.reserve(file, min(self._at + MIN_BLANK_BYTES, file.size))

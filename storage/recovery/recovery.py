@@ -112,7 +112,10 @@ class Recovery:
         queues: QueueTable,
         deleted: DeletedTopics,
         checkpoint: Checkpoint,
+        *,
+        is_replica: bool = False,
     ) -> None:
+        """Prepare for a store; ``is_replica``: its records come from a master."""
         self._config = config
         self._file_system = file_system
         self._log = log
@@ -120,7 +123,9 @@ class Recovery:
         self._deleted = deleted
         self.checkpoint = checkpoint
         self.report = RecoveryReport()
-        self._dispatcher = Redispatcher(log, queues, deleted, stored_tags_code(config.delay_levels))
+        self._dispatcher = Redispatcher(
+            log, queues, deleted, stored_tags_code(config.delay_levels), is_replica=is_replica
+        )
         self._intact: dict[ConsumeQueue, QueueEnds] = {}  # queues of which only the ends are read
         self._changed: set[ConsumeQueue] = set()  # these may be on the disk already
         self._shortened: list[ConsumeQueue] = []  # their last units named no record

@@ -47,11 +47,21 @@ class Redispatcher:
         headless: queues that have lost their first file: a record came with a lower queue offset than theirs.
     """
 
-    def __init__(self, log: CommitLog, queues: QueueTable, deleted: DeletedTopics, tags_code_of: TagsCodeOf) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        deleted: DeletedTopics,
+        tags_code_of: TagsCodeOf,
+        *,
+        is_replica: bool = False,
+    ) -> None:
+        """Prepare for a store; ``is_replica``: its records come from a master, which may have deleted their topics."""
         self._log = log
         self._queues = queues
         self._deleted = deleted
         self._tags_code_of = tags_code_of
+        self._is_replica = is_replica
         self._units_in_file = queues.units_in_file
         self._log_start: int | None = None
         self._held: dict[ConsumeQueue, RecordCheck] = {}  # records whose queue offset is not accepted yet
@@ -92,12 +102,8 @@ class Redispatcher:
                     self.headless.add(queue)
             elif queue_offset == queue.next_offset and not held:
                 self._append(queue, record)
-            elif self._log_start is not None:
-                self._compare(queue, record)
-            elif queue_offset > queue.next_offset:
-                self.gaps.setdefault(queue, queue_offset)
             else:
-                self._ignore(record, f"number {queue_offset} is taken")
+                self._append_out_of_order(queue, record)
 
     def mend(self, records: Iterable[RecordCheck]) -> None:
         """Complete the units of which a power cut left the part in one sector; they count as added.
@@ -123,6 +129,24 @@ class Redispatcher:
         for queue, record in self._held.items():
             self._accept(queue, record)
         self._held.clear()
+
+    def _append_out_of_order(self, queue: ConsumeQueue, record: RecordCheck) -> None:
+        number = record.queue_offset
+        if self._is_replica and not number and queue.next_offset:
+            self._start_again(queue, record)
+        elif self._log_start is not None:
+            self._compare(queue, record)
+        elif number > queue.next_offset:
+            self.gaps.setdefault(queue, number)
+        else:
+            self._ignore(record, f"number {number} is taken")
+
+    def _start_again(self, queue: ConsumeQueue, record: RecordCheck) -> None:
+        """Empty a queue: its topic was deleted at the master, and has messages again."""
+        LOGGER.warning("consume queue starts again topic=%r queue_id=%d", queue.topic, queue.queue_id)
+        self._held.pop(queue, None)
+        queue.destroy()
+        self._append(queue, record)
 
     def _compare(self, queue: ConsumeQueue, record: RecordCheck) -> None:
         """Decide about the record held back for this queue, now that the queue's next one is known."""

@@ -98,11 +98,16 @@ class StoreMaker:
         return store
 
     def describe(
-        self, root: Path | None = None, *, file_system: FileSystem | None = None, **settings: Any
+        self,
+        root: Path | None = None,
+        *,
+        file_system: FileSystem | None = None,
+        is_replica: bool = False,
+        **settings: Any,
     ) -> MessageStore:
         """Make a store that is not open yet."""
         config = StoreConfig(root=root or self.root / "store", **{**SMALL, **settings})
-        store = MessageStore(config, file_system=file_system, clock_ms=self.clock)
+        store = MessageStore(config, file_system=file_system, clock_ms=self.clock, is_replica=is_replica)
         self._stores.append(store)
         return store
 
