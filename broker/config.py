@@ -163,7 +163,7 @@ class BrokerConfig(ConnectionConfig):
     @property
     def exposure(self) -> str:
         """The operations open to every client, with addresses, for the log; "" for none, as on loopback."""
-        copies = "copies of the log", self.ha_listen
+        copies = "copies of the log", None if self.brokers_from else self.ha_listen
         if self.has_accounts:
             return _exposure((), copies)
         allowed = "messages" if self.admin_listen else "messages and administration"
@@ -239,10 +239,11 @@ class BrokerConfig(ConnectionConfig):
             wrong = "a sync-master needs --ha-listen HOST:PORT (haListenPort), where its slaves fetch the log"
         elif self.slave_read_ratio is not None and not 0 <= self.slave_read_ratio <= _MAX_PERCENT:
             wrong = f"slave_read_ratio is {self.slave_read_ratio}, must be 0 to {_MAX_PERCENT}"
-        elif self.ha_listen is not None and not self.ha_listen.is_loopback and not self.insecure:
+        elif self.ha_listen and not (self.ha_listen.is_loopback or self.brokers_from or self.insecure):
             wrong = (
                 f"listening for slaves on {self.ha_listen} would let everybody who reaches it copy all messages: the "
-                "replication protocol has neither accounts nor TLS; give --insecure if the network is trusted"
+                "replication protocol has neither accounts nor TLS; name the slaves' networks with --brokers-from, or "
+                "give --insecure if the network is trusted"
             )
         if wrong:
             raise ConfigError(wrong)

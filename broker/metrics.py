@@ -88,6 +88,7 @@ class BrokerMetrics:
         yield from self._write_members(text)
         yield from self._write_store(text)
         self._write_state(text)
+        self._write_copies(text)
         yield PAUSE
         return text.encode()
 
@@ -271,6 +272,16 @@ class BrokerMetrics:
             *broker.routes.sizes(),
         )
         put_server(text, broker.context, config.exposure, tables)
+
+    def _write_copies(self, text: Exposition) -> None:
+        text.put("triomq_role", 1, label("role", self._broker.config.role))
+        if (master := self._broker.copies.master) is not None:
+            slaves = [(label("slave", each.peer), each) for each in master.slaves]
+            text.put("triomq_slaves", len(slaves))
+            text.put_all("triomq_slave_lag_bytes", ((labels, each.lag_bytes) for labels, each in slaves))
+            lags = ((labels, each.lag_s) for labels, each in slaves if each.lag_s is not None)
+            text.put_all("triomq_slave_lag_seconds", lags)
+            text.put("triomq_replicated_bytes_total", master.sent_bytes)
 
 
 class _Labels:

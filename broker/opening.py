@@ -91,6 +91,8 @@ async def open_broker(
                 broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)
             try:
                 broker.load()
+                if broker.master is not None:
+                    broker.ha_address = broker.master.open()
                 endpoints = await broker.listeners.open()
                 async with trio.open_nursery() as nursery:
                     await nursery.start(broker.serve, endpoints)

@@ -9,6 +9,7 @@ from triomq.protocol.bodies.route import DataVersion, SubscriptionGroupConfig, T
 from triomq.protocol.errors import RefusedError
 from triomq.storage.files.json_table import JsonTable, encode, encode_rows
 from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 _SHOWN: Final = 80  # characters of a name in an error
 
@@ -50,6 +51,17 @@ class SavedTable(ABC):
     @abstractmethod
     def _take(self, saved: Any) -> None:
         """Take the content of the file; errors of a wrong key, type or value may leave."""
+
+    def copy_from(self, sent: Any) -> Work[None]:
+        """Take a table of the same kind from the answer of this slave's master; it is saved soon.
+
+        Errors of a wrong key, type or value may leave; the table is then unchanged.
+        """
+        before = self.to_json()
+        self._take(sent)
+        if self.to_json() != before:
+            self._changed()
+        yield PAUSE
 
     def _rows(self, saved: Any, read: Callable[[Any], Row]) -> dict[str, Row]:
         """Return the rows of the file, each as ``read`` returns it."""
@@ -101,6 +113,34 @@ class ConfigTable(SavedTable, Generic[Config]):
         self.configs.update(self._rows(saved, self._CONFIG.from_json))
         if isinstance(saved.get("dataVersion"), dict):
             self.data_version = DataVersion.from_json(saved["dataVersion"])
+
+    def load(self) -> None:
+        """Read the saved table and add the entries that every broker has.
+
+        Raises:
+            StoreLayoutError: the file and its previous generation cannot be read, or hold something else.
+        """
+        super().load()
+        self._complete()
+
+    @abstractmethod
+    def _complete(self) -> None:
+        """Add the entries that every broker has."""
+
+    def copy_from(self, sent: Any) -> Work[None]:
+        """Replace the table by the master's, with its version; do nothing if it has this version already."""
+        version = DataVersion.from_json(sent["dataVersion"])
+        if version == self.data_version:
+            return
+        configs: dict[str, Config] = {}
+        for name, row in (sent.get(self._FIELD) or {}).items():
+            configs[str(name)] = self._CONFIG.from_json(row)
+            yield PAUSE
+        self.configs.clear()
+        self.configs.update(configs)
+        self._complete()
+        self.data_version = version
+        super()._changed()
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as its file and the responses to slaves hold it."""

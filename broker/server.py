@@ -7,7 +7,7 @@ Source: behaviour.md A.1, A.20.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 from typing import Final, TypeAlias
 
@@ -43,8 +43,12 @@ from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.replication import ReplicationProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
-from triomq.broker.saved_table import config_file
-from triomq.broker.services.flush import GroupCommit, TableSaving, flush_periodically, save_now
+from triomq.broker.replication.master import Master
+from triomq.broker.replication.metadata import MetadataCopy
+from triomq.broker.replication.status import Copies
+from triomq.broker.saved_table import SavedTable, config_file
+from triomq.broker.services.flush import TableSaving, flush_periodically, save_now
+from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.services.housekeeping import (
     ClockWatch,
     Housekeeping,
@@ -63,7 +67,6 @@ from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.checks import TransactionChecks
 from triomq.broker.transactions.undecided import Undecided
 from triomq.broker.work import Signal
-from triomq.protocol.bodies.replication import HaStatus
 from triomq.storage.config import Durability
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
@@ -79,12 +82,15 @@ class Broker:
         store: messages and queues on disk.
         context: what the connections share.
         pulls: answers and holds pulls.
-        group_commit: holds the answers to sends until a flush; ``None``: durability is async.
+        group_commit: holds the answers to sends until disk or slave have their messages; ``None``: they wait for none.
+        master: sends the log to slaves; ``None``: it listens for none.
         topics, groups: all topics; settings, offsets, members and locks of groups.
         routes: the brokers that registered here, and this one.
         delayed: the delivery of delayed messages: by level, and by time.
         transactions: the checks of undecided transactions.
         housekeeping, retention, registration, table_saving: services.
+        admin: the requests that administer topics and groups.
+        metadata: copies the tables of a slave's master; ``None``: this is a master.
         pipeline: serves the requests.
         statistics, worker, connections: those of the context.
         listeners: the listening ports.
@@ -121,7 +127,7 @@ class Broker:
         self.store: Final = store
         self.context: Final = self._build_context(access.quotas)
         self.worker, self.connections = self.context.worker, self.context.connections
-        self.group_commit: Final = self._build_group_commit()
+        self.group_commit, self.master = self._build_safety()
         self.topics: Final = TopicTable(
             config_file(store, "topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
         )
@@ -131,13 +137,12 @@ class Broker:
         self.routes.add_own(config.cluster_name, config.broker_name, config.broker_id, self.topics.configs)
         self.delayed: Final = self._build_delayed(clock_ms)
         self.transactions: Final = self._build_transactions(clocks, random, access)
-        stalls = StallWatch(config, store, self.topics, self.groups, self.context.client_requests, clock_ms)
-        self.housekeeping: Final = Housekeeping(config, self.context, self.groups, self.routes, stalls, clocks)
+        self.housekeeping: Final = self._build_housekeeping(clocks)
         self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
         self.registration: Final = Registration(config, self.topics, self.worker, self._addresses_at)
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
-        saved = self.topics, key_values, self.groups.settings, self.groups.offsets
-        self.table_saving: Final = TableSaving(saved, self.worker, changed)
+        self.table_saving: Final = self._build_table_saving(key_values, changed)
+        self.admin, self.metadata = self._build_admin(access)
         self.pipeline: Final = self._build_pipeline(key_values, clock_ms, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
         self.listeners: Final = Listeners(config.listeners, config.admin_listen, config.fast_listen)
@@ -163,10 +168,15 @@ class Broker:
         self.worker.serve_arrivals = pulls.serve_arrivals
         return pulls
 
-    def _build_group_commit(self) -> GroupCommit | None:
-        if self.store.config.durability is Durability.ASYNC:
-            return None
-        return GroupCommit(self.store, self.worker, self.config.sync_flush_timeout_s, self.statistics)
+    def _build_safety(self) -> tuple[GroupCommit | None, Master | None]:
+        """Return what holds answers until messages are safe, if they wait, and what slaves copy from."""
+        config, is_sync = self.config, self.config.role == "sync-master"
+        commit = None
+        if is_sync or self.store.config.durability is Durability.SYNC:
+            commit = GroupCommit(self.store, self.worker, config, self.statistics)
+        if config.ha_listen is None:
+            return commit, None
+        return commit, Master(config, self.store, self.worker, self.context.reader, commit if is_sync else None)
 
     def _build_delayed(self, clock_ms: Callable[[], int]) -> ScheduledDelivery:
         delivery, arrived = Delivery(self.store, self.statistics), Signal()
@@ -178,6 +188,25 @@ class Broker:
         undecided = Undecided(self.store, self.groups.offsets, self.statistics, self.config, clocks.even_ms)
         requests, commit, groups = self.context.client_requests, self.group_commit, self.groups
         return TransactionChecks(undecided, self.topics, groups, requests, commit, self.worker, random, access)
+
+    def _build_table_saving(self, key_values: KvTable, changed: Signal) -> TableSaving:
+        saved: list[SavedTable] = [self.topics, key_values, self.groups.settings, self.groups.offsets]
+        if self.config.is_slave:  # it delivers nothing, so that nothing must be flushed before
+            saved.append(self.delayed.schedule.offsets)
+        return TableSaving(saved, self.worker, changed)
+
+    def _build_housekeeping(self, clocks: ClockWatch) -> Housekeeping:
+        config, context = self.config, self.context
+        stalls = StallWatch(config, self.store, self.topics, self.groups, context.client_requests, clocks.clock_ms)
+        return Housekeeping(config, context, self.groups, self.routes, stalls, clocks)
+
+    def _build_admin(self, access: Access) -> tuple[AdminProcessors, MetadataCopy | None]:
+        offsets = self.delayed.schedule.offsets
+        tables = self.topics, self.groups, self.statistics
+        admin = AdminProcessors(self.store, *tables, self.pulls, self.registration, offsets, self.retention)
+        if not self.config.is_slave:
+            return admin, None
+        return admin, MetadataCopy(admin, self.worker, self.table_saving, access.accounts)
 
     def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
         config, statistics, settings = self.config, self.statistics, self.groups.settings
@@ -215,9 +244,7 @@ class Broker:
         yield ClientProcessors(config, topics, groups, access)
         settings = NameServerSettings(config_file(store, "kvConfig").path)
         yield NameServerProcessors(self.routes, key_values, settings, access, lambda host: self._addresses_at(host)[1])
-        yield AdminProcessors(
-            store, topics, groups, statistics, self.pulls, self.registration, schedule.offsets, self.retention
-        )
+        yield self.admin
         yield SettingsProcessor(Settings(config, statistics.start_ms), topics, clock_ms)
         yield StatisticsProcessors(
             config,
@@ -231,13 +258,14 @@ class Broker:
             self.housekeeping.clock_watch,
         )
         yield RelayProcessors(sends, groups, client_requests, refusals, clock_ms)
-        yield ReplicationProcessors(self.ha_status)
+        yield ReplicationProcessors(self.copies.status)
         if access.accounts is not None:
             yield AclProcessors(config, access.accounts, refusals, self.worker)
 
-    def ha_status(self) -> HaStatus:
-        """Return how far the copies of the commit log are."""
-        return HaStatus(master=True, master_commit_log_max_offset=self.store.commit_log.max_offset)
+    @cached_property
+    def copies(self) -> Copies:
+        """How far the copies of the log are."""
+        return Copies(self.store, self.master, self.housekeeping.clock_watch.clock_ms)
 
     @property
     def admin_address(self) -> Address | None:
@@ -267,7 +295,6 @@ class Broker:
         for table in self.table_saving.tables:
             table.load()
         if self.config.is_slave:  # its master delivers, checks, and decides what its tables hold
-            schedule.offsets.load()
             return
         schedule.load()
         offsets.restrict(self.store.reader.max_offset_in_queue)
@@ -310,36 +337,43 @@ class Broker:
             services.start_soon(self.housekeeping.run)
             services.start_soon(self.table_saving.run, config.persist_offsets_interval_s)
             services.start_soon(self.retention.run)
-            flush = partial(flush_periodically, store, self.worker, self.statistics.flushes)
-            services.start_soon(partial(flush, of_queues=True))
+            self._start_saving_messages(services)
             services.start_soon(Indexing(store.index, self.worker, self.statistics).run)
-            delayed = self.delayed.saving if config.is_slave else self.delayed
-            services.start_soon(delayed.run, config.persist_delay_offsets_interval_s)
-            if not config.is_slave:
+            if self.metadata is not None:
+                services.start_soon(self.metadata.run)
+            else:
+                services.start_soon(self.delayed.run, config.persist_delay_offsets_interval_s)
                 services.start_soon(self.transactions.run)
             for file in access.files:
                 services.start_soon(file.run)
             if access.audit is not None:
                 services.start_soon(access.audit.run)
             services.start_soon(log_exposure, config.exposure, config.may_misjudge_peers, config.replayable_at)
-            if self.group_commit is None:
-                services.start_soon(partial(flush, of_queues=False))
-            else:
-                services.start_soon(self.group_commit.run)
             async with trio.open_nursery() as server:
                 await server.start(
-                    serve_connections,
-                    self.context,
-                    endpoints,
-                    self.stopping,
-                    self.tls,
-                    lambda: self.group_commit is not None and bool(self.group_commit.waiting),
+                    serve_connections, self.context, endpoints, self.stopping, self.tls, self._has_unfinished
                 )
                 services.start_soon(self.registration.run)
                 await self.registration.wait_tried()
                 self.is_serving = True
                 task_status.started()
             services.cancel_scope.cancel()
+
+    def _start_saving_messages(self, services: trio.Nursery) -> None:
+        """Start the services that write messages to the disk and to slaves."""
+        flush = partial(flush_periodically, self.store, self.worker, self.statistics.flushes)
+        services.start_soon(partial(flush, of_queues=True))
+        if self.store.config.durability is Durability.ASYNC:
+            services.start_soon(partial(flush, of_queues=False))
+        if self.group_commit is not None:
+            services.start_soon(self.group_commit.run)
+        if self.master is not None:
+            services.start_soon(self.master.run)
+
+    def _has_unfinished(self) -> bool:
+        """Whether senders wait for disk or slaves, or slaves for the last messages."""
+        is_waiting = self.group_commit is not None and bool(self.group_commit.waiting)
+        return is_waiting or (self.master is not None and self.master.has_unfinished)
 
     def _topics_changed(self) -> None:
         self.table_saving.changed.set()

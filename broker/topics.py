@@ -74,13 +74,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         ]
         self.system_topics: Final = system_topics(config.cluster_name, config.broker_name)
 
-    def load(self) -> None:
-        """Read the saved table and add the system topics.
-
-        Raises:
-            StoreLayoutError: the file and its previous generation cannot be read, or hold no topics.
-        """
-        super().load()
+    def _complete(self) -> None:
+        """Add the system topics."""
         built_in = [*self._built_in, *self._template()]
         is_complete = all(config.topic_name in self.configs for config in built_in)
         self.configs.pop(AUTO_CREATE_TOPIC, None)

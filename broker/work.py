@@ -118,6 +118,7 @@ class Worker:
         nursery: runs the tasks that individual connections need; set while the broker serves.
         read_ready: serves the requests that have arrived on all sockets.
         serve_arrivals: answers the held pulls whose messages arrived in the step.
+        feed_slaves: wakes the slaves if the log has grown in the step; ``None``: no slave is connected.
         unflushed: connections with queued answers.
         step_began: when this step began, by ``clock``.
         wait_s: how long the peer of this step must wait for its next one.
@@ -131,6 +132,7 @@ class Worker:
         self.clock: Callable[[], float] = perf_counter
         self.read_ready: Callable[[], None] = lambda: None
         self.serve_arrivals: Callable[[], None] = lambda: None
+        self.feed_slaves: Callable[[], None] | None = None
         self.unflushed: Final[list[_Writer]] = []
         self.step_began = 0.0
         self.wait_s = 0.0
@@ -154,12 +156,14 @@ class Worker:
         self.wait_s += work_s * _WAIT_TO_WORK
 
     def end_step(self) -> None:
-        """Answer the pulls whose messages arrived in this step, then write all queued answers."""
+        """Answer the pulls whose messages arrived in this step, write all queued answers, then wake slaves."""
         self.serve_arrivals()
         unflushed = self.unflushed
         for connection in unflushed:
             connection.flush()
         unflushed.clear()
+        if self.feed_slaves is not None:
+            self.feed_slaves()
 
     @asynccontextmanager
     async def turn(self, lane: _Lane | None = None) -> AsyncGenerator[None]:

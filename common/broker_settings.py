@@ -162,7 +162,7 @@ SECURITY: Final = (
     Setting("--admin-listen HOST:PORT", "admin_listen", "", _TEXT, "none",
             "an own address for administration, which is then refused elsewhere"),
     Setting("--brokers-from ADDRESS[,ADDRESS/PREFIX...]", "brokers_from", "", _TEXT, "only this machine",
-            "from where brokers may register with the name server"),
+            "from where brokers may register with the name server, and slaves may copy the log"),
     Setting("--no-local-peers", "local_peers", "", _TEXT, "peers at this machine's addresses are local",
             "no peer counts as local, as forwarded ports of a container need"),
     Setting("--metrics HOST:PORT", "metrics", "metricsPromExporterPort", _PORT,

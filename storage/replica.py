@@ -7,12 +7,12 @@ Rejected: to keep its beginning in memory, as a record may be as long as a file.
 recovery finds without units are given to the same code.
 
 Invariant: the first 8 bytes of a record, with its magic number, are written last.  So a killed slave leaves the same
-as a killed master, and recovery ends its log at the last whole record.  ``max_offset`` of the log
-is the end of the records that have their units.
+as a killed master, and recovery ends its log at the last whole record.  ``max_offset`` of the log is the end of the
+records that have their units.
 
 A record that is whole by its length but damaged is skipped, as readers of the master skip it.  Where no record can
 begin, bytes are taken as they are up to the end of the file.  Then the records in them that prove themselves are given
-to consumers, see ``log_scan``.  A start of the store before that cuts the log there, and the master sends them again.
+to consumers, see ``log_scan``.  A start of the store before that treats them as any damage.
 
 Source: HAService.java, HAClient; CommitLog.java, appendData; store.md 9.3.
 """
@@ -20,7 +20,7 @@ Source: HAService.java, HAClient; CommitLog.java, appendData; store.md 9.3.
 from collections.abc import Sequence
 from typing import Final
 
-from triomq.protocol.errors import StoreError, StoreLayoutError
+from triomq.protocol.errors import StoreLayoutError
 from triomq.protocol.record.layout import BLANK_HEAD, BLANK_MAGIC, MESSAGE_MAGIC, MIN_RECORD_BYTES
 from triomq.protocol.record.record import RecordCheck
 from triomq.storage.commit_log.commit_log import CommitLog
@@ -68,9 +68,9 @@ class Replica:
             data: any number of bytes of one file.
 
         Raises:
-            StoreLayoutError: the files of the master's log have another size.
+            StoreLayoutError: the bytes do not continue the log, or the files of the master's log have another size.
             StoreFullError: the disk is full.
-            StoreError: the bytes do not continue the log, or a write failed, now or earlier.
+            StoreError: a write failed, now or earlier.
         """
         if (error := self._refusal.error()) is not None:
             raise error
@@ -118,7 +118,7 @@ class Replica:
         files = self._log.files
         is_empty = self.end == files.start and len(files.files) <= 1
         if offset != self.end and not is_empty:
-            raise StoreError(f"the master sends its log from {offset}, but this log ends at {self.end}")
+            raise StoreLayoutError(f"the master sends its log from {offset}, but this log ends at {self.end}")
         if offset % files.file_size + length > files.file_size:
             raise StoreLayoutError(f"{length} bytes at {offset} of the master's log cross a file's end: {_OTHER_SIZES}")
         if is_empty and not (files.files and offset == self.end):

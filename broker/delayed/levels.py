@@ -21,7 +21,8 @@ import trio
 from triomq.broker.delayed.delivery import RETRY_MS, UNREADABLE_MS, Delivery, Unit, with_real_place
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.saved_table import SavedTable
-from triomq.broker.services.flush import FlushRuns, GroupCommit, TableSaving
+from triomq.broker.services.flush import FlushRuns, TableSaving
+from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.work import Signal, Worker
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog

@@ -21,22 +21,34 @@ _KEYS_AT_ONCE: Final = 256
 
 
 class ConsumerOffsetTable(SavedTable):
-    """``topic@group`` to queue id to the *next* offset to consume."""
+    """``topic@group`` to queue id to the *next* offset to consume.
 
+    A slave copies the master's offsets over its own.  While it cannot reach the master it remembers the offsets that
+    clients commit here, also across a restart.  Of such an offset and the master's the higher one stays, once: RocketMQ
+    takes the master's, so that groups consume those messages again.
+
+    Attributes:
+        keeps_commits: whether offsets are remembered that clients commit now: at a slave that cannot reach its master.
+    """
+
+    keeps_commits = False
     _FIELD = "offsetTable"
+    _KEPT = "keptOffsets"  # sorts before the other; RocketMQ ignores it
 
     def __init__(self, table: JsonTable, *, clock_ms: Callable[[], int], max_group_topics: int = 200_000) -> None:
         super().__init__(table)
         self._max_group_topics = max_group_topics
         self._clock_ms = clock_ms
         self._offsets: dict[str, dict[int, int]] = {}
+        self._kept: dict[str, dict[int, int]] = {}
         self._changed_ms: dict[str, dict[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def _take(self, saved: Any) -> None:
-        self._offsets = self._rows(saved, lambda row: {int(queue_id): int(offset) for queue_id, offset in row.items()})
+        self._offsets = self._rows(saved, _read_row)
+        self._kept = {str(key): _read_row(row) for key, row in (saved.get(self._KEPT) or {}).items()}
 
     def restrict(self, max_offset_of: Callable[[str, int], int]) -> int:
         """Lower offsets beyond the end of their queue, of messages lost in a crash, to that end; return how many.
@@ -81,7 +93,8 @@ class ConsumerOffsetTable(SavedTable):
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the content of the file in pieces."""
-        return encode_rows({}, self._FIELD, list(self._offsets), self._offsets.get)
+        head = {self._KEPT: {key: dict(row) for key, row in self._kept.items()}} if self._kept else {}
+        return encode_rows(head, self._FIELD, list(self._offsets), self._offsets.get)
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Store an offset, even a lower one: the members of the group decide."""
@@ -93,6 +106,8 @@ class ConsumerOffsetTable(SavedTable):
             offsets[queue_id] = queue_offset
             self._changed_ms.setdefault(key, {})[queue_id] = self._clock_ms()
             self.is_dirty = True
+            if self.keeps_commits:
+                self._kept.setdefault(key, {})[queue_id] = queue_offset
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the stored offset, or ``None``."""
@@ -137,6 +152,32 @@ class ConsumerOffsetTable(SavedTable):
         """Return the table as :meth:`to_json` does."""
         return {self._FIELD: (yield from self._copy(lambda _: True))}
 
+    def copy_from(self, sent: Any) -> Work[None]:
+        """Take the master's offsets over those here, but of kept ones only if they are higher."""
+        for name, row in (sent.get(self._FIELD) or {}).items():
+            key, offsets = str(name), _read_row(row)
+            kept = self._kept.get(key, {})
+            for queue_id in [queue_id for queue_id, offset in kept.items() if offset <= offsets.get(queue_id, -1)]:
+                del kept[queue_id]
+                self.is_dirty = True
+            known, changed = self._offsets.setdefault(key, {}), self._changed_ms.setdefault(key, {})
+            for queue_id, offset in (offsets | kept).items():
+                if known.get(queue_id) != offset:
+                    known[queue_id], changed[queue_id] = offset, self._clock_ms()
+                    self.is_dirty = True
+            yield PAUSE
+
+    def take_kept(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield group, topic, queue id and offset of each kept offset; the one before is kept no longer."""
+        while self._kept:
+            key, row = next(iter(self._kept.items()))
+            topic, _, group = key.partition(_SEPARATOR)
+            for queue_id, offset in list(row.items()):
+                yield group, topic, queue_id, offset
+                row.pop(queue_id, None)
+                self.is_dirty = True
+            self._kept.pop(key, None)
+
     def delete_group(self, group: str) -> Work[None]:
         """Forget all offsets of a group."""
         yield from self._delete(lambda key: key.endswith(_SEPARATOR + group))
@@ -163,10 +204,14 @@ class ConsumerOffsetTable(SavedTable):
 
     def _delete(self, matches: Callable[[str], bool]) -> Work[None]:
         for key in (yield from self._keys(matches)):
-            self._offsets.pop(key, None)
-            self._changed_ms.pop(key, None)
+            for table in (self._offsets, self._changed_ms, self._kept):
+                table.pop(key, None)
             self.is_dirty = True
             yield PAUSE
+
+
+def _read_row(row: Any) -> dict[int, int]:
+    return {int(queue_id): int(offset) for queue_id, offset in row.items()}
 
 
 _SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
@@ -189,13 +234,8 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):
     _KIND = "subscription groups"
     _NAME = "group_name"
 
-    def load(self) -> None:
-        """Read the saved table and add the built-in groups.
-
-        Raises:
-            StoreLayoutError: the file and its previous generation cannot be read, or hold no groups.
-        """
-        super().load()
+    def _complete(self) -> None:
+        """Add the built-in groups."""
         for name in _BUILT_IN:
             self.configs.setdefault(name, SubscriptionGroupConfig(group_name=name))
 

@@ -131,4 +131,5 @@ class ConnectionReader:
         finally:
             for connection in list(connections):
                 connection.close("broker stopped")
+            self._connections.clear()  # those that others close
             self._poll.close()

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import trio
 
 from triomq.broker.addresses import Address, plain_ip, resolve_ip
-from triomq.broker.config import Listener
+from triomq.broker.config import ConnectionConfig, Listener
 from triomq.broker.network.connection import Connection, ConnectionContext, Port
 from triomq.broker.network.tls import ServerTls
 from triomq.protocol.errors import ConfigError
@@ -245,14 +245,23 @@ async def serve_connections(
         connections.cancel_scope.cancel()
 
 
+def ends_of(sock: socket.socket, config: ConnectionConfig) -> tuple[Address, str, bool]:
+    """Return the address of the peer, the own IP address, and whether the peer is on this machine.
+
+    Raises:
+        OSError: the connection is closed already.
+    """
+    peer = Address(plain_ip(sock.getpeername()[0]), sock.getpeername()[1])
+    local_ip = plain_ip(sock.getsockname()[0])
+    return peer, local_ip, config.local_peers and (peer.is_loopback or peer.host == local_ip)
+
+
 def _accepted(context: ConnectionContext, endpoint: Endpoint, tls: ServerTls | None, sock: socket.socket) -> None:
     try:
-        peer = Address(plain_ip(sock.getpeername()[0]), sock.getpeername()[1])
-        local_ip = plain_ip(sock.getsockname()[0])
-    except OSError:  # closed already
+        peer, local_ip, is_local = ends_of(sock, context.config)
+    except OSError:
         sock.close()
         return
-    is_local = context.config.local_peers and (peer.is_loopback or peer.host == local_ip)
     is_namesrv = endpoint.port is Port.NAMESRV
     if not context.connection_limits.admits(peer.host, is_local=is_local, is_namesrv=is_namesrv):
         sock.close()

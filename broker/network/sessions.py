@@ -14,7 +14,7 @@ import trio
 
 from triomq.broker.addresses import Address, plain_ip
 from triomq.broker.config import TlsConfig
-from triomq.common.tls import load_ca, load_identity, make_context
+from triomq.common.tls import load_ca, load_identity, make_context, tls_reason
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
@@ -57,6 +57,12 @@ async def connect(address: Address, tls: ssl.SSLContext | None) -> tuple[Stream,
         await trio.aclose_forcefully(tcp)
         raise
     return stream, local_ip
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a connection was not made, for the log."""
+    cause = error.__cause__
+    return (tls_reason(cause) if isinstance(cause, ssl.SSLError) else str(error)) or "no connection"
 
 
 async def ask_once(address: Address, tls: ssl.SSLContext | None, code: int) -> RemotingCommand | None:

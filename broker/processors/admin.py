@@ -81,12 +81,21 @@ class AdminProcessors:
         return self.registration.answer_later(connection, command, header.topic)
 
     def delete_topic_in_broker(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
+        """Delete a topic with its queues and offsets."""
+        topic = TopicRequestHeader.decode(command.ext_fields).topic
+        self.topics.check_changeable(topic)
+        yield from self.deletion(topic)
+        LOGGER.info("topic deleted topic=%s peer=%s", topic, connection.peer)
+        return self.registration.answer_later(connection, command, topic)
+
+    def deletion(self, topic: str) -> Work[None]:
         """Delete a topic with its queues and offsets; pulls that wait for its messages are answered.
 
         Unlike in RocketMQ the offsets are deleted too: in a new topic of this name they would hide the first messages.
+
+        Raises:
+            StoreError: as ``MessageStore.deletion``.
         """
-        topic = TopicRequestHeader.decode(command.ext_fields).topic
-        self.topics.check_changeable(topic)
         queues = self.store.queues.of_topic(topic)
         try:
             # First, because the disk may refuse it.
@@ -101,8 +110,6 @@ class AdminProcessors:
         self.groups.former.topic_deleted(topic)
         for queue in queues:
             self.pulls.forget_queue(queue, f"topic[{topic}] not exist, apply first please!")
-        LOGGER.info("topic deleted topic=%s peer=%s", topic, connection.peer)
-        return self.registration.answer_later(connection, command, topic)
 
     def get_all_topic_config(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with all topics."""

@@ -13,7 +13,7 @@ from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.tables import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
-from triomq.broker.services.flush import GroupCommit
+from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided

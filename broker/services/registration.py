@@ -9,7 +9,6 @@ Source: behaviour.md A.17, A.20; wire.md 8, 9.7; BrokerOuterAPI.java.
 """
 
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -22,10 +21,9 @@ from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
 from triomq.broker.namesrv.route_table import Master
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.sessions import CONNECT_S, Session, Stream, ask_once, client_context, connect
+from triomq.broker.network.sessions import CONNECT_S, Session, Stream, ask_once, client_context, connect, reason_of
 from triomq.broker.topics import TopicTable
 from triomq.broker.work import Signal, Worker, encode
-from triomq.common.tls import tls_reason
 from triomq.protocol.bodies.route import (
     ClusterInfo,
     DataVersion,
@@ -286,9 +284,7 @@ class _Link:
                     with trio.fail_after(CONNECT_S):
                         stream, local_ip = await connect(self._address, self._owner.tls)
                 except (OSError, trio.TooSlowError, trio.BrokenResourceError) as exc:
-                    tls_error = exc.__cause__
-                    reason = tls_reason(tls_error) if isinstance(tls_error, ssl.SSLError) else str(exc)
-                    reason = reason or "no connection"
+                    reason = reason_of(exc)
                 else:
                     address, ha_address = self._owner.addresses_at(local_ip)
                     broker = (config.broker_name, address, config.cluster_name, config.broker_id)

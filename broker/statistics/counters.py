@@ -139,6 +139,9 @@ class Events:
     refused_connections: Annotated[int, "connections above a limit"] = 0
     idle_closed: Annotated[int, "connections closed without a request for too long"] = 0
     shed_sends: Annotated[int, "sends refused while the broker was overloaded"] = 0
+    disk_timeouts: Annotated[int, "answers that did not wait longer for the disk"] = 0
+    slave_timeouts: Annotated[int, "answers that did not wait longer for a slave"] = 0
+    without_slave: Annotated[int, "answers that should have waited for a slave, but none was connected"] = 0
     name_conflicts: Annotated[int, "registrations of a second broker under one name"] = 0
 
     def events(self) -> dict[str, int]:

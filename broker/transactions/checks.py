@@ -20,7 +20,7 @@ from triomq.broker.delayed.delivery import REAL_QUEUE_ID, REAL_TOPIC
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection
-from triomq.broker.services.flush import GroupCommit
+from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
 from triomq.broker.work import Signal, Worker

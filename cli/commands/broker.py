@@ -140,18 +140,17 @@ def _describe(broker: Broker) -> tuple[dict[str, Any], str]:
     members: dict[str, Any] = {"broker": listening, "namesrv": namesrv, "store": store, "durability": durability.value}
     text = f"broker {listening}, name server {namesrv}, store {store}, "
     text += f"durability {durability.value} ({_DURABILITY_TEXTS[durability]}), pid {os.getpid()}"
+    members["role"] = config.role
+    if config.is_slave:
+        members |= {"id": config.broker_id, "master": broker.master_address}
+        text += f"; slave {config.broker_id} of {broker.master_address or 'a master that is not known yet'}"
+    if broker.ha_address is not None:
+        members["ha"] = str(broker.ha_address)
+        text += f"; {config.role}'s port for slaves {broker.ha_address}"
     for listener in config.listeners[1:]:
         at, name_server = map(str, broker.addresses[listener.name])
         members.setdefault("listeners", {})[listener.name] = {"broker": at, "namesrv": name_server}
         text += f"; listener {listener.name}: broker {at}, name server {name_server}"
-    members["role"] = config.role
-    text += f"; {config.role}"
-    if broker.ha_address is not None:
-        members["ha"] = str(broker.ha_address)
-        text += f", slaves at {broker.ha_address}"
-    if config.is_slave:
-        members |= {"id": config.broker_id, "master": broker.master_address}
-        text += f" {config.broker_id} of {broker.master_address or 'a master that is not known yet'}"
     return _with_others(broker, members, text)
 
 

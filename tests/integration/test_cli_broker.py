@@ -27,7 +27,7 @@ def test_ready_line_format_is_stable(tmp_path: Path) -> None:
     address = r"127\.0\.0\.1:[1-9]\d+"
     assert re.fullmatch(
         rf'{{"event":"ready","broker":"({address})","namesrv":"({address})",'
-        rf'"store":"{store}","durability":"async","metrics":"({address})","pid":{broker.pid}}}\n',
+        rf'"store":"{store}","durability":"async","role":"async-master","metrics":"({address})","pid":{broker.pid}}}\n',
         line,
     )
     assert rest == b""

@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import Clock, Peer
+from tests.unit.broker.replication.ends import FakeMaster, slave_state
 from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, ProducerData
@@ -82,6 +83,7 @@ def make_busy(broker: Broker, clock: Clock, peers: Callable[[str], Peer]) -> Non
                 "commitLogOffset": offset_of_message(fields["msgId"]), "commitOrRollback": int(decision), "msgId": "id",
             }  # fmt: skip
             assert peer.get(RequestCode.END_TRANSACTION, header).code == 0
+    broker.copies.master = cast(Any, FakeMaster([slave_state("192.0.2.11:5", lag_s=0.5)]))
     for second in range(0, 80, 10):
         broker.housekeeping.stalls.scan(second)
         clock.now_ms += 10_000

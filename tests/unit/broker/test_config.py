@@ -86,6 +86,9 @@ def test_open_addresses_are_reported(tmp_path: Path) -> None:
     assert told(admin_listen=admin).endswith("; routes at 10.0.0.5:9876; administration at [::]:10912")
     assert told(brokers_from=parse_networks("10.0.0.0/24")).endswith("; registration for brokers from 10.0.0.0/24")
     assert told(acl=tmp_path / "plain_acl.yml") == config(tmp_path).exposure == ""
+    slaves = {"acl": tmp_path / "plain_acl.yml", "ha_listen": admin}
+    assert told(**slaves) == "copies of the log at [::]:10912"
+    assert told(**slaves, brokers_from=parse_networks("10.0.0.0/24")) == ""
     assert NameServerConfig(root=tmp_path).exposure == ""
     name_server = NameServerConfig(root=tmp_path, listen=Address("0.0.0.0", 9876), admin_listen=inside, insecure=True)
     assert name_server.exposure == "routes at 0.0.0.0:9876"

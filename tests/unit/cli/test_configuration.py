@@ -135,7 +135,10 @@ def test_a_broker_conf_makes_a_slave(tmp_path: Path) -> None:
         ("--ha-master 127.0.0.1:1", "only a slave has a master"),
         ("--role slave --broker-id 1", "a slave needs its master"),
         ("--role sync-master", "a sync-master needs --ha-listen"),
-        ("--ha-listen 0.0.0.0:0 --acl a.yml", "neither accounts nor TLS; give --insecure"),
+        (
+            "--ha-listen 0.0.0.0:0 --acl a.yml",
+            "neither accounts nor TLS; name the slaves' networks with --brokers-from",
+        ),
         ("--fast-listen 0.0.0.0:0", "listening on 0.0.0.0:0 would allow every client"),
         ("--ha-listen 10912", "--ha-listen: '10912' is not HOST:PORT"),
     ],

@@ -80,7 +80,7 @@ def test_bytes_that_do_not_continue_log_refused(maker: StoreMaker, slave: Messag
     log = content(filled(maker, 20))
     copy(slave, log, 0, 5000)
     for offset in (4999, 5001, 0, FILE, -1):
-        with pytest.raises(StoreError, match=rf"from {offset}, but this log ends at 5000"):
+        with pytest.raises(StoreLayoutError, match=rf"from {offset}, but this log ends at 5000"):
             slave.replica.append(offset, bytes(log[5000:5100]))
     slave.replica.append(5000, b"")
     copy(slave, log, 5000)

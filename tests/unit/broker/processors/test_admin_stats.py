@@ -403,7 +403,7 @@ def test_used_delay_levels_report_next_and_last_offset(peer: Peer, clock: Clock)
     assert told == {"scheduleMessageOffset_1": "3,4"}
 
 
-def test_a_broker_without_slaves_is_a_master(peer: Peer) -> None:
+async def test_a_broker_without_slaves_is_a_master(peer: Peer) -> None:
     peer.put("T")
     status = HaStatus.decode(peer.get(RequestCode.GET_BROKER_HA_STATUS).body)
     end = peer.broker.store.commit_log.max_offset

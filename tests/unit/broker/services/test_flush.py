@@ -16,7 +16,8 @@ from tests.commands import make_command
 from tests.unit.broker.processors.test_client import heartbeat
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
-from triomq.broker.services.flush import FlushThread, flush_periodically
+from triomq.broker.services.flush import flush_periodically
+from triomq.broker.services.group_commit import FlushThread
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import StoreError
 from triomq.protocol.message_queue import PhysicalOffset, QueueOffset

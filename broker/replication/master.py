@@ -1,0 +1,364 @@
+"""The master's end of replication: sends the commit log to slaves, and answers senders by the reports of slaves.
+
+Rules: one task for each slave sends views of the mapped files, several frames in one system call.  A slave that does
+not read costs the buffer of its socket, delays no other peer, and is closed after 20 s without a report.  Reports are
+read with the requests of all other peers, so a waiting sender is answered in the step that reads the report.  Parts of
+the log that are not in memory are read in worker threads.
+
+No slave may acknowledge more than it was sent, so no answer relies on such a report.  Two kinds of slaves are refused:
+those with a longer log, because theirs is not a copy of this one, and those whose next messages retention has deleted.
+RocketMQ sends both of them heartbeats without end.
+
+Source: HAService.java, HAConnection.java; store.md 9.1-9.4.
+"""
+
+import logging
+import socket
+from collections import deque
+from typing import Final, NamedTuple
+
+import trio
+
+from triomq.broker.addresses import Address, is_in
+from triomq.broker.config import BrokerConfig
+from triomq.broker.network.connection_reader import ConnectionReader
+from triomq.broker.network.listeners import accept_loop, ends_of, listen
+from triomq.broker.services.group_commit import GroupCommit
+from triomq.broker.work import Signal, Worker
+from triomq.protocol.errors import StoreError
+from triomq.protocol.event_log import EventLog
+from triomq.protocol.wire.ha import HEAD, TRANSFER_BYTES, Reports, start_of
+from triomq.protocol.wire.write_queue import WriteQueue
+from triomq.storage.commit_log.commit_log import NOT_NEEDED
+from triomq.storage.message_store import MessageStore
+
+LOGGER: Final = logging.getLogger("triomq.broker.replication.master")
+
+MAX_SLAVES: Final = 16
+HEARTBEAT_S: Final = 5.0  # haSendHeartbeatInterval
+SILENCE_S: Final = 20.0  # haHousekeepingInterval
+_STOPPED: Final = "broker stopped"
+_WATCH_S: Final = 1.0
+_REPORT_BYTES: Final = 4096  # of one read: the last 8 bytes count
+_TURN_BYTES: Final = 256 * 1024  # sent before others have their turn
+_MARK_S: Final = 0.05
+_MAX_MARKS: Final = 1200  # a minute
+_GATHER_S: Final = 0.002  # where no sender waits for a slave, messages of this time are sent together
+
+
+class SlaveState(NamedTuple):
+    """A slave as its master sees it.
+
+    Attributes:
+        peer: its ``host:port``.
+        acknowledged_offset: end of its log in its last report; -1 before the first one.
+        lag_bytes: bytes of the log that it has not acknowledged.
+        lag_s: age of the oldest of them; for those stored before the first slave connected, the age of that connection;
+            ``None`` before the first report.
+        report_age_s: time since its last report, or since it connected.
+        sent_offset: up to here the log was sent; -1 before the first report.
+        sent_bytes: of the log, since it connected.
+    """
+
+    peer: str
+    acknowledged_offset: int
+    lag_bytes: int
+    lag_s: float | None
+    report_age_s: float
+    sent_offset: int
+    sent_bytes: int
+
+
+class Slave:
+    """The connection of one slave.
+
+    Attributes:
+        acknowledged_offset, sent_offset: as in ``SlaveState``.
+        joined_offset: the log is sent from here on; -1 before the first report.
+        reported_at: when it reported last, or connected, by trio's clock.
+        wanted: set when the log has grown, or the connection was closed.
+    """
+
+    def __init__(self, master: "Master", sock: socket.socket, peer: str) -> None:
+        self.peer: Final = peer
+        self.acknowledged_offset = self.sent_offset = self.joined_offset = -1
+        self.reported_at = trio.current_time()
+        self.wanted: Final = Signal()
+        self._master = master
+        self._socket = sock
+        self._reports = Reports()
+        self._writes = WriteQueue()
+        self._scope = trio.CancelScope()
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it has reported."""
+        return self.sent_offset >= 0
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the socket; -1 after it was closed."""
+        return self._socket.fileno()
+
+    def read(self) -> None:
+        """Receive reports; raises nothing."""
+        try:
+            data = self._socket.recv(_REPORT_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as exc:
+            self.close(f"connection lost: {exc}")
+            return
+        if not data:
+            self.close("closed by the slave")
+        elif (offset := self._reports.feed(data)) is not None:
+            self.reported_at = trio.current_time()
+            self._master.reported(self, offset)
+
+    def close(self, reason: str) -> None:
+        """Close the connection.  Idempotent."""
+        if self._socket.fileno() < 0:
+            return
+        self._master.left(self, reason)
+        self._scope.cancel()
+        self._writes.clear()
+        trio.lowlevel.notify_closing(self._socket)
+        self._socket.close()
+
+    async def run(self) -> None:
+        """Send the log, and heartbeats, until the connection is closed."""
+        with self._scope:
+            try:
+                while True:
+                    is_data = await self._fill()
+                    await self._write()
+                    if is_data and self._master.gathers and self.sent_offset == self._master.log.max_offset:
+                        await trio.sleep(_GATHER_S)
+            except (OSError, trio.ClosedResourceError) as exc:
+                self.close(f"connection lost: {exc}")
+            except StoreError as exc:
+                self.close(f"the log cannot be read: {exc}")
+
+    async def _fill(self) -> bool:
+        """Wait until there is something to send, and queue it: some frames, or, with ``False``, a heartbeat."""
+        log, heartbeat_at = self._master.log, trio.current_time() + HEARTBEAT_S
+        while True:
+            self.wanted.clear()
+            if 0 <= self.sent_offset < log.max_offset:
+                self._put_frames(await self._master.load(self.sent_offset))
+                return True
+            with trio.move_on_at(heartbeat_at) as waiting:
+                await self.wanted.wait()
+            if waiting.cancelled_caught:
+                heartbeat_at += HEARTBEAT_S
+                if self.has_joined:
+                    self._writes.put(HEAD.pack(self.sent_offset, 0))
+                    return False
+
+    def _put_frames(self, loaded_to: int) -> None:
+        log, begin = self._master.log, self.sent_offset
+        end = min(loaded_to, begin + _TURN_BYTES)
+        while self.sent_offset < end:
+            piece = log.piece(self.sent_offset, min(TRANSFER_BYTES, end - self.sent_offset))
+            self._writes.put(HEAD.pack(self.sent_offset, len(piece)))
+            self._writes.put(piece)
+            self.sent_offset += len(piece)
+        self._master.sent_bytes += self.sent_offset - begin
+
+    async def _write(self) -> None:
+        """Write the queue, as fast as the slave reads; then others have their turn."""
+        while self._writes:
+            try:
+                self._writes.written(self._socket.sendmsg(self._writes.chunks()))
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+        await trio.lowlevel.checkpoint()
+
+
+class Master:
+    """Accepts slaves, and takes their reports.
+
+    Attributes:
+        address: where it listens, with the port really used.
+        log: the commit log, which it sends.
+        gathers: whether no sender waits for slaves, so that they may get messages a moment later.
+        sent_bytes: of the log, to all slaves since the start.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        worker: Worker,
+        reader: ConnectionReader,
+        commit: GroupCommit | None = None,
+    ) -> None:
+        """Prepare to listen at ``ha_listen``; ``commit`` holds the answers that wait for slaves, if any do."""
+        assert config.ha_listen is not None
+        self.address = config.ha_listen
+        self._config = config
+        self.log: Final = store.commit_log
+        self.gathers: Final = commit is None
+        self._store = store
+        self._worker = worker
+        self._reader = reader
+        self._commit = commit
+        self._slaves: list[Slave] = []
+        self.sent_bytes = 0
+        self._fed_to = -1
+        self._marks: deque[tuple[int, float]] = deque(
+            maxlen=_MAX_MARKS
+        )  # ends of the log, and when it had grown so far
+        self._socket: socket.socket | None = None
+        self._nursery: trio.Nursery
+        self._refused = EventLog(LOGGER, "slave refused peer=%s reason=%s", logging.WARNING)
+
+    def open(self) -> Address:
+        """Open the port for slaves; return its address.
+
+        Raises:
+            ConfigError: the address cannot be bound.
+        """
+        self._socket = listen(self.address)
+        self.address = Address(self.address.host, self._socket.getsockname()[1])
+        return self.address
+
+    async def run(self) -> None:
+        """Serve slaves until cancelled."""
+        assert self._socket is not None, "open() was called"
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self._watch)
+            try:
+                await accept_loop(self._socket, self._accepted)
+            finally:
+                for slave in list(self._slaves):
+                    slave.close(_STOPPED)
+
+    @property
+    def slaves(self) -> list[SlaveState]:
+        """All slaves that are connected, also those that have not reported yet."""
+        now, end = trio.current_time(), self.log.max_offset
+        return [
+            SlaveState(
+                each.peer,
+                each.acknowledged_offset,
+                end - max(each.acknowledged_offset, 0),
+                self._age(each.acknowledged_offset, now) if each.has_joined else None,
+                now - each.reported_at,
+                each.sent_offset,
+                each.sent_offset - each.joined_offset,
+            )
+            for each in self._slaves
+        ]
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether a slave has yet to acknowledge a part of the log."""
+        return any(each.acknowledged_offset < self.log.max_offset for each in self._joined())
+
+    def feed(self) -> None:
+        """Wake the slaves if the log has grown in this step."""
+        end = self.log.max_offset
+        if end != self._fed_to:
+            self._fed_to = end
+            now = trio.current_time()
+            if not self._marks or now - self._marks[-1][1] >= _MARK_S:
+                self._marks.append((end, now))
+            for slave in self._slaves:
+                slave.wanted.set()
+
+    def _age(self, offset: int, now: float) -> float:
+        """Return how long the log has been longer than ``offset``, s."""
+        if offset >= self.log.max_offset or not self._marks:
+            return 0.0
+        return now - next((at for end, at in self._marks if end > offset), self._marks[-1][1])
+
+    async def load(self, offset: int) -> int:
+        """Load some of the log from an offset on; return up to where it is in memory.
+
+        Raises:
+            StoreError: the disk cannot read it.
+        """
+        reads = self._store.cold_reads
+        if offset >= reads.hot_from():
+            return self.log.max_offset
+        return await self._worker.run(reads.load_log(offset), urgent=True)
+
+    def reported(self, slave: Slave, offset: int) -> None:
+        """Take the report of a slave, which names the end of its log; the first one is where sending begins."""
+        if not 0 <= offset <= (slave.sent_offset if slave.has_joined else self.log.max_offset):
+            self._refuse(slave, f"its log ends at {offset}, this one at {self.log.max_offset}")
+            return
+        if not slave.has_joined and not self._join(slave, offset):
+            return
+        slave.acknowledged_offset = offset
+        self._acknowledge()
+
+    def _join(self, slave: Slave, offset: int) -> bool:
+        log = self.log
+        start = start_of(offset, log.max_offset, log.files.file_size)
+        if start < log.min_offset:
+            self._refuse(slave, f"its log ends at {offset}, this one begins at {log.min_offset}")
+            return False
+        slave.sent_offset = slave.joined_offset = start
+        slave.wanted.set()
+        LOGGER.info("slave joined peer=%s from=%d", slave.peer, start)
+        return True
+
+    def left(self, slave: Slave, reason: str) -> None:
+        """Forget a slave."""
+        self._slaves.remove(slave)
+        self._reader.remove(slave)
+        if not self._slaves:
+            self._worker.feed_slaves = None
+        if slave.has_joined:
+            level = logging.INFO if reason is _STOPPED else logging.WARNING
+            LOGGER.log(
+                level, "slave left peer=%s acknowledged=%d reason=%s", slave.peer, slave.acknowledged_offset, reason
+            )
+            self._acknowledge()
+
+    def _joined(self) -> list[Slave]:
+        return [each for each in self._slaves if each.has_joined]
+
+    def _acknowledge(self) -> None:
+        """Answer the senders that waited for what the slaves have now, and keep what the slaves have not."""
+        joined = self._joined()
+        needed = (max(each.acknowledged_offset, each.joined_offset) for each in joined)
+        self.log.needed_from = min(needed, default=NOT_NEEDED)
+        if self._commit is not None:
+            self._commit.acknowledged(max((each.acknowledged_offset for each in joined), default=None))
+            self._worker.end_step()
+
+    def _refuse(self, slave: Slave, reason: str) -> None:
+        self._refused.occurred(slave.peer, reason, key=slave.peer.rpartition(":")[0])
+        slave.close(reason)
+
+    def _accepted(self, sock: socket.socket) -> None:
+        try:
+            peer, _, is_local = ends_of(sock, self._config)
+        except OSError:
+            sock.close()
+            return
+        networks, reason = self._config.brokers_from, ""
+        if networks and not is_local and not is_in(peer.host, networks):
+            reason = "its address is not in --brokers-from"
+        elif len(self._slaves) >= MAX_SLAVES:
+            reason = f"{MAX_SLAVES} are connected already"
+        if reason:
+            self._refused.occurred(peer, reason, key=peer.host)
+            sock.close()
+            return
+        slave = Slave(self, sock, str(peer))
+        self._slaves.append(slave)
+        self._worker.feed_slaves = self.feed
+        self.feed()
+        self._reader.add(slave)
+        self._nursery.start_soon(slave.run)
+
+    async def _watch(self) -> None:
+        """Close the connections of slaves that are silent for too long."""
+        while True:
+            await trio.sleep(_WATCH_S)
+            for slave in list(self._slaves):
+                if trio.current_time() - slave.reported_at > SILENCE_S:
+                    slave.close(f"no report for {SILENCE_S:.0f} s")

@@ -1,0 +1,175 @@
+"""The metadata of a slave: its master's topics, groups, consumer offsets and delay progress, copied every 10 s.
+
+Rules:
+
+- Topics and groups are replaced as a whole if their version differs; a topic that has gone loses its queues here, too.
+- The master's consumer offsets replace those here.  Offsets that clients committed here while the master was away are
+  an exception: the higher one of both stays, and is committed to the master.  In RocketMQ they are lost, so that
+  groups consume those messages again.
+- All is saved as soon as it has changed, so that a slave can start without its master.
+
+The connection stays open, so that a slave notices soon that its master is away.  A commit before it notices is not
+kept, but the next one of the same queue is.
+
+Source: store.md 9.5; SlaveSynchronize.java.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from triomq.broker.accounts import Accounts
+from triomq.broker.addresses import Address
+from triomq.broker.namesrv.route_table import Master
+from triomq.broker.network.sessions import CONNECT_S, Session, connect, reason_of
+from triomq.broker.processors.admin import AdminProcessors
+from triomq.broker.saved_table import SavedTable
+from triomq.broker.services.flush import TableSaving
+from triomq.broker.work import Worker
+from triomq.protocol.bodies import fastjson
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ConfigError, ProtocolError, StoreError
+from triomq.protocol.event_log import EventLog
+from triomq.protocol.message_queue import QueueOffset
+from triomq.protocol.requests.offsets import UpdateConsumerOffsetRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.signing import Credentials
+
+LOGGER: Final = logging.getLogger("triomq.broker.replication.metadata")
+
+_INTERVAL_S: Final = 10.0
+_RETRY_S: Final = 1.0
+_UNREADABLE: Final = (AttributeError, KeyError, TypeError, ValueError, ProtocolError)
+
+
+class MetadataCopy:
+    """Copies the tables of the master while the slave runs.
+
+    Attributes:
+        copied_at: when all tables were last copied, by trio's clock; ``None``: not since the start.
+    """
+
+    copied_at: float | None = None
+
+    def __init__(self, admin: AdminProcessors, worker: Worker, saving: TableSaving, accounts: Accounts | None) -> None:
+        """Copy into the tables of ``admin``, which ``saving`` writes; until then commits are kept.
+
+        With accounts the requests are signed as the first administrator: the master must have it, too.
+        """
+        self._admin = admin
+        self._offsets = admin.groups.offsets
+        self._offsets.keeps_commits = True
+        self._worker = worker
+        self._saving = saving
+        self._accounts = accounts
+        self._log = EventLog(
+            LOGGER,
+            "metadata of the master is not copied for now master=%s reason=%s",
+            logging.WARNING,
+            recovery="metadata of the master is copied again master=%s",
+        )
+
+    async def run(self) -> None:
+        """Copy every 10 s, at first as soon as the master's address is known, until cancelled."""
+        registration = self._admin.registration
+        while True:
+            while (master := registration.master) is None:
+                await registration.master_changed.wait()
+            reason = await self._follow(master)
+            self._offsets.keeps_commits = True
+            self._log.occurred(master.address, reason, cause=reason)
+            await trio.sleep(_RETRY_S)
+
+    async def _follow(self, master: Master) -> str:
+        """Copy from one master until that fails; return why."""
+        reason = ""
+        for place in _places(master):
+            try:
+                with trio.fail_after(CONNECT_S):
+                    stream, _ = await connect(Address.parse(place), self._admin.registration.tls)
+            except (OSError, ConfigError, trio.TooSlowError, trio.BrokenResourceError) as exc:
+                reason = reason or reason_of(exc)
+                continue
+            async with stream, trio.open_nursery() as nursery:
+                session = Session("the master", stream, nursery)
+                nursery.start_soon(session.read)
+                nursery.start_soon(session.attempt, partial(self._copy_regularly, session, master.address))
+            return session.reason
+        return reason
+
+    async def _copy_regularly(self, session: Session, address: str) -> None:
+        """Copy until it fails, or the name server knows another master.
+
+        Raises:
+            trio.BrokenResourceError, trio.TooSlowError: the master cannot be reached any more.
+        """
+        registration = self._admin.registration
+        while registration.master is not None and registration.master.address == address:
+            try:
+                async with session.lock:
+                    await self._copy(session)
+            except (*_UNREADABLE, StoreError) as exc:
+                session.end(str(exc) if isinstance(exc, ProtocolError | StoreError) else f"unreadable answer: {exc!r}")
+                return
+            if self.copied_at is None:
+                LOGGER.info("metadata copied master=%s", address)
+            self.copied_at = trio.current_time()
+            self._log.ended(address)
+            await trio.sleep(_INTERVAL_S)
+        session.end("the name server knows another master")
+
+    async def _copy(self, session: Session) -> None:
+        """Copy all tables once; topics first, because those that have gone take offsets with them."""
+        admin = self._admin
+        before = set(admin.topics.configs)
+        await self._take(session, RequestCode.GET_ALL_TOPIC_CONFIG, admin.topics)
+        for topic in before - admin.topics.configs.keys() - admin.topics.system_topics:
+            await self._worker.run(admin.deletion(topic))
+            LOGGER.info("topic deleted as at the master topic=%s", topic)
+        await self._take(session, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.groups.settings)
+        await self._take(session, RequestCode.GET_ALL_CONSUMER_OFFSET, self._offsets)
+        self._offsets.keeps_commits = False
+        await self._return_kept(session)
+        await self._take(session, RequestCode.GET_ALL_DELAY_OFFSET, admin.delay_offsets)
+        self._saving.changed.set()
+
+    async def _take(self, session: Session, code: RequestCode, table: SavedTable) -> None:
+        response = await self._ask(session, code)
+        if response.code != ResponseCode.SUCCESS:
+            raise ProtocolError(f"request {code} refused: {response.remark} ({response.code})")
+        sent: Any = await trio.to_thread.run_sync(fastjson.loads, response.body)
+        await self._worker.run(table.copy_from(sent))
+
+    async def _return_kept(self, session: Session) -> None:
+        """Commit the kept offsets to the master; those that are not higher than its own are kept no longer."""
+        count, refused = 0, ""
+        for group, topic, queue_id, queue_offset in self._offsets.take_kept():
+            header = UpdateConsumerOffsetRequestHeader(group, topic, queue_id, QueueOffset(queue_offset))
+            response = await self._ask(session, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+            count += 1
+            if response.code != ResponseCode.SUCCESS:
+                refused = f"group={group} topic={topic} queue={queue_id} offset={queue_offset}: {response.remark}"
+        if refused:
+            LOGGER.warning("the master refuses offsets: such as %s", refused)
+        if count:
+            LOGGER.info("offsets that were committed here are returned to the master count=%d", count)
+
+    async def _ask(
+        self, session: Session, code: RequestCode, fields: Mapping[str, str] | None = None
+    ) -> RemotingCommand:
+        found = {} if self._accounts is None else self._accounts.rules.accounts
+        administrator = next((account for account in found.values() if account.is_admin), None)
+        if administrator is not None:
+            fields = Credentials(administrator.access_key, administrator.secret_key).sign(fields or {})
+        return await session.ask(code, fields)
+
+
+def _places(master: Master) -> Iterator[str]:
+    """Yield where to reach a master: its address, and, as that may be for clients elsewhere, the host for slaves."""
+    yield master.address
+    (host, _, _), (ha_host, _, _) = (address.rpartition(":") for address in (master.address, master.ha_address))
+    if ha_host and ha_host != host:
+        yield ha_host + master.address.removeprefix(host)

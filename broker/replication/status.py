@@ -1,0 +1,67 @@
+"""How far the copies of the commit log are: for tools (907), metrics and health.
+
+Source: DefaultHAService.java, getRuntimeInfo, of RocketMQ 5.5.0.
+"""
+
+from collections.abc import Callable, Mapping
+
+import trio
+
+from triomq.broker.replication.master import Master, SlaveState
+from triomq.broker.services.group_commit import MAX_LAG_BYTES
+from triomq.protocol.bodies.replication import HaConnection, HaStatus
+from triomq.storage.message_store import MessageStore
+
+
+class Copies:
+    """The copies of a master's log.
+
+    Attributes:
+        master: sends the log to slaves; ``None``: it listens for none.
+    """
+
+    def __init__(self, store: MessageStore, master: Master | None, clock_ms: Callable[[], int]) -> None:
+        """Take the master; it is asked when the state is wanted."""
+        self.master = master
+        self._store = store
+        self._clock_ms = clock_ms
+        self._seen: Mapping[str, tuple[float, int]] = {}
+
+    def status(self) -> HaStatus:
+        """Return the state as RocketMQ answers it; rates are those since the previous call."""
+        slaves = [] if self.master is None else self.master.slaves
+        rates = self._rates({each.peer: each.sent_bytes for each in slaves})
+        found = [self._connection(each, rates[each.peer]) for each in slaves]
+        return HaStatus(
+            master=True,
+            master_commit_log_max_offset=self._store.commit_log.max_offset,
+            in_sync_slave_nums=sum(each.in_sync for each in found),
+            ha_connection_info=found,
+        )
+
+    def _rates(self, totals: Mapping[str, int]) -> dict[str, int]:
+        """Return the bytes per second since the previous call; 0 for what that did not have."""
+        now, before = trio.current_time(), self._seen
+        self._seen = {key: (now, total) for key, total in totals.items()}
+        rates = dict.fromkeys(totals, 0)
+        for key in totals.keys() & before.keys():
+            at, count = before[key]
+            if now > at:
+                rates[key] = round((totals[key] - count) / (now - at))
+        return rates
+
+    def _connection(self, slave: SlaveState, rate: int) -> HaConnection:
+        has_joined = slave.sent_offset >= 0
+        return HaConnection(
+            addr=slave.peer,
+            slave_ack_offset=slave.acknowledged_offset,
+            diff=slave.lag_bytes,
+            in_sync=has_joined and slave.lag_bytes < MAX_LAG_BYTES,
+            transferred_byte_in_second=rate,
+            transfer_from_where=slave.sent_offset,
+            lag_ms=None if slave.lag_s is None else round(slave.lag_s * 1000),
+            reported_ms=self._time_ms(slave.report_age_s) if has_joined else 0,
+        )
+
+    def _time_ms(self, age_s: float) -> int:
+        return self._clock_ms() - round(age_s * 1000)

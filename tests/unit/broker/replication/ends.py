@@ -1,0 +1,28 @@
+"""A master in any state."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from triomq.broker.replication.master import SlaveState
+
+
+@dataclass
+class FakeMaster:
+    """Has the attributes of ``Master`` that show its state."""
+
+    slaves: list[SlaveState] = field(default_factory=list)
+    sent_bytes: int = 0
+
+
+def slave_state(peer: str, **changes: Any) -> SlaveState:
+    """Return a slave that has reported."""
+    state = SlaveState(
+        peer,
+        acknowledged_offset=70,
+        lag_bytes=0,
+        lag_s=None,
+        report_age_s=0.0,
+        sent_offset=90,
+        sent_bytes=1000,
+    )
+    return state._replace(**changes)

@@ -1,0 +1,147 @@
+"""A slave takes over its master's tables, and keeps offsets that only it was given."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.integration.broker_wire import broker_port, running, wait_for
+from triomq.broker.addresses import Address
+from triomq.broker.namesrv.route_table import Master
+from triomq.broker.replication import metadata
+from triomq.broker.saved_table import SavedTable
+from triomq.broker.server import Broker
+from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
+from triomq.storage.reading.cold_read import finish
+
+NOWHERE = Address("127.0.0.1", 1)
+ACCOUNTS = """accounts:
+- {accessKey: a-reader, secretKey: secret-of-reader, defaultTopicPerm: SUB}
+- {accessKey: operator, secretKey: secret-of-operator, admin: true}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "_INTERVAL_S", 0.02)
+    monkeypatch.setattr(metadata, "_RETRY_S", 0.02)
+
+
+@asynccontextmanager
+async def slave_of(master: Broker | None, root: Path, **settings: Any) -> AsyncGenerator[Broker]:
+    async with running(root, role="slave", broker_id=1, ha_master=NOWHERE, **settings) as slave:
+        if master is not None:
+            follow(slave, master)
+        yield slave
+
+
+def follow(slave: Broker, master: Broker) -> None:
+    """Do as the registration does when a name server knows the master's address."""
+    slave.registration.master = Master(f"127.0.0.1:{broker_port(master)}", "")
+    slave.registration.master_changed.set()
+
+
+async def wait_copied(slave: Broker) -> None:
+    """Wait for a copy that begins from now on."""
+    copy = slave.metadata
+    assert copy is not None
+    for _ in range(2):
+        copy.copied_at = None
+        await wait_for(lambda: copy.copied_at is not None)
+
+
+def tables_of(broker: Broker) -> dict[str, Any]:
+    delays = broker.delayed.schedule.offsets
+    tables: list[SavedTable] = [broker.topics, broker.groups.settings, broker.groups.offsets, delays]
+    return {type(table).__name__: table.to_json() for table in tables}
+
+
+async def test_tables_become_the_masters_and_stay(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        master = await stack.enter_async_context(running(tmp_path / "master"))
+        for name in ("kept", "gone"):
+            master.topics.put(TopicConfig(name, 3, 2))
+            master.groups.settings.put(SubscriptionGroupConfig(group_name=name))
+            master.groups.offsets.commit(name, name, 1, 5)
+        master.delayed.schedule.offsets.set(2, 8)
+        async with slave_of(master, tmp_path / "slave") as slave:
+            await wait_copied(slave)
+            assert tables_of(slave) == tables_of(master)
+            slave.store.queue("gone", 0)
+            master.topics.put(TopicConfig("kept", 9, 9))
+            master.groups.settings.put(SubscriptionGroupConfig(group_name="kept", consume_enable=False))
+            finish(master.admin.deletion("gone"))
+            master.groups.settings.delete("gone")
+            master.groups.offsets.commit("kept", "kept", 1, 3)
+            slave.groups.offsets.commit("kept", "kept", 1, 7)  # the master is there, so its offset counts
+            await wait_copied(slave)
+            assert tables_of(slave) == tables_of(master)
+            assert not slave.store.queues.of_topic("gone")
+            wanted = tables_of(master)
+        await stack.aclose()
+        async with slave_of(None, tmp_path / "slave") as slave:
+            assert tables_of(slave) == wanted
+
+
+async def test_host_for_slaves_replaces_one_for_others(tmp_path: Path) -> None:
+    async with running(tmp_path / "m") as master, slave_of(None, tmp_path / "s") as slave:
+        master.topics.put(TopicConfig("T", 3, 2))
+        slave.registration.master = Master(f"127.0.0.2:{broker_port(master)}", "127.0.0.1:1")
+        slave.registration.master_changed.set()
+        await wait_copied(slave)
+        assert slave.topics.configs["T"] == master.topics.configs["T"]
+
+
+async def test_offsets_committed_without_master_reach_it(tmp_path: Path) -> None:
+    def offsets(broker: Broker) -> list[int | None]:
+        return [broker.groups.offsets.query("G", "T", queue_id) for queue_id in range(4)]
+
+    async with running(tmp_path / "master") as master:
+        master.topics.put(TopicConfig("T", 4, 4))
+        for queue_id in range(3):
+            master.groups.offsets.commit("G", "T", queue_id, 5)
+        async with slave_of(master, tmp_path / "slave") as slave:
+            await wait_copied(slave)
+        async with slave_of(None, tmp_path / "slave") as slave:
+            for queue_id, offset in ((0, 7), (1, 6), (3, 2)):
+                slave.groups.offsets.commit("G", "T", queue_id, offset)
+        async with slave_of(None, tmp_path / "slave") as slave:
+            slave.groups.offsets.commit("G", "T", 1, 7)
+            master.groups.offsets.commit("G", "T", 1, 9)
+            follow(slave, master)
+            await wait_copied(slave)
+            assert offsets(slave) == offsets(master) == [7, 9, 5, 2]
+            master.groups.offsets.commit("G", "T", 0, 1)  # later the master alone decides
+            await wait_copied(slave)
+            assert offsets(slave) == [1, 9, 5, 2]
+
+
+@pytest.mark.parametrize("signs", [True, False])
+async def test_slave_signs_as_first_administrator(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, signs: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "plain_acl.yml"
+    await trio.Path(path).write_text(ACCOUNTS)
+    async with running(tmp_path / "master", acl=path) as master:
+        master.topics.put(TopicConfig("T", 3, 2))
+        async with slave_of(master, tmp_path / "slave", acl=path if signs else None) as slave:
+            await wait_for(lambda: "metadata" in caplog.text)
+            assert ("T" in slave.topics.configs) is signs
+            assert ("request 21 refused: " in caplog.text) is not signs
+
+
+async def test_long_absence_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with slave_of(None, tmp_path / "slave") as slave:
+        slave.registration.master = Master(str(NOWHERE), "")
+        slave.registration.master_changed.set()
+        await wait_for(lambda: "is not copied for now master=127.0.0.1:1 reason=" in caplog.text)
+        await trio.sleep(0.2)
+        assert caplog.text.count("is not copied") == 1
+        async with running(tmp_path / "master") as master:
+            follow(slave, master)
+            await wait_for(lambda: "is copied again" in caplog.text)
