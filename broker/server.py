@@ -45,6 +45,7 @@ from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.replication.master import Master
 from triomq.broker.replication.metadata import MetadataCopy
+from triomq.broker.replication.slave import Slave
 from triomq.broker.replication.status import Copies
 from triomq.broker.saved_table import SavedTable, config_file
 from triomq.broker.services.flush import TableSaving, flush_periodically, save_now
@@ -90,7 +91,7 @@ class Broker:
         transactions: the checks of undecided transactions.
         housekeeping, retention, registration, table_saving: services.
         admin: the requests that administer topics and groups.
-        metadata: copies the tables of a slave's master; ``None``: this is a master.
+        slave, metadata: copy the log and the tables of a slave's master; ``None``: this is a master.
         pipeline: serves the requests.
         statistics, worker, connections: those of the context.
         listeners: the listening ports.
@@ -142,7 +143,7 @@ class Broker:
         self.registration: Final = Registration(config, self.topics, self.worker, self._addresses_at)
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
         self.table_saving: Final = self._build_table_saving(key_values, changed)
-        self.admin, self.metadata = self._build_admin(access)
+        self.admin, self.slave, self.metadata = self._build_admin(access)
         self.pipeline: Final = self._build_pipeline(key_values, clock_ms, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
         self.listeners: Final = Listeners(config.listeners, config.admin_listen, config.fast_listen)
@@ -200,13 +201,14 @@ class Broker:
         stalls = StallWatch(config, self.store, self.topics, self.groups, context.client_requests, clocks.clock_ms)
         return Housekeeping(config, context, self.groups, self.routes, stalls, clocks)
 
-    def _build_admin(self, access: Access) -> tuple[AdminProcessors, MetadataCopy | None]:
+    def _build_admin(self, access: Access) -> tuple[AdminProcessors, Slave | None, MetadataCopy | None]:
         offsets = self.delayed.schedule.offsets
         tables = self.topics, self.groups, self.statistics
         admin = AdminProcessors(self.store, *tables, self.pulls, self.registration, offsets, self.retention)
         if not self.config.is_slave:
-            return admin, None
-        return admin, MetadataCopy(admin, self.worker, self.table_saving, access.accounts)
+            return admin, None, None
+        slave = Slave(self.store, self.worker, self.statistics, lambda: self.master_address, self.group_commit)
+        return admin, slave, MetadataCopy(admin, self.worker, self.table_saving, access.accounts)
 
     def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
         config, statistics, settings = self.config, self.statistics, self.groups.settings
@@ -360,15 +362,14 @@ class Broker:
             services.cancel_scope.cancel()
 
     def _start_saving_messages(self, services: trio.Nursery) -> None:
-        """Start the services that write messages to the disk and to slaves."""
+        """Start the services that write messages to the disk and to slaves, or copy them from a master."""
         flush = partial(flush_periodically, self.store, self.worker, self.statistics.flushes)
         services.start_soon(partial(flush, of_queues=True))
         if self.store.config.durability is Durability.ASYNC:
             services.start_soon(partial(flush, of_queues=False))
-        if self.group_commit is not None:
-            services.start_soon(self.group_commit.run)
-        if self.master is not None:
-            services.start_soon(self.master.run)
+        for service in (self.group_commit, self.master, self.slave):
+            if service is not None:
+                services.start_soon(service.run)
 
     def _has_unfinished(self) -> bool:
         """Whether senders wait for disk or slaves, or slaves for the last messages."""

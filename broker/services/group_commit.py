@@ -100,9 +100,14 @@ class _Waiting(NamedTuple):
 
 
 class GroupCommit:
-    """Holds the answers of senders until their messages are safe."""
+    """Holds the answers of senders until their messages are safe.
+
+    Attributes:
+        on_flush: called when the disk has what was in the log.
+    """
 
     def __init__(self, store: MessageStore, worker: Worker, config: BrokerConfig, statistics: BrokerStatistics) -> None:
+        self.on_flush: Callable[[], None] = lambda: None
         self._store = store
         self._statistics = statistics
         self._worker = worker
@@ -179,6 +184,7 @@ class GroupCommit:
                 self._store.dispatch_flushed()
             self._expected = len(self._for_disk)
             self._answer(self._store.commit_log.flushed_offset)
+            self.on_flush()
             self._worker.end_step()
 
     async def _gather(self) -> None:

@@ -143,6 +143,8 @@ class Events:
     slave_timeouts: Annotated[int, "answers that did not wait longer for a slave"] = 0
     without_slave: Annotated[int, "answers that should have waited for a slave, but none was connected"] = 0
     name_conflicts: Annotated[int, "registrations of a second broker under one name"] = 0
+    copy_misfits: Annotated[int, "connections closed because the master's data do not continue the slave's log"] = 0
+    copy_refusals: Annotated[int, "connections closed because the slave's disk refused the master's data"] = 0
 
     def events(self) -> dict[str, int]:
         """Return the number of each event."""

@@ -35,10 +35,11 @@ def make_broker(tmp_path: Path, clock: Clock) -> Iterator[MakeBroker]:
             "index_units": 1000,
         }
         config = StoreConfig(root=tmp_path / "store", **{**sizes, **(store_settings or {})})
-        store = MessageStore(config, clock_ms=clock, file_system=tests_disk())
+        broker_config = BrokerConfig(store=config, **settings)
+        store = MessageStore(config, clock_ms=clock, file_system=tests_disk(), is_replica=broker_config.is_slave)
         store.open()
         stores.append(store)
-        broker = Broker(BrokerConfig(store=config, **settings), store, clock, clock, elapsed_clock_ms=clock)
+        broker = Broker(broker_config, store, clock, clock, elapsed_clock_ms=clock)
         broker.worker.clock = lambda: 0.0  # no step is too long
         broker.worker.nursery = cast(trio.Nursery, AtOnce())
         broker.load()

@@ -1,0 +1,212 @@
+"""Copies the commit log of a master: the slave's end of the HA protocol.
+
+Rules: the slave appends only data that continue its log, and reports only data that it has; with durability ``sync``
+they are on its disk, so that a master may rely on a report.  Whatever ends a connection, the next one begins with a
+report of the true end of the log, and the master sends from there: no state of a connection outlives it.  Records reach
+their queues in steps, so that readers of the slave are served meanwhile.
+
+Source: HAService.java, HAClient; store.md 9.1-9.3.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from triomq.broker.addresses import Address
+from triomq.broker.network.sessions import CONNECT_S, Stream, connect
+from triomq.broker.services.group_commit import GroupCommit
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.work import Signal, Worker
+from triomq.protocol.errors import ConfigError, ProtocolError, StoreError, StoreLayoutError
+from triomq.protocol.event_log import EventLog
+from triomq.protocol.wire.ha import REPORT, Frames
+from triomq.storage.message_store import MessageStore
+
+LOGGER: Final = logging.getLogger("triomq.broker.replication.slave")
+
+_REPORT_S: Final = 5.0  # haSendHeartbeatInterval
+_SILENCE_S: Final = 20.0  # haHousekeepingInterval; a master sends a heartbeat every 5 s
+_RECEIVE_BYTES: Final = 64 * 1024
+_MAX_RECEIVE_BYTES: Final = 1024**2  # a slave that is behind takes as much as arrives during a step of other work
+_LEAST_PAUSE_S: Final = 0.1  # before the next connection; it doubles with each one that brings nothing
+_MAX_PAUSE_S: Final = 5.0
+
+
+class _LostError(Exception):
+    """The connection to the master ended, or must end; the text is the reason."""
+
+
+class Slave:
+    """Keeps a copy of the master's commit log.
+
+    Attributes:
+        master: where the master of the present or last connection listens for slaves; ``None``: none is known yet.
+        is_connected: whether there is a connection to it.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        worker: Worker,
+        statistics: BrokerStatistics,
+        find_master: Callable[[], str | None],
+        commit: GroupCommit | None,
+    ) -> None:
+        """Describe the slave; nothing is opened.
+
+        Args:
+            store: takes the log.
+            worker: runs the steps.
+            statistics: counts frames that do not fit and refusals of the disk.
+            find_master: returns where the master listens for slaves, ``None`` while that is unknown; it may change.
+            commit: flushes, with durability ``sync``.
+        """
+        self.master: str | None = None
+        self.is_connected = False
+        self._replica = store.replica
+        self._worker = worker
+        self._statistics = statistics
+        self._find_master = find_master
+        self._commit = commit
+        self._received_at: float | None = None
+        self._arrived, self._secured = Signal(), Signal()
+        if commit is not None:
+            commit.on_flush = self._secured.set
+        self._lost = EventLog(
+            LOGGER, "master lost address=%s reason=%s", logging.WARNING, recovery="master found again address=%s"
+        )
+        self._misfits = EventLog(
+            LOGGER, "log of the master does not fit address=%s reason=%s", recovery="log of the master fits address=%s"
+        )
+        self._refusals = EventLog(
+            LOGGER, "log of the master is not stored for now: %s", recovery="log of the master is stored again"
+        )
+        self._delays = EventLog(LOGGER, "messages of the master are not shown for now: %s")
+
+    @property
+    def last_received_s(self) -> float | None:
+        """How long ago data or a heartbeat came from a master; ``None``: never."""
+        return None if self._received_at is None else trio.current_time() - self._received_at
+
+    @property
+    def _safe_end(self) -> int:
+        """Where the part of the log ends that may be reported."""
+        return self._replica.end if self._commit is None else self._replica.durable_end
+
+    async def run(self) -> None:
+        """Copy until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._dispatch)
+            pause_s = _LEAST_PAUSE_S
+            while True:
+                received_at = self._received_at
+                if master := self._find_master():
+                    self.master = master
+                    await self._follow(master)
+                is_good = self._received_at != received_at  # neither a misfit nor a refusal alone
+                pause_s = _LEAST_PAUSE_S if is_good else min(pause_s * 2, _MAX_PAUSE_S)
+                await trio.sleep(pause_s)
+
+    async def _follow(self, master: str) -> None:
+        """Copy from a master until the connection ends; log the reason."""
+        try:
+            with trio.fail_after(CONNECT_S):
+                stream, _ = await connect(Address.parse(master), None)
+        except (OSError, trio.TooSlowError, ConfigError) as exc:
+            self._lost.occurred(master, str(exc) or "no connection", key=master)
+            return
+        LOGGER.info("connected to the master address=%s log_end=%d", master, self._replica.end)
+        self.is_connected = True
+        try:
+            async with stream, trio.open_nursery() as nursery:
+                nursery.start_soon(self._report, stream, master)
+                nursery.start_soon(self._receive, stream, master)
+        except* (_LostError, ProtocolError, trio.BrokenResourceError) as group:
+            self._lost.occurred(master, _reason(group), key=master)
+        except* StoreLayoutError as group:
+            self._statistics.copy_misfits += 1
+            self._misfits.occurred(master, _reason(group))
+        except* StoreError as group:
+            self._statistics.copy_refusals += 1
+            self._refusals.occurred(_reason(group))
+        finally:
+            self.is_connected = False
+
+    async def _receive(self, stream: Stream, master: str) -> None:
+        """Append what the master sends.
+
+        Raises:
+            _LostError: the master closed the connection, or sent nothing for 20 s.
+            ProtocolError: a frame cannot be read.
+            StoreLayoutError: a frame does not continue the log.
+            StoreError: the disk refuses the data.
+        """
+        frames, size = Frames(), _RECEIVE_BYTES
+        with trio.move_on_after(_SILENCE_S) as silence:
+            while data := await stream.receive_some(size):
+                size = min(size * 2, _MAX_RECEIVE_BYTES) if len(data) == size else _RECEIVE_BYTES
+                end, silence.deadline = self._replica.end, trio.current_time() + _SILENCE_S
+                try:
+                    for offset, piece in frames.feed(data):
+                        if piece:  # otherwise a heartbeat
+                            self._replica.append(offset, piece)
+                        self._received_at = trio.current_time()
+                        self._lost.ended(master, key=master)
+                finally:
+                    if self._replica.end != end:
+                        self._show_growth(master)
+            raise _LostError("the master closed the connection")
+        raise _LostError(f"nothing came for {_SILENCE_S:.0f} s")
+
+    def _show_growth(self, master: str) -> None:
+        """Have the new data dispatched, then reported: with durability ``sync`` after the flush that follows."""
+        self._misfits.ended(master)
+        self._refusals.ended()
+        self._arrived.set()
+        if self._commit is None:
+            self._secured.set()
+
+    async def _report(self, stream: Stream, master: str) -> None:
+        """Report the end of the log: at once, after growth, and at least every 5 s.
+
+        The first report fixes where the master begins, so it waits until all of the log may be reported.
+
+        Raises:
+            _LostError: the master has another address now.
+            trio.BrokenResourceError: the connection is broken.
+        """
+        while self._safe_end < self._replica.end:
+            self._secured.clear()
+            await self._secured.wait()
+        while True:
+            self._secured.clear()
+            await stream.send_all(REPORT.pack(self._safe_end))
+            with trio.move_on_after(_REPORT_S):
+                await self._secured.wait()
+            if (found := self._find_master()) != master:
+                raise _LostError(f"the master is at {found} now")
+
+    async def _dispatch(self) -> None:
+        """Bring whole records to their queues; also those that came before the last stop."""
+        while True:
+            self._arrived.clear()
+            try:
+                await self._worker.run(self._replica.dispatching(), urgent=True)
+            except StoreError as exc:  # copying continues, and so do the reports
+                self._delays.occurred(exc)
+                await trio.sleep(_MAX_PAUSE_S)
+                continue
+            self._delays.ended()
+            if self._commit is not None:
+                self._commit.wake()
+            await self._arrived.wait()
+
+
+def _reason(group: BaseExceptionGroup[Exception]) -> str:
+    """Return the text of the first error of a group."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__
