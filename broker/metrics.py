@@ -66,7 +66,7 @@ class BrokerMetrics:
         broker = self._broker
         if not broker.is_serving or broker.stopping.is_set():
             return "the broker stops" if broker.is_serving else "the broker starts"
-        return str(broker.store.refused.error() or "") or self.failure()
+        return str(broker.store.refused.error() or "") or self.failure() or broker.copies.problem()
 
     async def metrics(self) -> bytes:
         """Return all metrics, as text."""
@@ -274,14 +274,18 @@ class BrokerMetrics:
         put_server(text, broker.context, config.exposure, tables)
 
     def _write_copies(self, text: Exposition) -> None:
+        copies = self._broker.copies
         text.put("triomq_role", 1, label("role", self._broker.config.role))
-        if (master := self._broker.copies.master) is not None:
-            slaves = [(label("slave", each.peer), each) for each in master.slaves]
+        if copies.slave is not None:
+            text.put("triomq_in_touch", int(not copies.problem()))
+            text.put("triomq_received_bytes_total", copies.slave.taken_bytes)
+        if copies.master is not None:
+            slaves = [(label("slave", each.peer), each) for each in copies.master.slaves]
             text.put("triomq_slaves", len(slaves))
             text.put_all("triomq_slave_lag_bytes", ((labels, each.lag_bytes) for labels, each in slaves))
             lags = ((labels, each.lag_s) for labels, each in slaves if each.lag_s is not None)
             text.put_all("triomq_slave_lag_seconds", lags)
-            text.put("triomq_replicated_bytes_total", master.sent_bytes)
+            text.put("triomq_replicated_bytes_total", copies.master.sent_bytes)
 
 
 class _Labels:

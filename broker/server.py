@@ -267,7 +267,7 @@ class Broker:
     @cached_property
     def copies(self) -> Copies:
         """How far the copies of the log are."""
-        return Copies(self.store, self.master, self.housekeeping.clock_watch.clock_ms)
+        return Copies(self.store, self.master, self.slave, self.housekeeping.clock_watch.clock_ms)
 
     @property
     def admin_address(self) -> Address | None:

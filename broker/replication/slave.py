@@ -44,6 +44,7 @@ class Slave:
     Attributes:
         master: where the master of the present or last connection listens for slaves; ``None``: none is known yet.
         is_connected: whether there is a connection to it.
+        taken_bytes: of the log, from masters since the start.
     """
 
     def __init__(
@@ -65,12 +66,14 @@ class Slave:
         """
         self.master: str | None = None
         self.is_connected = False
+        self.taken_bytes = 0
         self._replica = store.replica
         self._worker = worker
         self._statistics = statistics
         self._find_master = find_master
         self._commit = commit
         self._received_at: float | None = None
+        self._reported_at: float | None = None
         self._arrived, self._secured = Signal(), Signal()
         if commit is not None:
             commit.on_flush = self._secured.set
@@ -89,6 +92,11 @@ class Slave:
     def last_received_s(self) -> float | None:
         """How long ago data or a heartbeat came from a master; ``None``: never."""
         return None if self._received_at is None else trio.current_time() - self._received_at
+
+    @property
+    def last_reported_s(self) -> float | None:
+        """How long ago the end of the log was reported to a master; ``None``: never."""
+        return None if self._reported_at is None else trio.current_time() - self._reported_at
 
     @property
     def _safe_end(self) -> int:
@@ -152,6 +160,7 @@ class Slave:
                     for offset, piece in frames.feed(data):
                         if piece:  # otherwise a heartbeat
                             self._replica.append(offset, piece)
+                            self.taken_bytes += len(piece)
                         self._received_at = trio.current_time()
                         self._lost.ended(master, key=master)
                 finally:
@@ -183,6 +192,7 @@ class Slave:
         while True:
             self._secured.clear()
             await stream.send_all(REPORT.pack(self._safe_end))
+            self._reported_at = trio.current_time()
             with trio.move_on_after(_REPORT_S):
                 await self._secured.wait()
             if (found := self._find_master()) != master:

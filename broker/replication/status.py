@@ -7,37 +7,55 @@ from collections.abc import Callable, Mapping
 
 import trio
 
-from triomq.broker.replication.master import Master, SlaveState
+from triomq.broker.replication.master import SILENCE_S, Master, SlaveState
+from triomq.broker.replication.slave import Slave
 from triomq.broker.services.group_commit import MAX_LAG_BYTES
-from triomq.protocol.bodies.replication import HaConnection, HaStatus
+from triomq.protocol.bodies.replication import HaClient, HaConnection, HaStatus
 from triomq.storage.message_store import MessageStore
 
 
 class Copies:
-    """The copies of a master's log.
+    """The copies of a master's log, or the copy that a slave has.
 
     Attributes:
         master: sends the log to slaves; ``None``: it listens for none.
+        slave: copies the log of a master; ``None``: the broker is no slave.
     """
 
-    def __init__(self, store: MessageStore, master: Master | None, clock_ms: Callable[[], int]) -> None:
-        """Take the master; it is asked when the state is wanted."""
+    def __init__(
+        self, store: MessageStore, master: Master | None, slave: Slave | None, clock_ms: Callable[[], int]
+    ) -> None:
+        """Take both ends; they are asked when the state is wanted."""
         self.master = master
+        self.slave = slave
         self._store = store
         self._clock_ms = clock_ms
         self._seen: Mapping[str, tuple[float, int]] = {}
 
     def status(self) -> HaStatus:
         """Return the state as RocketMQ answers it; rates are those since the previous call."""
+        end = self._store.commit_log.max_offset
+        if self.slave is not None:
+            return HaStatus(ha_client_runtime_info=self._client(self.slave, end))
         slaves = [] if self.master is None else self.master.slaves
         rates = self._rates({each.peer: each.sent_bytes for each in slaves})
         found = [self._connection(each, rates[each.peer]) for each in slaves]
         return HaStatus(
             master=True,
-            master_commit_log_max_offset=self._store.commit_log.max_offset,
+            master_commit_log_max_offset=end,
             in_sync_slave_nums=sum(each.in_sync for each in found),
             ha_connection_info=found,
         )
+
+    def problem(self) -> str:
+        """Return why a slave is not in touch with its master; "" while it is, and for a master."""
+        if self.slave is None:
+            return ""
+        silence_s, address = self.slave.last_received_s, self.slave.master
+        if silence_s is not None and silence_s <= SILENCE_S:
+            return ""
+        since = "nothing yet" if silence_s is None else f"nothing for {silence_s:.0f} s"
+        return f"the slave has received {since} from its master" + (f" at {address}" if address else "")
 
     def _rates(self, totals: Mapping[str, int]) -> dict[str, int]:
         """Return the bytes per second since the previous call; 0 for what that did not have."""
@@ -49,6 +67,15 @@ class Copies:
             if now > at:
                 rates[key] = round((totals[key] - count) / (now - at))
         return rates
+
+    def _client(self, slave: Slave, end: int) -> HaClient:
+        return HaClient(
+            slave.master,
+            self._rates({"": slave.taken_bytes})[""],
+            end,
+            last_read_timestamp=self._time_ms(slave.last_received_s),
+            last_write_timestamp=self._time_ms(slave.last_reported_s),
+        )
 
     def _connection(self, slave: SlaveState, rate: int) -> HaConnection:
         has_joined = slave.sent_offset >= 0
@@ -63,5 +90,5 @@ class Copies:
             reported_ms=self._time_ms(slave.report_age_s) if has_joined else 0,
         )
 
-    def _time_ms(self, age_s: float) -> int:
-        return self._clock_ms() - round(age_s * 1000)
+    def _time_ms(self, age_s: float | None) -> int:
+        return 0 if age_s is None else self._clock_ms() - round(age_s * 1000)

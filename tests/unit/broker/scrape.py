@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import Clock, Peer
-from tests.unit.broker.replication.ends import FakeMaster, slave_state
+from tests.unit.broker.replication.ends import FakeMaster, FakeSlave, slave_state
 from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, ProducerData
@@ -84,6 +84,7 @@ def make_busy(broker: Broker, clock: Clock, peers: Callable[[str], Peer]) -> Non
             }  # fmt: skip
             assert peer.get(RequestCode.END_TRANSACTION, header).code == 0
     broker.copies.master = cast(Any, FakeMaster([slave_state("192.0.2.11:5", lag_s=0.5)]))
+    broker.copies.slave = cast(Any, FakeSlave("192.0.2.12:6", last_received_s=0.0))
     for second in range(0, 80, 10):
         broker.housekeeping.stalls.scan(second)
         clock.now_ms += 10_000

@@ -1,4 +1,4 @@
-"""A master in any state."""
+"""Ends of the replication in any state."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,16 @@ class FakeMaster:
 
     slaves: list[SlaveState] = field(default_factory=list)
     sent_bytes: int = 0
+
+
+@dataclass
+class FakeSlave:
+    """Likewise for ``Slave``."""
+
+    master: str | None = None
+    last_received_s: float | None = None
+    last_reported_s: float | None = None
+    taken_bytes: int = 0
 
 
 def slave_state(peer: str, **changes: Any) -> SlaveState:
