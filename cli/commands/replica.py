@@ -44,7 +44,7 @@ def _progress(each: Replica | SlaveCopy) -> tuple[Cell, Cell, Cell]:
 
 def _state(replica: Replica) -> str | None:
     if replica.error is not None:
-        return replica.error
+        return replica.error.partition(";")[0]
     if replica.is_master:
         return None if replica.copies is None else f"{plural(len(replica.copies), 'slave')} connected"
     if replica.is_in_touch is None:

@@ -117,7 +117,7 @@ def judge(facts: Facts) -> list[Finding]:
     findings += _about_registrations(facts.clusters)
     for broker in facts.brokers:
         findings += _about_broker(broker)
-    findings += _about_replicas(facts.replicas)
+    findings += _about_replicas(facts)
     for group in facts.groups:
         findings += _about_members(group, facts.topics)
         findings += _about_lag(group, facts.now_ms)
@@ -147,8 +147,8 @@ def _about_registrations(clusters: Sequence[ClusterInfo]) -> Iterator[Finding]:
     for key, broker in sorted(missing.items()):
         if key not in present:
             advice = (
-                "start it again: until then its messages reach no consumer; if it is gone for good, the name "
-                "server forgets it 12 hours after it left"
+                "start it again: until then only a slave, if it has one, has its messages for consumers; if it is gone "
+                "for good, the name server forgets it 12 hours after it left"
             )
             yield Finding(FindingKind.MISSING_BROKER, describe_missing(broker), advice, broker=broker.broker_name)
     conflicts = {(each.broker_name, each.broker_id): each for one in clusters for each in one.name_conflicts or ()}
@@ -215,10 +215,13 @@ def _about_runtime(broker: BrokerAnswer, name: str) -> Iterator[Finding]:
         yield Finding(FindingKind.DISK, text, advice, broker=broker.name)
 
 
-def _about_replicas(replicas: Sequence[Replica]) -> Iterator[Finding]:
+def _about_replicas(facts: Facts) -> Iterator[Finding]:
     """Yield the masters without a copy that they promise, and the slaves that do not copy."""
-    masters = {each.name for each in replicas if each.is_master}
-    for each in replicas:
+    masters = {each.name for each in facts.replicas if each.is_master}
+    masters |= {
+        each.broker_name for one in facts.clusters for each in one.missing_brokers or ()
+    }  # a finding of its own
+    for each in facts.replicas:
         name = f"{each.name} (id {each.broker_id})"
         if each.role == SYNC_MASTER and each.copies == ():
             text = f"broker {each.name} is a sync-master, but no slave is connected: sends get SLAVE_NOT_AVAILABLE"

@@ -11,7 +11,10 @@ from jsonschema import Draft7Validator
 from tests.packaging.dockerfile import ROOT, last
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.options import BrokerOptions, ClientOptions, NamesrvOptions
+from triomq.cli.commands.broker import make_config
 
+#: Settings in which the brokers of a file differ.
+_OWN: Final = ("broker_name", "role", "broker_id", "ha_listen", "brokers_from")
 SCHEMA: Final = Path(__file__).parent / "compose-schema" / "compose-spec.json"
 
 
@@ -37,6 +40,12 @@ def cluster() -> dict[str, Any]:
     return dict(load("docker-compose.cluster.yml")["services"])
 
 
+@pytest.fixture(params=["cluster", "replica"])
+def several(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The services of a file with a name server and two brokers."""
+    return dict(load(f"docker-compose.{request.param}.yml")["services"])
+
+
 @pytest.fixture(scope="module")
 def validator() -> Draft7Validator:
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
@@ -49,8 +58,8 @@ def test_compose_file_follows_the_published_schema(name: str, validator: Draft7V
     validator.validate(load(name))
 
 
-def test_all_services_run_without_privileges(compose: dict[str, Any], cluster: dict[str, Any]) -> None:
-    for service in (compose["services"]["broker"], *cluster.values()):
+def test_all_services_run_without_privileges(compose: dict[str, Any], several: dict[str, Any]) -> None:
+    for service in (compose["services"]["broker"], *several.values()):
         assert (service["read_only"], service["tmpfs"], service["cap_drop"]) == (True, ["/tmp"], ["ALL"])
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert "privileged" not in service
@@ -94,21 +103,22 @@ def test_store_outlives_the_container(compose: dict[str, Any]) -> None:
     assert path == last("VOLUME").arguments
 
 
-def test_cluster_brokers_register_and_publish_ports(cluster: dict[str, Any]) -> None:
-    namesrv = cluster.pop("namesrv")
+def test_brokers_register_and_publish_their_ports(several: dict[str, Any]) -> None:
+    namesrv = several.pop("namesrv")
     name_server = parse(namesrv["command"][1:])
     assert isinstance(name_server, NamesrvOptions)
-    assert len(cluster) == 2
-    addresses = [service["networks"]["default"]["ipv4_address"] for service in cluster.values()]
+    assert len(several) == 2
+    addresses = [service["networks"]["default"]["ipv4_address"] for service in several.values()]
     assert name_server.settings["brokers_from"] == ",".join(addresses)
     assert name_server.settings["local_peers"] is False
     assert name_server.settings["admin_listen"] == "0.0.0.0:9877"
     assert namesrv["ports"] == ["${TRIOMQ_BIND:-127.0.0.1}:9876:9876", "127.0.0.1:9877:9877"]
-    for name, service in cluster.items():
+    for service in several.values():
         settings = broker_settings(service["command"][1:])
         port = int(settings.pop("listen").rpartition(":")[2])
+        for field in _OWN:
+            settings.pop(field, None)
         assert settings == {
-            "broker_name": name,
             "insecure": True,
             "local_peers": False,
             "root": last("VOLUME").arguments,
@@ -118,8 +128,8 @@ def test_cluster_brokers_register_and_publish_ports(cluster: dict[str, Any]) -> 
         assert service["ports"] == [f"${{TRIOMQ_BIND:-127.0.0.1}}:{each}:{each}" for each in (port, port - 2)]
 
 
-def test_cluster_servers_have_separate_stores_and_health_checks(cluster: dict[str, Any]) -> None:
-    for name, service in cluster.items():
+def test_servers_have_separate_stores_and_health_checks(several: dict[str, Any]) -> None:
+    for name, service in several.items():
         assert service["volumes"] == [f"{name}:{last('VOLUME').arguments}"]
         _, program, *words = service["healthcheck"]["test"]
         options = parse(words)
@@ -127,3 +137,23 @@ def test_cluster_servers_have_separate_stores_and_health_checks(cluster: dict[st
         command = service["command"]
         listen = command[command.index("--admin-listen" if name == "namesrv" else "--listen") + 1]
         assert (program, options.namesrv) == ("triomq", listen.replace("0.0.0.0", "127.0.0.1"))
+
+
+def test_brokers_of_the_cluster_have_names_of_their_own(cluster: dict[str, Any]) -> None:
+    del cluster["namesrv"]
+    assert {name: broker_settings(each["command"][1:])["broker_name"] for name, each in cluster.items()} == {
+        name: name for name in cluster
+    }
+
+
+def test_slave_and_master_are_one_broker() -> None:
+    services = load("docker-compose.replica.yml")["services"]
+    given = [broker_settings(services[name]["command"][1:]) for name in ("master", "slave")]
+    assert given[0].pop("brokers_from") == services["slave"]["networks"]["default"]["ipv4_address"]
+    for settings in given:
+        settings["advertise"] = "127.0.0.1"
+    master, slave = map(make_config, given)
+    assert (master.role, master.broker_id, slave.role, slave.broker_id) == ("sync-master", 0, "slave", 1)
+    assert (slave.broker_name, slave.register, slave.ha_master) == (master.broker_name, master.register, None)
+    assert master.ha_listen is not None
+    assert not any(str(master.ha_listen.port) in port for each in services.values() for port in each["ports"])

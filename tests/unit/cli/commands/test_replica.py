@@ -9,7 +9,7 @@ SLAVE = Replica("a", 1, "10.0.0.2:1", "slave", 800, 200, "10.0.0.1:2", is_in_tou
 
 
 def test_table_has_a_row_for_each_broker_and_connection() -> None:
-    away = Replica("a", 2, "10.0.0.3:1", error="no answer")
+    away = Replica("a", 2, "10.0.0.3:1", error="no answer; try again")
     unknown, of_apache_4 = SLAVE._replace(is_in_touch=None), MASTER._replace(copies=None)
     lost = SLAVE._replace(is_in_touch=False)
     assert list(rows([MASTER, SLAVE, lost, lost._replace(master=None), away, unknown, of_apache_4])) == [

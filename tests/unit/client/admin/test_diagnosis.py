@@ -12,6 +12,7 @@ from triomq.client.admin.groups import GroupLag
 from triomq.client.admin.replicas import Replica, SlaveCopy
 from triomq.protocol.bodies.client import SubscriptionData
 from triomq.protocol.bodies.group_health import Stall, StallCause, SubscriptionDifference
+from triomq.protocol.bodies.route import ClusterInfo, MissingBroker
 from triomq.protocol.bodies.statistics import Connection, ConsumerConnection
 from triomq.protocol.message_queue import MessageQueue
 
@@ -159,3 +160,9 @@ def test_broker_clock_follows_from_start_and_uptime(
     assert uptime_of(runtime) == uptime_s
     if clock_ms is not None or uptime_s is None:
         assert clock_of(runtime) == clock_ms
+
+
+def test_a_slave_of_a_lost_master_is_one_fault() -> None:
+    lost = ClusterInfo(missing_brokers=[MissingBroker("broker-a", 0, "a:1", 5, "killed")])
+    (finding,) = judge(replace(HEALTHY, replicas=(SLAVE,), clusters=(lost,)))
+    assert finding.kind is FindingKind.MISSING_BROKER
