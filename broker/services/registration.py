@@ -115,7 +115,8 @@ async def check_broker_name(config: BrokerConfig) -> None:
             known = ClusterInfo.decode(answer.body).broker_addr_table.get(config.broker_name)
             at = None if known is None else known.broker_addrs.get(config.broker_id)
             if at and await ask_once(Address.parse(at), tls, RequestCode.GET_BROKER_RUNTIME_INFO) is not None:
-                what, advice = f"broker name {config.broker_name}", "name with --broker-name"
+                what = f"broker name {config.broker_name}"
+                advice = "name with --broker-name, copy that broker with --role slave --broker-id NUMBER"
                 if config.is_slave:
                     what, advice = f"broker id {config.broker_id} of {what}", "number with --broker-id"
                 wrong.append(

@@ -67,6 +67,8 @@ def make_config(given: Mapping[str, Any]) -> BrokerConfig:
     if "register" in settings:
         texts = settings["register"].split(";")
         settings["register"] = tuple(parse_address("--register", each) for each in texts)
+    elif settings.get("role") == "slave":
+        raise UsageError("a slave needs --register: its master's name servers know where topics and offsets come from")
     for field in ("ha_listen", "ha_master", "fast_listen"):
         text = settings.pop(field, None)
         settings[field] = parse_address(f"--{field.replace('_', '-')}", text) if text else None

@@ -116,7 +116,7 @@ def test_a_broker_conf_of_rocketmq_is_read(tmp_path: Path, caplog: pytest.LogCap
 def test_a_broker_conf_makes_a_slave(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(
-        "brokerRole=SLAVE\nbrokerId=2\nhaMasterAddress=10.0.0.6:10912\nslaveReadEnable=true\n"
+        "brokerRole=SLAVE\nbrokerId=2\nnamesrvAddr=10.0.0.5:9876\nhaMasterAddress=10.0.0.6:10912\nslaveReadEnable=true\n"
         "accessMessageInMemoryMaxRatio=0\nslaveTimeout=1500\n"
     )
     made = make_config(values("--config", str(file)))
@@ -133,7 +133,7 @@ def test_a_broker_conf_makes_a_slave(tmp_path: Path) -> None:
         ("--broker-id 1", "broker id 1 is a slave's"),
         ("--role sync-master --ha-listen 127.0.0.1:1 --broker-id 1", "broker id 1 is a slave's"),
         ("--ha-master 127.0.0.1:1", "only a slave has a master"),
-        ("--role slave --broker-id 1", "a slave needs its master"),
+        ("--role slave --broker-id 1 --ha-master a:1", "a slave needs --register"),
         ("--role sync-master", "a sync-master needs --ha-listen"),
         (
             "--ha-listen 0.0.0.0:0 --acl a.yml",
