@@ -177,7 +177,8 @@ class Pipeline:
         elif connection.port is Port.ADMIN:
             return
         elif request.is_administration and self._config.admin_listen is not None:
-            reason = "is administration, which this server takes only at its --admin-listen"
+            if not (kind.is_for_slaves and is_in(connection.peer_ip, self._config.brokers_from)):
+                reason = "is administration, which this server takes only at its --admin-listen"
         elif kind.changes_name_server and (connection.port is _NAMESRV_PORT or self._accounts is None):
             # Tools delete the route of each topic that they deleted; here it may be gone already.
             is_idle = command.code == RequestCode.DELETE_TOPIC_IN_NAMESRV and not self._routes.is_registered(

@@ -51,6 +51,7 @@ class Kind:
         is_for_name_server: whether the name server's port serves it too.
         changes_name_server: whether it is allowed on the name server's machine only.
         is_from_broker: whether only brokers send it.
+        is_for_slaves: whether it is administration that slaves may send to every port.
         at_slave: the code with which a slave refuses it; ``None``: a slave serves it.
     """
 
@@ -64,6 +65,7 @@ class Kind:
     is_for_name_server: bool = False
     changes_name_server: bool = False
     is_from_broker: bool = False
+    is_for_slaves: bool = False
     at_slave: ResponseCode | None = None
 
 
@@ -85,6 +87,7 @@ REGISTRATION: Final = Kind(right=Right.ADMIN, is_for_name_server=True, is_from_b
 NAME_SERVER_STATE: Final = Kind(right=Right.ADMIN, is_question=True, is_for_name_server=True)
 NAME_SERVER_CHANGE: Final = Kind(right=Right.ADMIN, is_for_name_server=True, changes_name_server=True)
 INSPECTION: Final = Kind(right=Right.ADMIN, is_question=True)
+TABLE: Final = Kind(right=Right.ADMIN, is_question=True, is_for_slaves=True)
 ADMINISTRATION: Final = Kind(right=Right.ADMIN)
 COPIED_CHANGE: Final = Kind(
     right=Right.ADMIN, at_slave=ResponseCode.SYSTEM_ERROR
@@ -222,7 +225,7 @@ _ROWS: Final = (
     # --- administration of a broker ---------------------------------------------------------------------
     Request(Code.UPDATE_AND_CREATE_TOPIC, COPIED_CHANGE, topics.CreateTopicRequestHeader),
     Request(Code.DELETE_TOPIC_IN_BROKER, COPIED_CHANGE, topics.TopicRequestHeader),
-    Request(Code.GET_ALL_TOPIC_CONFIG, INSPECTION),
+    Request(Code.GET_ALL_TOPIC_CONFIG, TABLE),
     Request(Code.GET_TOPIC_CONFIG, INSPECTION, topics.TopicRequestHeader),
     Request(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, INSPECTION),
     Request(Code.UPDATE_BROKER_CONFIG, ADMINISTRATION, names_in=_in_settings, max_body_bytes=_SETTINGS_BYTES),
@@ -235,7 +238,7 @@ _ROWS: Final = (
         names_in=_in_group,
         max_body_bytes=_GROUP_BYTES,
     ),
-    Request(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, INSPECTION),
+    Request(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, TABLE),
     Request(Code.GET_SUBSCRIPTIONGROUP_CONFIG, INSPECTION, groups.GroupRequestHeader),
     Request(Code.DELETE_SUBSCRIPTIONGROUP, COPIED_CHANGE, groups.DeleteSubscriptionGroupRequestHeader),
     Request(Code.GET_TOPIC_STATS_INFO, INSPECTION, topics.TopicRequestHeader),
@@ -249,8 +252,8 @@ _ROWS: Final = (
     Request(Code.QUERY_CORRECTION_OFFSET, INSPECTION, offsets.QueryCorrectionOffsetHeader),
     Request(Code.VIEW_BROKER_STATS_DATA, INSPECTION, topics.ViewBrokerStatsDataRequestHeader),
     Request(Code.GET_BROKER_CONSUME_STATS, INSPECTION, offsets.GetBrokerConsumeStatsRequestHeader),
-    Request(Code.GET_ALL_CONSUMER_OFFSET, INSPECTION),
-    Request(Code.GET_ALL_DELAY_OFFSET, INSPECTION),
+    Request(Code.GET_ALL_CONSUMER_OFFSET, TABLE),
+    Request(Code.GET_ALL_DELAY_OFFSET, TABLE),
     Request(Code.GET_BROKER_HA_STATUS, INSPECTION),
     Request(Code.CLONE_GROUP_OFFSET, COPIED_CHANGE, offsets.CloneGroupOffsetRequestHeader),
     Request(Code.DELETE_EXPIRED_COMMITLOG, ADMINISTRATION),

@@ -92,3 +92,14 @@ def test_administration_is_served_at_its_listener_only(make_broker: MakeBroker) 
     assert refused == {code for code in broker.pipeline.served if CATALOGUE[code].is_administration}
     for code in broker.pipeline.served:
         assert "--admin-listen" not in ask(broker, STRANGER, Port.ADMIN, code)[1]
+
+
+def test_listed_slave_copies_tables_despite_administration_listener(make_broker: MakeBroker) -> None:
+    broker = make_broker(admin_listen=Address("127.0.0.1", 0), brokers_from=parse_networks("10.0.0.0/24"))
+    served = {
+        (address, code)
+        for address in (MEMBER, LOCAL)
+        for code in broker.pipeline.served
+        if CATALOGUE[code].is_administration and "--admin-listen" not in ask(broker, address, Port.BROKER, code)[1]
+    }
+    assert served == {(MEMBER, code) for code in (21, 43, 45, 201)}
