@@ -125,7 +125,6 @@ class Slave:
         except (OSError, trio.TooSlowError, ConfigError) as exc:
             self._lost.occurred(master, str(exc) or "no connection", key=master)
             return
-        LOGGER.info("connected to the master address=%s log_end=%d", master, self._replica.end)
         self.is_connected = True
         try:
             async with stream, trio.open_nursery() as nursery:
@@ -151,7 +150,7 @@ class Slave:
             StoreLayoutError: a frame does not continue the log.
             StoreError: the disk refuses the data.
         """
-        frames, size = Frames(), _RECEIVE_BYTES
+        frames, size, is_new = Frames(), _RECEIVE_BYTES, True
         with trio.move_on_after(_SILENCE_S) as silence:
             while data := await stream.receive_some(size):
                 size = min(size * 2, _MAX_RECEIVE_BYTES) if len(data) == size else _RECEIVE_BYTES
@@ -162,7 +161,10 @@ class Slave:
                             self._replica.append(offset, piece)
                             self.taken_bytes += len(piece)
                         self._received_at = trio.current_time()
-                        self._lost.ended(master, key=master)
+                        if is_new:
+                            is_new = False
+                            LOGGER.info("copying from the master address=%s log_end=%d", master, self._replica.end)
+                            self._lost.ended(master, key=master)
                 finally:
                     if self._replica.end != end:
                         self._show_growth(master)
