@@ -17,6 +17,7 @@ from triomq.broker.services.housekeeping import elapsed_ms
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import check_broker_name
 from triomq.storage.commit_log.log_scan import ProgressLog
+from triomq.storage.config import Durability
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
@@ -86,7 +87,7 @@ async def open_broker(
             await check_broker_name(config)
             store = await _open_store(config, clock_ms, file_system)
             broker = Broker(config, store, clock_ms, gate=gate, elapsed_clock_ms=elapsed_clock_ms)
-            broker.tls, broker.context.reader.lingers = tls, is_alone and broker.group_commit is None
+            broker.tls, broker.context.reader.lingers = tls, is_alone and store.config.durability is Durability.ASYNC
             if monitor is not None:
                 broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)
             try:

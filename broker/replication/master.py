@@ -15,6 +15,8 @@ Source: HAService.java, HAConnection.java; store.md 9.1-9.4.
 import logging
 import socket
 from collections import deque
+from contextlib import suppress
+from math import inf
 from typing import Final, NamedTuple
 
 import trio
@@ -89,6 +91,8 @@ class Slave:
         self._reports = Reports()
         self._writes = WriteQueue()
         self._scope = trio.CancelScope()
+        self._sent_at = self.reported_at
+        self._is_idle = False  # its task waits for the log to grow
 
     @property
     def has_joined(self) -> bool:
@@ -138,21 +142,35 @@ class Slave:
             except StoreError as exc:
                 self.close(f"the log cannot be read: {exc}")
 
+    def push(self) -> None:
+        """Send new messages in this step if the slave has read the earlier ones; else its task sends them.
+
+        A sender that waits alone is answered the sooner; of many, those of one turn are sent together by the task.
+        """
+        if self._is_idle and not self._writes and self.sent_offset >= self._master.hot_from():
+            self._put_frames(self._master.log.max_offset)
+            with suppress(OSError):  # the task meets it again
+                self._write_some()
+            if not self._writes and self.sent_offset == self._master.log.max_offset:
+                return
+        self.wanted.set()
+
     async def _fill(self) -> bool:
         """Wait until there is something to send, and queue it: some frames, or, with ``False``, a heartbeat."""
-        log, heartbeat_at = self._master.log, trio.current_time() + HEARTBEAT_S
         while True:
             self.wanted.clear()
-            if 0 <= self.sent_offset < log.max_offset:
+            if self._writes:
+                return True
+            if 0 <= self.sent_offset < self._master.log.max_offset:
                 self._put_frames(await self._master.load(self.sent_offset))
                 return True
-            with trio.move_on_at(heartbeat_at) as waiting:
+            self._is_idle = self.has_joined
+            with trio.move_on_at(self._sent_at + HEARTBEAT_S if self.has_joined else inf):
                 await self.wanted.wait()
-            if waiting.cancelled_caught:
-                heartbeat_at += HEARTBEAT_S
-                if self.has_joined:
-                    self._writes.put(HEAD.pack(self.sent_offset, 0))
-                    return False
+            self._is_idle = False
+            if self.has_joined and trio.current_time() >= self._sent_at + HEARTBEAT_S:
+                self._writes.put(HEAD.pack(self.sent_offset, 0))
+                return False
 
     def _put_frames(self, loaded_to: int) -> None:
         log, begin = self._master.log, self.sent_offset
@@ -164,11 +182,15 @@ class Slave:
             self.sent_offset += len(piece)
         self._master.sent_bytes += self.sent_offset - begin
 
+    def _write_some(self) -> None:
+        self._writes.written(self._socket.sendmsg(self._writes.chunks()))
+        self._sent_at = trio.current_time()
+
     async def _write(self) -> None:
         """Write the queue, as fast as the slave reads; then others have their turn."""
         while self._writes:
             try:
-                self._writes.written(self._socket.sendmsg(self._writes.chunks()))
+                self._write_some()
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._socket)
         await trio.lowlevel.checkpoint()
@@ -180,6 +202,7 @@ class Master:
     Attributes:
         address: where it listens, with the port really used.
         log: the commit log, which it sends.
+        hot_from: returns the offset from which on the log is in memory.
         gathers: whether no sender waits for slaves, so that they may get messages a moment later.
         sent_bytes: of the log, to all slaves since the start.
     """
@@ -198,6 +221,7 @@ class Master:
         self._config = config
         self.log: Final = store.commit_log
         self.gathers: Final = commit is None
+        self.hot_from: Final = store.cold_reads.hot_from
         self._store = store
         self._worker = worker
         self._reader = reader
@@ -263,8 +287,12 @@ class Master:
             now = trio.current_time()
             if not self._marks or now - self._marks[-1][1] >= _MARK_S:
                 self._marks.append((end, now))
+            is_urgent = self._commit is not None and self._commit.waiting == 1
             for slave in self._slaves:
-                slave.wanted.set()
+                if is_urgent:
+                    slave.push()
+                else:
+                    slave.wanted.set()
 
     def _age(self, offset: int, now: float) -> float:
         """Return how long the log has been longer than ``offset``, s."""
@@ -278,10 +306,9 @@ class Master:
         Raises:
             StoreError: the disk cannot read it.
         """
-        reads = self._store.cold_reads
-        if offset >= reads.hot_from():
+        if offset >= self.hot_from():
             return self.log.max_offset
-        return await self._worker.run(reads.load_log(offset), urgent=True)
+        return await self._worker.run(self._store.cold_reads.load_log(offset), urgent=True)
 
     def reported(self, slave: Slave, offset: int) -> None:
         """Take the report of a slave, which names the end of its log; the first one is where sending begins."""

@@ -295,9 +295,12 @@ async def test_report_answers_senders(
         await slave.until(lambda: [each.sent_offset for each in master.slaves] == [end, end])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(broker.group_commit.run)
+            await wait_all_tasks_blocked()
             peer = Peer(broker)
             assert peer.ask(310, {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}) is None
             broker.worker.end_step()
+            while not slave.frames:  # sent in this step, because only one sender waits
+                slave.read()
             end = broker.store.commit_log.max_offset
             await slave.until_end(end)
             slave.report(end - missing_bytes)
