@@ -193,7 +193,7 @@ class Broker:
     def _build_table_saving(self, key_values: KvTable, changed: Signal) -> TableSaving:
         saved: list[SavedTable] = [self.topics, key_values, self.groups.settings, self.groups.offsets]
         if self.config.is_slave:  # it delivers nothing, so that nothing must be flushed before
-            saved.append(self.delayed.schedule.offsets)
+            saved += (self.delayed.schedule.offsets, self.delayed.timer.progress)
         return TableSaving(saved, self.worker, changed)
 
     def _build_housekeeping(self, clocks: ClockWatch) -> Housekeeping:
@@ -202,9 +202,8 @@ class Broker:
         return Housekeeping(config, context, self.groups, self.routes, stalls, clocks)
 
     def _build_admin(self, access: Access) -> tuple[AdminProcessors, Slave | None, MetadataCopy | None]:
-        offsets = self.delayed.schedule.offsets
         tables = self.topics, self.groups, self.statistics
-        admin = AdminProcessors(self.store, *tables, self.pulls, self.registration, offsets, self.retention)
+        admin = AdminProcessors(self.store, *tables, self.pulls, self.registration, self.delayed, self.retention)
         if not self.config.is_slave:
             return admin, None, None
         slave = Slave(self.store, self.worker, self.statistics, lambda: self.master_address, self.group_commit)

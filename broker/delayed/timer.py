@@ -137,6 +137,8 @@ class Timer:
         return min(max(time_ms, 0), MAX_TIME_MS)
 
     def _first_offset(self) -> int:
+        if self._config.is_slave:  # its master reads the queue
+            return self.progress.first_offset
         waiting = [queue_offset for _, queue_offset in self._batch]
         waiting += [queue_offset for _, queue_offset in self._recalls.values()]
         first = self._index.first_offset()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.config import MAX_QUEUES
-from triomq.broker.delayed.levels import DelayOffsetTable
+from triomq.broker.delayed.levels import ScheduledDelivery
 from triomq.broker.groups.groups import Groups, check_changeable
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.pull import PullAnswers
@@ -46,7 +46,7 @@ class AdminProcessors:
     statistics: BrokerStatistics
     pulls: PullAnswers
     registration: Registration
-    delay_offsets: DelayOffsetTable
+    delayed: ScheduledDelivery
     retention: RetentionService
 
     def update_and_create_topic(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
@@ -169,8 +169,14 @@ class AdminProcessors:
         return command.reply(body=(yield from encode(table)))
 
     def get_all_delay_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Answer with the progress of all delay levels, as slaves copy it."""
-        return command.reply(body=fastjson.dumps(self.delay_offsets.to_json()))
+        """Answer with the progress of all delay levels, as slaves copy it.
+
+        Slaves of triomq need that of timed messages, too, and which part of the log has what was delivered.
+        """
+        delayed = self.delayed
+        fields = {"timerProgress": bytes(fastjson.dumps(delayed.timer.progress.to_json())).decode()}
+        fields["logEnd"] = str(self.store.commit_log.max_offset)
+        return command.reply(ext_fields=fields, body=fastjson.dumps(delayed.schedule.offsets.to_json()))
 
     def delete_expired_commitlog(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Delete expired commit log files soon, whatever the hour."""

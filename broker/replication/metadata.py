@@ -42,6 +42,8 @@ LOGGER: Final = logging.getLogger("triomq.broker.replication.metadata")
 
 _INTERVAL_S: Final = 10.0
 _RETRY_S: Final = 1.0
+_LOG_S: Final = 5.0  # how long the log may take to get as far as the master's was
+_LOG_PAUSE_S: Final = 0.05
 _UNREADABLE: Final = (AttributeError, KeyError, TypeError, ValueError, ProtocolError)
 
 
@@ -133,14 +135,36 @@ class MetadataCopy:
         await self._take(session, RequestCode.GET_ALL_CONSUMER_OFFSET, self._offsets)
         self._offsets.keeps_commits = False
         await self._return_kept(session)
-        await self._take(session, RequestCode.GET_ALL_DELAY_OFFSET, admin.delay_offsets)
+        await self._copy_progress(session)
         self._saving.changed.set()
 
+    async def _copy_progress(self, session: Session) -> None:
+        """Copy how far the master has delivered delayed messages, once the log here has what it delivered.
+
+        Otherwise these messages could be lost when this slave becomes the master.
+        """
+        log, delayed = self._admin.store.commit_log, self._admin.delayed
+        response = await self._fetch(session, RequestCode.GET_ALL_DELAY_OFFSET)
+        end = int(response.ext_fields.get("logEnd", 0))  # RocketMQ sends neither this nor the other field
+        with trio.move_on_after(_LOG_S):
+            while log.max_offset < end:  # noqa: ASYNC110  # an event would make each append more expensive
+                await trio.sleep(_LOG_PAUSE_S)
+        if log.max_offset >= end:
+            await self._apply(response.body, delayed.schedule.offsets)
+            if progress := response.ext_fields.get("timerProgress"):
+                await self._apply(progress.encode(), delayed.timer.progress)
+
     async def _take(self, session: Session, code: RequestCode, table: SavedTable) -> None:
+        await self._apply((await self._fetch(session, code)).body, table)
+
+    async def _fetch(self, session: Session, code: RequestCode) -> RemotingCommand:
         response = await self._ask(session, code)
         if response.code != ResponseCode.SUCCESS:
             raise ProtocolError(f"request {code} refused: {response.remark} ({response.code})")
-        sent: Any = await trio.to_thread.run_sync(fastjson.loads, response.body)
+        return response
+
+    async def _apply(self, body: bytes | memoryview, table: SavedTable) -> None:
+        sent: Any = await trio.to_thread.run_sync(fastjson.loads, body)
         await self._worker.run(table.copy_from(sent))
 
     async def _return_kept(self, session: Session) -> None:

@@ -76,6 +76,23 @@ async def test_the_fast_port_serves_all_but_pulls(tmp_path: Path) -> None:
             assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
+async def test_a_slave_made_the_master_delivers_no_timed_message_again(tmp_path: Path) -> None:
+    async with running(tmp_path / "m", ha_listen=FREE) as master, connected(broker_port(master)) as wire:
+        assert (await wire.put("T", i="TIMER_DELAY_MS\x01200")).code == ResponseCode.SUCCESS
+        await wait_for(lambda: master.store.reader.max_offset_in_queue("T", 0) == 1)
+        async with broker_at(tmp_path / "s", master.addresses["default"][1], **SLAVE) as slave:
+            assert slave.metadata is not None
+            metadata = slave.metadata
+            await wait_for(lambda: metadata.copied_at is not None)
+            assert slave.store.commit_log.max_offset == master.store.commit_log.max_offset
+            assert slave.delayed.timer.progress.to_json() == master.delayed.timer.progress.to_json()
+    async with running(tmp_path / "s") as promoted, connected(broker_port(promoted)) as wire:
+        assert (await wire.put("T", i="TIMER_DELAY_MS\x01200")).code == ResponseCode.SUCCESS
+        await wait_for(lambda: promoted.store.reader.max_offset_in_queue("T", 0) > 1)
+        assert promoted.store.reader.max_offset_in_queue("T", 0) == 2
+        assert promoted.delayed.delivery.delivered == 1
+
+
 async def test_a_slave_delivers_and_checks_nothing(tmp_path: Path) -> None:
     ahead_ms = 3_600_000
     clocks: dict[str, Any] = {
