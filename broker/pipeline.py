@@ -73,7 +73,7 @@ def methods_of(families: Iterable[object], *, is_slave: bool = False) -> dict[in
 
 
 def _refusal(request: Request) -> Method:
-    """Return what a slave serves for a request that only its master serves."""
+    """Return the method with which a slave refuses a request that only its master serves."""
     code = request.kind.at_slave or ResponseCode.SYSTEM_ERROR
 
     def refuse(_connection: Connection, _command: RemotingCommand) -> Answer:

@@ -171,7 +171,7 @@ class AdminProcessors:
     def get_all_delay_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the progress of all delay levels, as slaves copy it.
 
-        Slaves of triomq need that of timed messages, too, and which part of the log has what was delivered.
+        Slaves of triomq need that of timed messages, too, and the end of the log that holds all delivered messages.
         """
         delayed = self.delayed
         fields = {"timerProgress": bytes(fastjson.dumps(delayed.timer.progress.to_json())).decode()}

@@ -139,7 +139,7 @@ class MetadataCopy:
         self._saving.changed.set()
 
     async def _copy_progress(self, session: Session) -> None:
-        """Copy how far the master has delivered delayed messages, once the log here has what it delivered.
+        """Copy how far the master has delivered delayed messages, once the log here holds those messages.
 
         Otherwise these messages could be lost when this slave becomes the master.
         """
