@@ -12,6 +12,7 @@ message becomes one of those that readers pass by (``consume_queue.lost_units``)
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -98,12 +99,18 @@ class LogScan:
         *,
         stop: int | None = None,
         check_crc: bool = True,
+        cut_from: int = sys.maxsize,
         progress: Progress | None = None,
     ) -> None:
-        """Walk from ``start`` to the end of the last good record, at most to ``stop``."""
+        """Walk from ``start`` to the end of the last good record, at most to ``stop``.
+
+        Damage from ``cut_from`` on ends the walk.  Records there may have been written in parts, at the end of which a
+        sector went to the disk: then the rest of it is zero.
+        """
         self._log = log
         self._stop = stop if stop is not None else log.files.files[-1].end if log.files.files else start
         self._check_crc = check_crc
+        self._cut_from = cut_from
         self._progress = progress
         self._walk = IntactWalk(check_crc=check_crc)
         self._report_at = start + _PROGRESS_STEP_BYTES
@@ -131,12 +138,12 @@ class LogScan:
             if file is not None:  # usually the next records in it need no closer look
                 run = self._walk.run(file.map, offset - file.start, self._stop - file.start, file.start)
             if not run:
-                record = self._log.check(offset, check_crc=self._check_crc)
+                record = self._check(offset)
                 if record.kind is RecordKind.BLANK:
                     self.end = offset - offset % files.file_size + files.file_size
                     continue
                 if record.kind is not RecordKind.MESSAGE:
-                    if self._step_over(offset, record):
+                    if offset < self._cut_from and self._step_over(offset, record):
                         continue
                     self.stopped_by = record.reason
                     return
@@ -150,6 +157,12 @@ class LogScan:
                 if self._progress is not None:
                     self._progress(self.end - self.start, self._stop - self.start)
             yield run
+
+    def _check(self, offset: int) -> RecordCheck:
+        record = self._log.check(offset, check_crc=self._check_crc)
+        if offset >= self._cut_from and 0 in record.properties:
+            return RecordCheck(RecordKind.BAD, 0, f"record at {offset}: a part of its properties may be missing")
+        return record
 
     def _step_over(self, start: int, damaged: RecordCheck) -> bool:
         """Continue at the next record before the stop that proves itself; ``False`` without one."""

@@ -14,12 +14,14 @@ before the log that they depend on changes, and the checkpoint is written last.
 - After a crash it starts where the checkpoint proves that log and queues are on the disk.  Each later record gets its
   unit if that is missing.
 - The log ends after the last good record.  The rest is cleared on the disk.
-- Damage before the end costs only the damaged records, see ``log_scan``.
+- Damage before the end costs only the damaged records, see ``log_scan``.  A slave's log ends there, unless the
+  checkpoint vouches for that part: its master sends the rest again.
 
 Source: CommitLog.java, recoverNormally, recoverAbnormally; store.md 5.3-5.6, 11.
 """
 
 import logging
+import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,6 +119,7 @@ class Recovery:
     ) -> None:
         """Prepare for a store; ``is_replica``: its records come from a master."""
         self._config = config
+        self._is_replica = is_replica
         self._file_system = file_system
         self._log = log
         self._queues = queues
@@ -225,7 +228,9 @@ class Recovery:
         """Read the log to its end, and build units that are missing for records from ``wanted_from`` on."""
         log_start = self._log.min_offset
         self._dispatcher.start(log_start if wanted_from <= log_start else None)
-        scan = LogScan(self._log, start, check_crc=self._config.check_crc_on_recover, progress=progress)
+        cut_from = self.checkpoint.log_end if self._is_replica else sys.maxsize
+        check_crc = self._config.check_crc_on_recover
+        scan = LogScan(self._log, start, check_crc=check_crc, cut_from=cut_from, progress=progress)
         for run in scan.runs():
             is_wanted = run[0].physical_offset >= wanted_from
             wanted = run if is_wanted else [record for record in run if record.physical_offset >= wanted_from]
