@@ -77,11 +77,13 @@ class FormerOffsets:
     begin each queue again: until it asks for the stored offset of a queue, or pulls its first message, its pulls there
     are answered with PULL_OFFSET_MOVED and the offset of that message, and its commits are refused.
 
-    Readers that are no members of a group choose their offsets themselves; nothing is refused to them.
+    Readers that are no members of a group choose their offsets themselves; nothing is refused to them.  A slave refuses
+    nothing to anybody: its topics may come later than their messages.
     """
 
-    def __init__(self, consumers: ConsumerGroups) -> None:
+    def __init__(self, consumers: ConsumerGroups, *, is_slave: bool = False) -> None:
         self._consumers = consumers
+        self._is_slave = is_slave
         #: By connection, then topic and group: the queues that the member has begun again.
         self._begun: dict[Connection, dict[tuple[str, str], set[int]]] = {}
 
@@ -98,6 +100,8 @@ class FormerOffsets:
             self._distrust(connection, group, topic)
 
     def _distrust(self, connection: Connection, group: str, topic: str) -> None:
+        if self._is_slave:
+            return
         topics = self._begun.setdefault(connection, {})
         if len(topics) < _MAX_TOPICS or (topic, group) in topics:
             topics[topic, group] = set()
@@ -176,7 +180,7 @@ class Groups:
         self.client_ids: Final = ClientIds()
         self.producers: Final = ProducerGroups(self.client_ids, clock_ms=steady_ms)
         self.locks: Final = QueueLocks(clock_ms=steady_ms, freed=self.consumers.notify_members, may_lock=self._may_lock)
-        self.former: Final = FormerOffsets(self.consumers)
+        self.former: Final = FormerOffsets(self.consumers, is_slave=config.is_slave)
 
     def _may_lock(self, group: str, queue: MessageQueue) -> bool:
         """Whether group and queue exist: a table of locks of others could grow without end."""

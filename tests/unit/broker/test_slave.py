@@ -64,6 +64,18 @@ def test_readers_make_neither_groups_nor_topics(slave: Broker) -> None:
     assert set(slave.topics.configs) == before
 
 
+def test_member_of_unknown_topic_keeps_its_place(slave: Broker) -> None:
+    peer, pull = Peer(slave), {**PULL, "queueOffset": 1}
+    consumer = ConsumerData("G", subscription_data_set=[SubscriptionData("T")])
+    peer.get(RequestCode.HEART_BEAT, body=HeartbeatData("c", [], [consumer]).encode())
+    topic = slave.topics.configs["T"]
+    slave.topics.delete("T")  # the master's table has yet to come
+    assert peer.get(RequestCode.PULL_MESSAGE, pull).code == ResponseCode.TOPIC_NOT_EXIST
+    slave.topics.put(topic)
+    found = peer.get(RequestCode.PULL_MESSAGE, pull)
+    assert found.ext_fields["nextBeginOffset"] == "1"
+
+
 def test_tables_stay_as_the_master_saved_them(slave: Broker, make_broker: MakeBroker) -> None:
     slave.groups.offsets.commit("G", "T", 1, 1000)  # the slave's log is behind
     slave.topics.delete("T")
