@@ -28,6 +28,8 @@ def config(root: Path, durability: Durability = Durability.ASYNC) -> StoreConfig
         consume_queue_file_size_bytes=400,
         durability=durability,
         reserve_step_bytes=4096,
+        index_slots=16,
+        index_units=64,
     )
 
 
