@@ -229,9 +229,8 @@ class Master:
         self._slaves: list[Slave] = []
         self.sent_bytes = 0
         self._fed_to = -1
-        self._marks: deque[tuple[int, float]] = deque(
-            maxlen=_MAX_MARKS
-        )  # ends of the log, and when it had grown so far
+        #: Ends of the log, and when it had grown so far.
+        self._marks: deque[tuple[int, float]] = deque(maxlen=_MAX_MARKS)
         self._socket: socket.socket | None = None
         self._nursery: trio.Nursery
         self._refused = EventLog(LOGGER, "slave refused peer=%s reason=%s", logging.WARNING)

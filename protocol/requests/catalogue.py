@@ -89,9 +89,8 @@ NAME_SERVER_CHANGE: Final = Kind(right=Right.ADMIN, is_for_name_server=True, cha
 INSPECTION: Final = Kind(right=Right.ADMIN, is_question=True)
 TABLE: Final = Kind(right=Right.ADMIN, is_question=True, is_for_slaves=True)
 ADMINISTRATION: Final = Kind(right=Right.ADMIN)
-COPIED_CHANGE: Final = Kind(
-    right=Right.ADMIN, at_slave=ResponseCode.SYSTEM_ERROR
-)  # of what a slave has from its master
+#: Of what a slave has from its master.
+COPIED_CHANGE: Final = Kind(right=Right.ADMIN, at_slave=ResponseCode.SYSTEM_ERROR)
 TO_CLIENT: Final = Kind(right=Right.ADMIN)
 
 Named: TypeAlias = Iterable[tuple[Resource, str]]
