@@ -28,12 +28,12 @@ _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 
 
 class Access:
-    """Checks accounts, and counts, logs and audits what they are denied.
+    """Checks accounts; counts, logs and audits denied requests.
 
     Attributes:
         accounts: who may do what; ``None``: all may do everything.
         quotas: how much; ``None``: that is not limited.
-        audit: the record of who did what; ``None``: there is none.
+        audit: records administration, denied requests and logins; ``None``: not kept.
     """
 
     def __init__(

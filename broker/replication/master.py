@@ -347,7 +347,7 @@ class Master:
         return [each for each in self._slaves if each.has_joined]
 
     def _acknowledge(self) -> None:
-        """Answer the senders that waited for what the slaves have now, and keep what the slaves have not."""
+        """Answer senders whose messages a slave has now; keep the files that a slave still needs."""
         joined = self._joined()
         needed = (max(each.acknowledged_offset, each.joined_offset) for each in joined)
         self.log.needed_from = min(needed, default=NOT_NEEDED)

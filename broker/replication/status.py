@@ -58,7 +58,7 @@ class Copies:
         return f"the slave has received {since} from its master" + (f" at {address}" if address else "")
 
     def _rates(self, totals: Mapping[str, int]) -> dict[str, int]:
-        """Return the bytes per second since the previous call; 0 for what that did not have."""
+        """Return the bytes per second since the previous call; 0 for a key that is new."""
         now, before = trio.current_time(), self._seen
         self._seen = {key: (now, total) for key, total in totals.items()}
         rates = dict.fromkeys(totals, 0)
