@@ -170,7 +170,7 @@ class Broker:
         return pulls
 
     def _build_safety(self) -> tuple[GroupCommit | None, Master | None]:
-        """Return what holds answers until messages are safe, if they wait, and what slaves copy from."""
+        """Build the group commit, if answers wait for disk or slave, and the master, if slaves may connect."""
         config, is_sync = self.config, self.config.role == "sync-master"
         commit = None
         if is_sync or self.store.config.durability is Durability.SYNC:

@@ -247,7 +247,7 @@ class Refusal:
         self._log.occurred(self._config.root, error)
 
     def append_error(self) -> StoreError | None:
-        """Return what ``error`` does, or an error for a message of its own if the store copies a master's log."""
+        """Return the reason to refuse an append: that of :meth:`error`, or that the store copies a master's log."""
         error = self.error()
         if error is None and self.is_copy:
             error = StoreError(f"the store {self._config.root} copies the log of a master: it takes no messages")

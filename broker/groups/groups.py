@@ -232,8 +232,8 @@ class Groups:
 def check_changeable(group: str) -> None:
     """Check that clients may change a group.
 
-    RocketMQ lets them change the broker's too.  An offset of transactions that is too high makes the next start forget
-    those that are undecided.
+    RocketMQ allows changes of the broker's groups, too.  If the offset of transactions is too high, the next start
+    forgets those that are undecided.
 
     Raises:
         RefusedError: the group is the broker's.

@@ -80,7 +80,7 @@ class ClientProcessors:
     def unregister_client(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Remove the connection from the named groups and notify the remaining members.
 
-        Its locks are freed.  With accounts these are only those of its own client id.
+        The locks of the named client id are freed: with accounts, only if the connection uses that id.
         """
         header = UnregisterClientRequestHeader.decode(command.ext_fields)
         self._check_client_id(connection, command, header.client_id)

@@ -294,7 +294,7 @@ class Master:
                     slave.wanted.set()
 
     def _age(self, offset: int, now: float) -> float:
-        """Return how long the log has been longer than ``offset``, s."""
+        """Return the age of the oldest record after ``offset``, s."""
         if offset >= self.log.max_offset or not self._marks:
             return 0.0
         return now - next((at for end, at in self._marks if end > offset), self._marks[-1][1])

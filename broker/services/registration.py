@@ -135,7 +135,7 @@ async def check_broker_name(config: BrokerConfig) -> None:
 
 
 def _wrong_size(config: BrokerConfig, master: str, answer: RemotingCommand | None) -> Iterator[str]:
-    """Yield an error if a slave cannot copy its master's log into files of its own size."""
+    """Yield an error if the commit log files of a slave and its master differ in size."""
     text = "" if answer is None else bytes(answer.body).decode(errors="replace")
     own, size = str(config.store.commit_log_file_size_bytes), read_properties(text).get("mappedFileSizeCommitLog")
     if size is not None and size != own:

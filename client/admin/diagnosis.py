@@ -218,9 +218,8 @@ def _about_runtime(broker: BrokerAnswer, name: str) -> Iterator[Finding]:
 def _about_replicas(facts: Facts) -> Iterator[Finding]:
     """Yield the masters without a copy that they promise, and the slaves that do not copy."""
     masters = {each.name for each in facts.replicas if each.is_master}
-    masters |= {
-        each.broker_name for one in facts.clusters for each in one.missing_brokers or ()
-    }  # a finding of its own
+    # Missing brokers have another finding.
+    masters |= {each.broker_name for one in facts.clusters for each in one.missing_brokers or ()}
     for each in facts.replicas:
         name = f"{each.name} (id {each.broker_id})"
         if each.role == SYNC_MASTER and each.copies == ():
