@@ -32,7 +32,7 @@ from typing import Any, Final, TypeAlias
 from triomq.broker.access import Access
 from triomq.broker.accounts import Accounts
 from triomq.broker.addresses import is_in
-from triomq.broker.limits.refused import Overload
+from triomq.broker.limits.overload import Overload
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, ConnectionContext, Port
 from triomq.broker.processors.plain_requests import PlainRequests

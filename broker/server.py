@@ -22,8 +22,8 @@ from triomq.broker.delayed.delivery import Delivery
 from triomq.broker.delayed.levels import Schedule, ScheduledDelivery
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.groups.groups import Groups
+from triomq.broker.limits.overload import Overload
 from triomq.broker.limits.quotas import Quotas
-from triomq.broker.limits.refused import Overload
 from triomq.broker.namesrv.kv_table import KvTable, NameServerSettings
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, ConnectionContext, Service

@@ -106,7 +106,7 @@ class Connection(Writer[ConnectionContext]):
         language, version: of the peer's newest heartbeat; version 0 before the first one.
         port: the kind of port that the peer connected to.
         is_local: whether the peer is on this machine; never without ``local_peers``.
-        late_since: time of the first late read, if all reads since were late, else 0; see ``limits/refused.py``.
+        late_since: time of the first late read, if all reads since were late, else 0; see ``limits/overload.py``.
         logins: accounts whose first request here is in the audit file.
     """
 
