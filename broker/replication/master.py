@@ -91,7 +91,7 @@ class Slave:
         self._reports = Reports()
         self._writes = WriteQueue()
         self._scope = trio.CancelScope()
-        self._sent_at = self.reported_at
+        self._sent_at = -inf  # an idle slave gets a heartbeat as it joins: it is in touch at once
         self._is_idle = False  # its task waits for the log to grow
 
     @property
@@ -165,10 +165,10 @@ class Slave:
                 self._put_frames(await self._master.load(self.sent_offset))
                 return True
             self._is_idle = self.has_joined
-            with trio.move_on_at(self._sent_at + HEARTBEAT_S if self.has_joined else inf):
+            with trio.move_on_at(self._sent_at + HEARTBEAT_S if self.has_joined else inf) as silence:
                 await self.wanted.wait()
             self._is_idle = False
-            if self.has_joined and trio.current_time() >= self._sent_at + HEARTBEAT_S:
+            if silence.cancelled_caught and trio.current_time() >= self._sent_at + HEARTBEAT_S:
                 self._writes.put(HEAD.pack(self.sent_offset, 0))
                 return False
 
