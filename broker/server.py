@@ -206,7 +206,7 @@ class Broker:
         admin = AdminProcessors(self.store, *tables, self.pulls, self.registration, self.delayed, self.retention)
         if not self.config.is_slave:
             return admin, None, None
-        slave = Slave(self.store, self.worker, self.statistics, lambda: self.master_address, self.group_commit)
+        slave = Slave(self.store, self.worker, self.statistics, self.registration, self.group_commit)
         return admin, slave, MetadataCopy(admin, self.worker, self.table_saving, access.accounts)
 
     def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
@@ -311,12 +311,6 @@ class Broker:
         if self.pipeline.access.audit is not None:
             self.pipeline.access.audit.close()
 
-    @property
-    def master_address(self) -> str | None:
-        """Where a slave fetches the log; ``None``: it does not know yet."""
-        master = self.registration.master
-        return str(self.config.ha_master) if self.config.ha_master else master and master.ha_address
-
     def _addresses_at(self, local_ip: str) -> tuple[str, str]:
         """Return the addresses that the broker registers: that of its first listener, and that for slaves."""
         listener, ha = self.config.listeners[0], self.ha_address or self.config.ha_listen
@@ -377,7 +371,7 @@ class Broker:
 
     def _topics_changed(self) -> None:
         self.table_saving.changed.set()
-        self.registration.topics_changed()
+        self.registration.register_soon()
         self.worker.charge(0.0005)  # seconds, at least: the files of a topic are made in one step
 
     def _forget(self, connection: Connection, closed_by_peer: bool) -> None:

@@ -109,7 +109,7 @@ class MetadataCopy:
             trio.BrokenResourceError, trio.TooSlowError: the master cannot be reached any more.
         """
         registration = self._admin.registration
-        while registration.master is not None and registration.master.address == address:
+        while self._is_master(address):
             try:
                 async with session.lock:
                     await self._copy(session)
@@ -120,8 +120,14 @@ class MetadataCopy:
                 LOGGER.info("metadata copied master=%s", address)
             self.copied_at = trio.current_time()
             self._log.ended(address)
-            await trio.sleep(_INTERVAL_S)
+            with trio.move_on_after(_INTERVAL_S):
+                while self._is_master(address):
+                    await registration.master_changed.wait()
         session.end("the name server knows another master")
+
+    def _is_master(self, address: str) -> bool:
+        master = self._admin.registration.master
+        return master is not None and master.address == address
 
     async def _copy(self, session: Session) -> None:
         """Copy all tables once; topics first, because those that have gone take offsets with them."""

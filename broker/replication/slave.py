@@ -9,7 +9,6 @@ Source: HAService.java, HAClient; store.md 9.1-9.3.
 """
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -17,6 +16,7 @@ import trio
 from triomq.broker.addresses import Address
 from triomq.broker.network.sessions import CONNECT_S, Stream, connect
 from triomq.broker.services.group_commit import GroupCommit
+from triomq.broker.services.registration import Registration
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import Signal, Worker
 from triomq.protocol.errors import ConfigError, ProtocolError, StoreError, StoreLayoutError
@@ -52,7 +52,7 @@ class Slave:
         store: MessageStore,
         worker: Worker,
         statistics: BrokerStatistics,
-        find_master: Callable[[], str | None],
+        registration: Registration,
         commit: GroupCommit | None,
     ) -> None:
         """Describe the slave; nothing is opened.
@@ -61,7 +61,7 @@ class Slave:
             store: takes the log.
             worker: runs the steps.
             statistics: counts frames that do not fit and refusals of the disk.
-            find_master: returns where the master listens for slaves, ``None`` while that is unknown; it may change.
+            registration: knows where the master listens for slaves.
             commit: flushes, with durability ``sync``.
         """
         self.master: str | None = None
@@ -70,7 +70,7 @@ class Slave:
         self._replica = store.replica
         self._worker = worker
         self._statistics = statistics
-        self._find_master = find_master
+        self._registration = registration
         self._commit = commit
         self._received_at: float | None = None
         self._reported_at: float | None = None
@@ -110,12 +110,23 @@ class Slave:
             pause_s = _LEAST_PAUSE_S
             while True:
                 received_at = self._received_at
-                if master := self._find_master():
+                if master := self._registration.log_address:
                     self.master = master
                     await self._follow(master)
+                    self._registration.register_soon()
                 is_good = self._received_at != received_at  # neither a misfit nor a refusal alone
                 pause_s = _LEAST_PAUSE_S if is_good else min(pause_s * 2, _MAX_PAUSE_S)
-                await trio.sleep(pause_s)
+                with trio.move_on_after(pause_s):
+                    await self._wait_moved(master)
+
+    async def _leave_moved(self, master: str) -> None:
+        await self._wait_moved(master)
+        raise _LostError(f"the master is at {self._registration.log_address} now")
+
+    async def _wait_moved(self, master: str | None) -> None:
+        """Return when a name server knows another master."""
+        while self._registration.log_address == master:
+            await self._registration.master_changed.wait()
 
     async def _follow(self, master: str) -> None:
         """Copy from a master until the connection ends; log the reason."""
@@ -128,8 +139,9 @@ class Slave:
         self.is_connected = True
         try:
             async with stream, trio.open_nursery() as nursery:
-                nursery.start_soon(self._report, stream, master)
+                nursery.start_soon(self._report, stream)
                 nursery.start_soon(self._receive, stream, master)
+                nursery.start_soon(self._leave_moved, master)
         except* (_LostError, ProtocolError, trio.BrokenResourceError) as group:
             self._lost.occurred(master, _reason(group), key=master)
         except* StoreLayoutError as group:
@@ -179,13 +191,12 @@ class Slave:
         if self._commit is None:
             self._secured.set()
 
-    async def _report(self, stream: Stream, master: str) -> None:
+    async def _report(self, stream: Stream) -> None:
         """Report the end of the log: at once, after growth, and at least every 5 s.
 
         The first report fixes where the master begins, so it waits until all of the log may be reported.
 
         Raises:
-            _LostError: the master has another address now.
             trio.BrokenResourceError: the connection is broken.
         """
         while self._safe_end < self._replica.end:
@@ -197,8 +208,6 @@ class Slave:
             self._reported_at = trio.current_time()
             with trio.move_on_after(_REPORT_S):
                 await self._secured.wait()
-            if (found := self._find_master()) != master:
-                raise _LostError(f"the master is at {found} now")
 
     async def _dispatch(self) -> None:
         """Bring whole records to their queues; also those that came before the last stop."""

@@ -148,7 +148,7 @@ class Registration:
     Attributes:
         leaving: set when the broker ends.
         master: the addresses of a slave's master, as a name server knows it; ``None``: none knows it yet.
-        master_changed: set when ``master`` has changed.
+        master_changed: the event of the next change of ``master``.
     """
 
     master: Master | None = None
@@ -163,7 +163,7 @@ class Registration:
         """
         self.config: Final = config
         self.addresses_at: Final = addresses_at
-        self.master_changed: Final = Signal()
+        self.master_changed = trio.Event()
         self.leaving: Final = trio.Event()
         self.log: Final = EventLog(
             LOGGER, "not registered for now namesrv=%s reason=%s", logging.WARNING, recovery="registered namesrv=%s"
@@ -177,10 +177,15 @@ class Registration:
         self._encoded: tuple[DataVersion | None, bytes] = None, b""
         self._single_versions = count(1)
 
-    def topics_changed(self) -> None:
-        """Register soon."""
+    def register_soon(self) -> None:
+        """Register: topics have changed, or a slave has lost its master, and the answer may name another one."""
         for link in self._links:
             link.changed.set()
+
+    @property
+    def log_address(self) -> str | None:
+        """Where a slave fetches the log; ``None``: it does not know yet."""
+        return str(self.config.ha_master) if self.config.ha_master else self.master and self.master.ha_address
 
     def take_master(self, fields: Mapping[str, str]) -> None:
         """Take the master's addresses from the response to a slave's registration; none in it changes nothing."""
@@ -188,7 +193,8 @@ class Registration:
         if self.config.is_slave and master.address and master != self.master:
             LOGGER.info("master found address=%s log=%s", *master)
             self.master = master
-            self.master_changed.set()
+            changed, self.master_changed = self.master_changed, trio.Event()
+            changed.set()
 
     async def body(self) -> bytes:
         """Return the body with all topics, made once for each change."""

@@ -144,8 +144,9 @@ def _describe(broker: Broker) -> tuple[dict[str, Any], str]:
     text += f"durability {durability.value} ({_DURABILITY_TEXTS[durability]}), pid {os.getpid()}"
     members["role"] = config.role
     if config.is_slave:
-        members |= {"id": config.broker_id, "master": broker.master_address}
-        text += f"; slave {config.broker_id} of {broker.master_address or 'a master that is not known yet'}"
+        master = broker.registration.log_address
+        members |= {"id": config.broker_id, "master": master}
+        text += f"; slave {config.broker_id} of {master or 'a master that is not known yet'}"
     if broker.ha_address is not None:
         members["ha"] = str(broker.ha_address)
         text += f"; {config.role}'s port for slaves {broker.ha_address}"

@@ -61,7 +61,7 @@ async def test_offsets_committed_at_slave_survive_masters_return(
     ):
         namesrv = str(server.address)
         async with part_of_pair(tmp_path / "master", server.address, ha_listen=FREE) as master:
-            slave.registration.topics_changed()  # it asks the name server for its master now
+            slave.registration.register_soon()  # it asks the name server for its master now
             await send(namesrv, *first)
             async with consuming(namesrv) as seen:
                 await wait_for(lambda: sorted(seen) == sorted(first))
@@ -73,7 +73,7 @@ async def test_offsets_committed_at_slave_survive_masters_return(
             await wait_for(lambda: sorted(seen) == sorted(second))
         assert (progress(master), progress(slave)) == (20, 40)
         async with part_of_pair(tmp_path / "master", server.address, ha_listen=FREE) as master:
-            slave.registration.topics_changed()
+            slave.registration.register_soon()
             await wait_for(lambda: progress(master) == 40)
             await send(namesrv, *third)
             async with consuming(namesrv) as seen:

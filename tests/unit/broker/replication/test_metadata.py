@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import trio
 
 from tests.integration.broker_wire import broker_port, running, wait_for
 from triomq.broker.addresses import Address
-from triomq.broker.namesrv.route_table import Master
 from triomq.broker.replication import metadata
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.server import Broker
@@ -41,8 +41,7 @@ async def slave_of(master: Broker | None, root: Path, **settings: Any) -> AsyncG
 
 def follow(slave: Broker, master: Broker) -> None:
     """Do as the registration does when a name server knows the master's address."""
-    slave.registration.master = Master(f"127.0.0.1:{broker_port(master)}", "")
-    slave.registration.master_changed.set()
+    slave.registration.take_master({"masterAddr": f"127.0.0.1:{broker_port(master)}"})
 
 
 async def wait_copied(slave: Broker) -> None:
@@ -90,10 +89,23 @@ async def test_tables_become_the_masters_and_stay(tmp_path: Path) -> None:
 async def test_host_for_slaves_replaces_one_for_others(tmp_path: Path) -> None:
     async with running(tmp_path / "m") as master, slave_of(None, tmp_path / "s") as slave:
         master.topics.put(TopicConfig("T", 3, 2))
-        slave.registration.master = Master(f"127.0.0.2:{broker_port(master)}", "127.0.0.1:1")
-        slave.registration.master_changed.set()
+        place = {"masterAddr": f"127.0.0.2:{broker_port(master)}", "haServerAddr": "127.0.0.1:1"}
+        slave.registration.take_master(place)
         await wait_copied(slave)
         assert slave.topics.configs["T"] == master.topics.configs["T"]
+
+
+async def test_another_master_is_copied_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "_INTERVAL_S", inf)
+    async with running(tmp_path / "m1") as first, running(tmp_path / "m2") as second:
+        for master, count in ((first, 1), (second, 2)):  # the tables of both need different versions
+            for queues in range(count):
+                master.topics.put(TopicConfig("T", queues + 1, 1))
+        async with slave_of(first, tmp_path / "s") as slave:
+            for master in (first, second):
+                follow(slave, master)
+                wanted = master.topics.configs["T"]
+                await wait_for(lambda wanted=wanted: slave.topics.configs.get("T") == wanted)  # type: ignore[misc]
 
 
 async def test_offsets_committed_without_master_reach_it(tmp_path: Path) -> None:
@@ -137,8 +149,7 @@ async def test_slave_signs_as_first_administrator(
 
 async def test_long_absence_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with slave_of(None, tmp_path / "slave") as slave:
-        slave.registration.master = Master(str(NOWHERE), "")
-        slave.registration.master_changed.set()
+        slave.registration.take_master({"masterAddr": str(NOWHERE)})
         await wait_for(lambda: "is not copied for now master=127.0.0.1:1 reason=" in caplog.text)
         await trio.sleep(0.2)
         assert caplog.text.count("is not copied") == 1
