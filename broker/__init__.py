@@ -2,7 +2,7 @@
 
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig, Listener, TlsConfig
-from triomq.broker.opening import open_broker
+from triomq.broker.opening import KeptBroker, keep_broker, open_broker
 from triomq.broker.server import Broker
 
-__all__ = ["Address", "Broker", "BrokerConfig", "Listener", "TlsConfig", "open_broker"]
+__all__ = ["Address", "Broker", "BrokerConfig", "KeptBroker", "Listener", "TlsConfig", "keep_broker", "open_broker"]

@@ -1,10 +1,15 @@
 """Opens a broker: its store, which may take minutes, then its ports; and closes both.
 
+A broker that is kept can open again in its process: with other settings, or after a change of its closed store.
+
 Source: behaviour.md A.1.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import Final
 
 import trio
 
@@ -12,7 +17,8 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.network.listeners import check_ports
 from triomq.broker.network.tls import ServerTls
-from triomq.broker.server import Broker, Gate
+from triomq.broker.parts import Gate
+from triomq.broker.server import Broker
 from triomq.broker.services.housekeeping import elapsed_ms
 from triomq.broker.services.monitor import Monitor
 from triomq.broker.services.registration import check_broker_name
@@ -20,6 +26,8 @@ from triomq.storage.commit_log.log_scan import ProgressLog
 from triomq.storage.config import Durability
 from triomq.storage.files.file_system import FileSystem
 from triomq.storage.message_store import MessageStore, system_clock_ms
+
+LOGGER: Final = logging.getLogger("triomq.broker.opening")
 
 
 async def _open_store(
@@ -59,6 +67,7 @@ async def open_broker(
     file_system: FileSystem | None = None,
     elapsed_clock_ms: Callable[[], int] = elapsed_ms,
     is_alone: bool = False,
+    is_kept: bool = False,
 ) -> AsyncGenerator[Broker]:
     """Open the store, listen, and serve until the block ends; then everything is on disk.
 
@@ -68,6 +77,7 @@ async def open_broker(
         gate: replaces what each port serves.
         file_system: access to the files of the store; by default the real one.
         elapsed_clock_ms: a clock that is never set, by which the broker notices that the other one was.
+        is_kept: whether it may ask to be opened again: by :func:`keep_broker`.
         is_alone: whether nothing else uses this run loop, so that the broker may block it for up to 2 ms.
 
     Raises:
@@ -87,7 +97,8 @@ async def open_broker(
             await check_broker_name(config)
             store = await _open_store(config, clock_ms, file_system)
             broker = Broker(config, store, clock_ms, gate=gate, elapsed_clock_ms=elapsed_clock_ms)
-            broker.tls, broker.context.reader.lingers = tls, is_alone and store.config.durability is Durability.ASYNC
+            broker.tls, broker.is_kept = tls, is_kept
+            broker.context.reader.lingers = is_alone and store.config.durability is Durability.ASYNC
             if monitor is not None:
                 broker.monitor, monitor.watched = monitor, BrokerMetrics(broker)
             try:
@@ -98,11 +109,89 @@ async def open_broker(
                 async with trio.open_nursery() as nursery:
                     await nursery.start(broker.serve, endpoints)
                     yield broker
-                    await broker.registration.leave()
-                    broker.stopping.set()
+                    await broker.stop()
             finally:
                 broker.save_tables()
                 broker.store.close()
             monitoring.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise _lone_error(group) from None
+
+
+class KeptBroker:
+    """A broker, and after it ended in order to open again, the next one.
+
+    Attributes:
+        broker: the broker that runs, or ran last.
+    """
+
+    broker: Broker
+
+    def __init__(self, config: BrokerConfig, open_one: Callable[..., AbstractAsyncContextManager[Broker]]) -> None:
+        """``open_one`` opens a broker, as :func:`open_broker` does."""
+        self._config = config
+        self._open = open_one
+        self._is_stopping = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until :meth:`stop`; started when the first broker serves.  Raises as :func:`open_broker`."""
+        config, is_first = self._config, True
+        while True:
+            async with self._open(config, is_kept=True) as self.broker:
+                if is_first:
+                    task_status.started()
+                config, is_first = _with_real_ports(self.broker), False
+                if not self._is_stopping:
+                    await self.broker.ending.wait()
+            if (reopening := self.broker.reopening) is None:
+                return
+            await trio.to_thread.run_sync(reopening.meanwhile)
+            if self._is_stopping:
+                return
+            LOGGER.info("opening again reason=%s", reopening.reason)
+            config = replace(config, **reopening.changes)
+
+    def stop(self) -> None:
+        """End the broker."""
+        self._is_stopping = True
+        self.broker.ending.set()
+
+
+def _with_real_ports(broker: Broker) -> BrokerConfig:
+    """Return the settings of a broker with the ports that it really uses, so that clients find the next one there."""
+    config = broker.config
+    listeners = []
+    for listener in config.listeners:
+        address, namesrv = broker.addresses[listener.name]
+        listeners.append(replace(listener, broker=address, namesrv=listener.namesrv and namesrv))
+    return replace(
+        config,
+        listeners=tuple(listeners),
+        admin_listen=broker.admin_address,
+        fast_listen=broker.listeners.fast,
+        ha_listen=broker.ha_address,
+        metrics=None if broker.monitor is None else broker.monitor.address,
+    )
+
+
+@asynccontextmanager
+async def keep_broker(
+    config: BrokerConfig, open_one: Callable[..., AbstractAsyncContextManager[Broker]] = open_broker
+) -> AsyncGenerator[KeptBroker]:
+    """Open a broker and serve until the block ends; the broker may open again meanwhile.
+
+    Args:
+        config: all settings.
+        open_one: :func:`open_broker`, perhaps with more arguments.
+
+    Raises:
+        TriomqError: as :func:`open_broker`, also of a later broker.
+    """
+    kept = KeptBroker(config, open_one)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(kept.run)
+            yield kept
+            kept.stop()
     except BaseExceptionGroup as group:
         raise _lone_error(group) from None

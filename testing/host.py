@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple
 import trio
 import trio.testing
 
-from triomq.broker import Broker, BrokerConfig, open_broker
+from triomq.broker import Broker, BrokerConfig, KeptBroker, keep_broker, open_broker
 from triomq.broker.network.connection import Connection, Service
 from triomq.broker.services.housekeeping import elapsed_ms
 from triomq.protocol.codes import RequestCode
@@ -94,7 +94,7 @@ class BrokerHost:
         self._passed_ms = 0
         self.refused: tuple[int, Collection[int]] = 0, ()
         self.refusals_left = 0
-        self._broker: Broker
+        self._kept: KeptBroker
         self._token: trio.lowlevel.TrioToken
         self._nursery: trio.Nursery
         self._stop = trio.Event()
@@ -123,19 +123,24 @@ class BrokerHost:
                 self._started.set_exception(exc)
 
     async def _serve(self) -> None:
-        async with open_broker(
-            self._config,
+        open_one = partial(
+            open_broker,
             clock_ms=lambda: system_clock_ms() + self._ahead_ms,
             gate=partial(_Refusing, self),
             file_system=self._disk,
             elapsed_clock_ms=lambda: elapsed_ms() + self._passed_ms,
-        ) as self._broker:
+        )
+        async with keep_broker(self._config, open_one) as self._kept:
             async with trio.open_nursery() as self._nursery:
                 self._token = trio.lowlevel.current_trio_token()
                 broker, namesrv = self._broker.addresses["default"]
                 self._started.set_result((str(broker), str(namesrv)))
                 await self._stop.wait()
                 self._nursery.cancel_scope.cancel()
+
+    @property
+    def _broker(self) -> Broker:
+        return self._kept.broker
 
     def call(self, method: "Callable[[BrokerHost, *Ts], Awaitable[T]]", *args: *Ts) -> T:
         """Run one of the methods below in the broker's thread, also from a thread with a loop."""

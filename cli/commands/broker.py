@@ -5,10 +5,11 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from triomq.broker import Address, Broker, BrokerConfig, Listener, open_broker
+from triomq.broker import Address, Broker, BrokerConfig, KeptBroker, Listener, keep_broker, open_broker
 from triomq.broker.config import DEFAULT_BROKER, DEFAULT_NAMESRV, NameServerConfig, default_store_root
 from triomq.broker.name_server import NameServer, open_name_server
 from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
@@ -39,7 +40,8 @@ def run(options: BrokerOptions) -> int:
     if options.print_config:
         print_settings(given, as_json=options.json)
         return ExitCode.OK
-    serve_until_signal(open_broker(config, is_alone=True), _describe, options, ends_with_stdin=options.end_with_stdin)
+    broker = keep_broker(config, partial(open_broker, is_alone=True))
+    serve_until_signal(broker, _describe, options, ends_with_stdin=options.end_with_stdin)
     LOGGER.info("stopped store=%s", config.store.root)
     return ExitCode.OK
 
@@ -133,8 +135,8 @@ def _advertised(option: str, text: str | None) -> str | None:
     return text
 
 
-def _describe(broker: Broker) -> tuple[dict[str, Any], str]:
-    config = broker.config
+def _describe(kept: KeptBroker) -> tuple[dict[str, Any], str]:
+    broker, config = kept.broker, kept.broker.config
     listening, namesrv = map(str, broker.addresses[config.listeners[0].name])
     if config.listeners[0].namesrv is None:
         namesrv = ";".join(map(str, config.register))

@@ -1,0 +1,319 @@
+"""The parts of a broker, built in order; nothing is read or opened yet."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from random import Random
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import trio
+
+from triomq.broker.access import Access
+from triomq.broker.accounts import Accounts
+from triomq.broker.addresses import Address
+from triomq.broker.audit import Audit
+from triomq.broker.config import BrokerConfig
+from triomq.broker.delayed.delivery import Delivery
+from triomq.broker.delayed.levels import Schedule, ScheduledDelivery
+from triomq.broker.delayed.timer import Timer
+from triomq.broker.groups.groups import Groups
+from triomq.broker.limits.overload import Overload
+from triomq.broker.limits.quotas import Quotas
+from triomq.broker.namesrv.kv_table import KvTable, NameServerSettings
+from triomq.broker.namesrv.route_table import RouteTable
+from triomq.broker.network.connection import Connection, ConnectionContext, Service
+from triomq.broker.network.listeners import Listeners
+from triomq.broker.pipeline import Pipeline, methods_of
+from triomq.broker.processors.acl import AclProcessors
+from triomq.broker.processors.admin import AdminProcessors, SettingsProcessor
+from triomq.broker.processors.admin_stats import StatisticsProcessors
+from triomq.broker.processors.client import ClientProcessors
+from triomq.broker.processors.namesrv import NameServerProcessors
+from triomq.broker.processors.plain_requests import PlainRequests
+from triomq.broker.processors.pull import PullAnswers, PullProcessor
+from triomq.broker.processors.pull_hold import PullHold
+from triomq.broker.processors.query import QueryProcessors
+from triomq.broker.processors.relay import RelayProcessors
+from triomq.broker.processors.replication import ReplicationProcessors
+from triomq.broker.processors.send import SendProcessor
+from triomq.broker.processors.waiting import WaitingProcessors
+from triomq.broker.replication.master import Master
+from triomq.broker.replication.metadata import MetadataCopy
+from triomq.broker.replication.slave import Slave
+from triomq.broker.replication.status import Copies
+from triomq.broker.saved_table import SavedTable, config_file
+from triomq.broker.services.flush import TableSaving
+from triomq.broker.services.group_commit import GroupCommit
+from triomq.broker.services.housekeeping import (
+    ClockWatch,
+    Housekeeping,
+    RetentionService,
+    elapsed_ms,
+    steady_ms,
+)
+from triomq.broker.services.registration import Registration
+from triomq.broker.services.stalls import StallWatch
+from triomq.broker.settings import Settings
+from triomq.broker.statistics.counters import BrokerStatistics
+from triomq.broker.topics import TopicTable
+from triomq.broker.transactions.checks import TransactionChecks
+from triomq.broker.transactions.undecided import Undecided
+from triomq.broker.work import Signal
+from triomq.protocol.errors import RefusedError
+from triomq.storage.config import Durability
+from triomq.storage.message_store import MessageStore, system_clock_ms
+
+Gate: TypeAlias = Callable[[Service], Service]
+"""Replaces what serves the requests: for a broker that is to refuse some."""
+
+
+class Reopening(NamedTuple):
+    """How a broker opens again.
+
+    Attributes:
+        reason: for the log.
+        meanwhile: called while the store is closed, in a worker thread.
+        changes: of its settings.
+    """
+
+    reason: str
+    meanwhile: Callable[[], None]
+    changes: Mapping[str, Any]
+
+
+class BrokerParts:
+    """The parts of a broker, and how they call each other.
+
+    Attributes:
+        config: its settings.
+        store: messages and queues on disk.
+        context: what the connections share.
+        pulls: answers and holds pulls.
+        group_commit: holds the answers to sends until disk or slave have their messages; ``None``: they wait for none.
+        master: sends the log to slaves; ``None``: it listens for none.
+        topics, groups: all topics; settings, offsets, members and locks of groups.
+        routes: the brokers that registered here, and this one.
+        delayed: the delivery of delayed messages: by level, and by time.
+        transactions: the checks of undecided transactions.
+        housekeeping, retention, registration, table_saving: services.
+        admin: the requests that administer topics and groups.
+        slave, metadata: copy the log and the tables of a slave's master; ``None``: this is a master.
+        pipeline: serves the requests.
+        statistics, worker, connections: those of the context.
+        listeners: the listening ports.
+        addresses: broker and name-server address of each listener, with the ports really used.
+        stopping: set to stop it.
+        ending: set when it is to stop, or to open again.
+        reopening: how it opens again once it has stopped, if it does.
+        is_kept: whether it can open again.
+        ha_address: where slaves fetch the log, with the port really used; ``None``: nowhere.
+    """
+
+    ha_address: Address | None = None
+    reopening: Reopening | None = None
+    is_kept = False
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock_ms: Callable[[], int] = system_clock_ms,
+        steady_clock_ms: Callable[[], int] = steady_ms,
+        random: Random | None = None,
+        gate: Gate | None = None,
+        elapsed_clock_ms: Callable[[], int] = elapsed_ms,
+    ) -> None:
+        """Build the parts; nothing is read or opened."""
+        random = random or Random()  # noqa: S311  # spreads load, protects nothing
+        changed, clocks = Signal(), ClockWatch(clock_ms, elapsed_clock_ms)
+        self.stopping, self.ending = trio.Event(), trio.Event()
+        self.statistics: Final = BrokerStatistics(clock_ms())
+        access = _access(config, self.statistics, clock_ms, steady_clock_ms)
+        self.config: Final = config
+        self.store: Final = store
+        self.context: Final = self._build_context(access.quotas)
+        self.worker, self.connections = self.context.worker, self.context.connections
+        self.group_commit, self.master = self._build_safety()
+        self.topics: Final = TopicTable(
+            config_file(store, "topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
+        )
+        self.groups: Final = Groups(config, store, self.context, self.topics, changed, clock_ms, steady_clock_ms)
+        self.pulls: Final = self._build_pulls()
+        self.routes: Final = RouteTable(steady_clock_ms, self.statistics)
+        self.routes.add_own(config.cluster_name, config.broker_name, config.broker_id, self.topics.configs)
+        self.delayed: Final = self._build_delayed(clock_ms)
+        self.transactions: Final = self._build_transactions(clocks, random, access)
+        self.housekeeping: Final = self._build_housekeeping(clocks)
+        self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
+        self.registration: Final = Registration(config, self.topics, self.worker, self._addresses_at)
+        key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
+        self.table_saving: Final = self._build_table_saving(key_values, changed)
+        self.admin, self.slave, self.metadata = self._build_admin(access)
+        self.pipeline: Final = self._build_pipeline(key_values, clock_ms, access)
+        self.context.service = self.pipeline if gate is None else gate(self.pipeline)
+        self.listeners: Final = Listeners(config.listeners, config.admin_listen, config.fast_listen)
+        self.addresses: Final = self.listeners.addresses
+
+    def _build_context(self, quotas: Quotas | None) -> ConnectionContext:
+        return ConnectionContext(
+            self.config,
+            self.statistics,
+            self.stopping,
+            self._forget,
+            region=self.config.region,
+            quotas=quotas,
+            files_of_store=lambda: self.store.max_open_files,
+        )
+
+    def _build_pulls(self) -> PullAnswers:
+        config, context = self.config, self.context
+        hold = PullHold(context.budget, filtered_hold_s=config.filtered_hold_s)
+        pulls = PullAnswers(
+            config, self.store, self.statistics, self.groups.settings, hold, context.refusals, context.budget
+        )
+        self.worker.serve_arrivals = pulls.serve_arrivals
+        return pulls
+
+    def _build_safety(self) -> tuple[GroupCommit | None, Master | None]:
+        """Build the group commit, if answers wait for disk or slave, and the master, if slaves may connect."""
+        config, is_sync = self.config, self.config.role == "sync-master"
+        commit = None
+        if is_sync or self.store.config.durability is Durability.SYNC:
+            commit = GroupCommit(self.store, self.worker, config, self.statistics)
+        if config.ha_listen is None:
+            return commit, None
+        return commit, Master(config, self.store, self.worker, self.context.reader, commit if is_sync else None)
+
+    def _build_delayed(self, clock_ms: Callable[[], int]) -> ScheduledDelivery:
+        delivery, arrived = Delivery(self.store, self.statistics), Signal()
+        schedule = Schedule(delivery, config_file(self.store, "delayOffset"), arrived)
+        timer = Timer(delivery, config_file(self.store, "timerProgress"), arrived, self.config)
+        return ScheduledDelivery(schedule, timer, delivery, arrived, self.group_commit, self.worker, clock_ms)
+
+    def _build_transactions(self, clocks: ClockWatch, random: Random, access: Access) -> TransactionChecks:
+        undecided = Undecided(self.store, self.groups.offsets, self.statistics, self.config, clocks.even_ms)
+        requests, commit, groups = self.context.client_requests, self.group_commit, self.groups
+        return TransactionChecks(undecided, self.topics, groups, requests, commit, self.worker, random, access)
+
+    def _build_table_saving(self, key_values: KvTable, changed: Signal) -> TableSaving:
+        saved: list[SavedTable] = [self.topics, key_values, self.groups.settings, self.groups.offsets]
+        if self.config.is_slave:  # it delivers nothing, so that nothing must be flushed before
+            saved += (self.delayed.schedule.offsets, self.delayed.timer.progress)
+        return TableSaving(saved, self.worker, changed)
+
+    def _build_housekeeping(self, clocks: ClockWatch) -> Housekeeping:
+        config, context = self.config, self.context
+        stalls = StallWatch(config, self.store, self.topics, self.groups, context.client_requests, clocks.clock_ms)
+        return Housekeeping(config, context, self.groups, self.routes, stalls, clocks)
+
+    def _build_admin(self, access: Access) -> tuple[AdminProcessors, Slave | None, MetadataCopy | None]:
+        tables = self.topics, self.groups, self.statistics
+        admin = AdminProcessors(self.store, *tables, self.pulls, self.registration, self.delayed, self.retention)
+        if not self.config.is_slave:
+            return admin, None, None
+        slave = Slave(self.store, self.worker, self.statistics, self.registration, self.group_commit)
+        return admin, slave, MetadataCopy(admin, self.worker, self.table_saving, access.accounts)
+
+    def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
+        config, statistics, settings = self.config, self.statistics, self.groups.settings
+        sends = SendProcessor(
+            config,
+            self.store,
+            self.topics,
+            settings,
+            self.delayed.schedule,
+            self.delayed.timer,
+            self.transactions.undecided,
+            statistics,
+            self.group_commit,
+        )
+        return Pipeline(
+            self.context,
+            self.routes,
+            methods_of(self._processors(sends, key_values, clock_ms, access), is_slave=config.is_slave),
+            access,
+            None if config.is_slave else PlainRequests(sends),
+            Overload(config, statistics, self.context.refusals),
+        )
+
+    def _processors(
+        self, sends: SendProcessor, key_values: KvTable, clock_ms: Callable[[], int], access: Access
+    ) -> Iterator[object]:
+        """Yield one object for each family of requests."""
+        config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
+        refusals, client_requests = self.context.refusals, self.context.client_requests
+        schedule, stalls = self.delayed.schedule, self.housekeeping.stalls
+        yield sends
+        yield WaitingProcessors(sends, access)
+        yield PullProcessor(store, topics, groups, self.worker, self.pulls)
+        yield QueryProcessors(store, topics, groups, sends, access)
+        yield ClientProcessors(config, topics, groups, access)
+        settings = NameServerSettings(config_file(store, "kvConfig").path)
+        yield NameServerProcessors(self.routes, key_values, settings, access, lambda host: self._addresses_at(host)[1])
+        yield self.admin
+        yield SettingsProcessor(Settings(config, statistics.start_ms), topics, clock_ms)
+        yield StatisticsProcessors(
+            config,
+            store,
+            topics,
+            groups,
+            statistics,
+            self.connections,
+            stalls,
+            schedule.offsets,
+            self.housekeeping.clock_watch,
+        )
+        yield RelayProcessors(sends, groups, client_requests, refusals, clock_ms)
+        yield ReplicationProcessors(self.copies.status)
+        if access.accounts is not None:
+            yield AclProcessors(config, access.accounts, refusals, self.worker)
+
+    @cached_property
+    def copies(self) -> Copies:
+        """How far the copies of the log are."""
+        return Copies(self.store, self.master, self.slave, self.housekeeping.clock_watch.clock_ms)
+
+    def _addresses_at(self, local_ip: str) -> tuple[str, str]:
+        """Return the addresses that the broker registers: that of its first listener, and that for slaves."""
+        listener, ha = self.config.listeners[0], self.ha_address or self.config.ha_listen
+        port = self.addresses[listener.name][0].port
+        ip = local_ip if listener.broker.is_wildcard else listener.broker.host
+        address = listener.advertised(port) or Address(ip, port)
+        if ha is None:
+            return str(address), str(Address(address.host, port + 1))  # as of RocketMQ's; nothing listens there
+        return str(address), str(Address(local_ip if ha.is_wildcard else ha.host, ha.port))
+
+    def reopen(self, reason: str, meanwhile: Callable[[], None] = lambda: None, **changes: Any) -> None:
+        """End as at a stop, then open again in this process, at the same ports.
+
+        Args:
+            reason: for the log.
+            meanwhile: called while the store is closed, in a worker thread; an error ends the process.
+            changes: settings that become others.
+
+        Raises:
+            RefusedError: it cannot open again, or does so already.
+        """
+        if not self.is_kept or self.ending.is_set():
+            raise RefusedError("this broker stops or cannot open again: restart its process")
+        self.reopening = Reopening(reason, meanwhile, changes)
+        self.ending.set()
+
+    def _topics_changed(self) -> None:
+        self.table_saving.changed.set()
+        self.registration.register_soon()
+        self.worker.charge(0.0005)  # seconds, at least: the files of a topic are made in one step
+
+    def _forget(self, connection: Connection, closed_by_peer: bool) -> None:
+        self.groups.forget(connection, closed_by_peer)
+        self.routes.lost(connection)
+
+
+def _access(
+    config: BrokerConfig, statistics: BrokerStatistics, clock_ms: Callable[[], int], steady_clock_ms: Callable[[], int]
+) -> Access:
+    return Access(
+        statistics,
+        None if config.audit is None else Audit(config, clock_ms),
+        None if config.acl is None else Accounts(config.acl),
+        None if config.quotas is None else Quotas(config.quotas, steady_clock_ms, has_accounts=config.has_accounts),
+    )
