@@ -7,7 +7,8 @@ A deleted file leaves its sequence at once.  Its space comes free when no reader
 the wait for the directory, is ``Deletion.finish``, which may run in a worker thread.
 
 Differences to RocketMQ 4.9.7: a disk that is too full costs as many files as bring it below ``disk_clean_ratio``, there
-up to ten at once; a file in use is never taken from its readers, there after 120 s.
+up to ten at once; a file in use is never taken from its readers, there after 120 s; a file that a connected slave has
+yet to copy is deleted only for a disk that is too full, there as any other.
 Source: DefaultMessageStore.java, CleanCommitLogService, CleanConsumeQueueService; store.md 5.10.
 """
 
@@ -46,10 +47,15 @@ class Reason(Enum):
 
 
 class LogFile(NamedTuple):
-    """A file of the commit log that may be deleted: it is full, flushed, read by no slave, and not the newest."""
+    """A file of the commit log that may be deleted: it is full, flushed, and not the newest.
+
+    Attributes:
+        is_needed: a connected slave has yet to copy it.
+    """
 
     size_bytes: int
     modified_ms: int
+    is_needed: bool = False
 
 
 class Moment(NamedTuple):
@@ -90,6 +96,8 @@ def plan(files: Iterable[LogFile], moment: Moment, config: StoreConfig) -> list[
             break
         if config.clean_file_forcibly and used_percent > config.disk_clean_ratio:
             reasons.append(Reason.DISK)
+        elif file.is_needed:
+            break
         elif config.retention_bytes is not None and log_bytes > config.retention_bytes:
             reasons.append(Reason.LENGTH)
         elif may_delete and is_old:
@@ -198,9 +206,9 @@ class Retention:
             is_clock_trusted=is_clock_trusted,
         )
         self._requested_runs = max(self._requested_runs - 1, 0)
-        kept_from = min(log.flushed_offset, log.needed_from)
-        closed = [file for file in log.files.files[:-1] if file.end <= kept_from]
-        files = (LogFile(file.size, self._modified_ms(file, now_ms)) for file in closed)
+        needed_from = log.needed_from
+        closed = [file for file in log.files.files[:-1] if file.end <= log.flushed_offset]
+        files = (LogFile(file.size, self._modified_ms(file, now_ms), file.end > needed_from) for file in closed)
         return plan(files, moment, store.config)
 
     def _modified_ms(self, file: MappedFile, now_ms: int) -> int:

@@ -6,18 +6,17 @@ read with the requests of all other peers, so a waiting sender is answered in th
 the log that are not in memory are read in worker threads.
 
 No slave may acknowledge more than it was sent, so no answer relies on such a report.  Two kinds of slaves are refused:
-those with a longer log, because theirs is not a copy of this one, and those whose next messages retention has deleted.
-RocketMQ sends both of them heartbeats without end.
+those with a longer log, because theirs is not a copy of this one, and those whose next messages retention has deleted,
+be it while they are connected.  RocketMQ sends both of them heartbeats without end.
 
 Source: HAService.java, HAConnection.java; store.md 9.1-9.4.
 """
 
 import logging
 import socket
-from collections import deque
 from contextlib import suppress
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 import trio
 
@@ -25,6 +24,7 @@ from triomq.broker.addresses import Address, is_in
 from triomq.broker.config import BrokerConfig
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.listeners import accept_loop, ends_of, listen
+from triomq.broker.replication.lag import Growth, SlaveState
 from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.work import Signal, Worker
 from triomq.protocol.errors import StoreError
@@ -43,32 +43,7 @@ _STOPPED: Final = "broker stopped"
 _WATCH_S: Final = 1.0
 _REPORT_BYTES: Final = 4096  # of one read: the last 8 bytes count
 _TURN_BYTES: Final = 256 * 1024  # sent before others have their turn
-_MARK_S: Final = 0.05
-_MAX_MARKS: Final = 1200  # a minute
 _GATHER_S: Final = 0.002  # where no sender waits for a slave, messages of this time are sent together
-
-
-class SlaveState(NamedTuple):
-    """A slave as its master sees it.
-
-    Attributes:
-        peer: its ``host:port``.
-        acknowledged_offset: end of its log in its last report; -1 before the first one.
-        lag_bytes: bytes of the log that it has not acknowledged.
-        lag_s: age of the oldest of them; for those stored before the first slave connected, the age of that connection;
-            ``None`` before the first report.
-        report_age_s: time since its last report, or since it connected.
-        sent_offset: up to here the log was sent; -1 before the first report.
-        sent_bytes: of the log, since it connected.
-    """
-
-    peer: str
-    acknowledged_offset: int
-    lag_bytes: int
-    lag_s: float | None
-    report_age_s: float
-    sent_offset: int
-    sent_bytes: int
 
 
 class Slave:
@@ -98,6 +73,11 @@ class Slave:
     def has_joined(self) -> bool:
         """Whether it has reported."""
         return self.sent_offset >= 0
+
+    @property
+    def needed_from(self) -> int:
+        """Where the part of the log begins that it has yet to copy."""
+        return max(self.acknowledged_offset, self.joined_offset)
 
     def fileno(self) -> int:
         """Return the file descriptor of the socket; -1 after it was closed."""
@@ -229,8 +209,7 @@ class Master:
         self._slaves: list[Slave] = []
         self.sent_bytes = 0
         self._fed_to = -1
-        #: Ends of the log, and when it had grown so far.
-        self._marks: deque[tuple[int, float]] = deque(maxlen=_MAX_MARKS)
+        self._growth = Growth()
         self._socket: socket.socket | None = None
         self._nursery: trio.Nursery
         self._refused = EventLog(LOGGER, "slave refused peer=%s reason=%s", logging.WARNING)
@@ -265,7 +244,7 @@ class Master:
                 each.peer,
                 each.acknowledged_offset,
                 end - max(each.acknowledged_offset, 0),
-                self._age(each.acknowledged_offset, now) if each.has_joined else None,
+                self._growth.age(each.acknowledged_offset, end, now) if each.has_joined else None,
                 now - each.reported_at,
                 each.sent_offset,
                 each.sent_offset - each.joined_offset,
@@ -283,21 +262,13 @@ class Master:
         end = self.log.max_offset
         if end != self._fed_to:
             self._fed_to = end
-            now = trio.current_time()
-            if not self._marks or now - self._marks[-1][1] >= _MARK_S:
-                self._marks.append((end, now))
+            self._growth.note(end, trio.current_time())
             is_urgent = self._commit is not None and self._commit.waiting == 1
             for slave in self._slaves:
                 if is_urgent:
                     slave.push()
                 else:
                     slave.wanted.set()
-
-    def _age(self, offset: int, now: float) -> float:
-        """Return the age of the oldest record after ``offset``, s."""
-        if offset >= self.log.max_offset or not self._marks:
-            return 0.0
-        return now - next((at for end, at in self._marks if end > offset), self._marks[-1][1])
 
     async def load(self, offset: int) -> int:
         """Load some of the log from an offset on; return up to where it is in memory.
@@ -322,13 +293,19 @@ class Master:
     def _join(self, slave: Slave, offset: int) -> bool:
         log = self.log
         start = start_of(offset, log.max_offset, log.files.file_size)
-        if start < log.min_offset:
-            self._refuse(slave, f"its log ends at {offset}, this one begins at {log.min_offset}")
+        if self._is_deleted(slave, start):
             return False
         slave.sent_offset = slave.joined_offset = start
         slave.wanted.set()
         LOGGER.info("slave joined peer=%s from=%d", slave.peer, start)
         return True
+
+    def _is_deleted(self, slave: Slave, start: int) -> bool:
+        """Whether messages from ``start`` on are deleted, which a slave has yet to copy: then it is refused."""
+        begin = self.log.min_offset
+        if start < begin:
+            self._refuse(slave, f"its log ends at {start}, this one begins at {begin}")
+        return start < begin
 
     def left(self, slave: Slave, reason: str) -> None:
         """Forget a slave."""
@@ -349,8 +326,7 @@ class Master:
     def _acknowledge(self) -> None:
         """Answer senders whose messages a slave has now; keep the files that a slave still needs."""
         joined = self._joined()
-        needed = (max(each.acknowledged_offset, each.joined_offset) for each in joined)
-        self.log.needed_from = min(needed, default=NOT_NEEDED)
+        self.log.needed_from = min((each.needed_from for each in joined), default=NOT_NEEDED)
         if self._commit is not None:
             self._commit.acknowledged(max((each.acknowledged_offset for each in joined), default=None))
             self._worker.end_step()
@@ -382,9 +358,11 @@ class Master:
         self._nursery.start_soon(slave.run)
 
     async def _watch(self) -> None:
-        """Close the connections of slaves that are silent for too long."""
+        """Close the connections of slaves that are silent for too long, or too slow for a disk that is nearly full."""
         while True:
             await trio.sleep(_WATCH_S)
             for slave in list(self._slaves):
                 if trio.current_time() - slave.reported_at > SILENCE_S:
                     slave.close(f"no report for {SILENCE_S:.0f} s")
+                elif slave.has_joined:
+                    self._is_deleted(slave, slave.needed_from)

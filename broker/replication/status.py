@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 import trio
 
-from triomq.broker.replication.master import SILENCE_S, Master, SlaveState
+from triomq.broker.replication.lag import SlaveState
+from triomq.broker.replication.master import SILENCE_S, Master
 from triomq.broker.replication.slave import Slave
 from triomq.broker.services.group_commit import MAX_LAG_BYTES
 from triomq.protocol.bodies.replication import HaClient, HaConnection, HaStatus

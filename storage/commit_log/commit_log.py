@@ -45,7 +45,7 @@ class CommitLog:
         flushed_offset: everything before it is on the disk.
         own_from: records from here on were written by this process.
         store_timestamp: time of the newest record, ms; the next one gets a smaller one if the clock was set back.
-        needed_from: slaves read from here on, so that retention keeps the files that end after it.
+        needed_from: slaves read from here on: retention keeps the files that end after it, unless the disk is too full.
         syncing: held, in any thread, while files of the log are synced.
         sync_failure: why that failed; it is never tried again then.
     """

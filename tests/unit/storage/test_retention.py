@@ -204,10 +204,11 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_file_that_slave_reads_stays(maker: StoreMaker) -> None:
+def test_file_that_slave_reads_stays_until_disk_is_full(maker: StoreMaker, disk: Callable[[DiskSpace], None]) -> None:
     store = filled(maker)
     store.flush()
     retention = Retention(store)
+    disk(DiskSpace(85 * LOG_FILE, 15 * LOG_FILE))
     maker.clock.now_ms += 1000 * HOUR
     retention.request()
     store.commit_log.needed_from = 2 * LOG_FILE - 1
@@ -215,6 +216,8 @@ def test_file_that_slave_reads_stays(maker: StoreMaker) -> None:
     store.commit_log.needed_from = 2 * LOG_FILE
     assert run(retention) == 1
     assert store.commit_log.min_offset == 2 * LOG_FILE
+    disk(DiskSpace(86 * LOG_FILE, 14 * LOG_FILE))
+    assert run(retention) == 1
 
 
 def test_delete_hours_are_local(maker: StoreMaker, far_east: None) -> None:

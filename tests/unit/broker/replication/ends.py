@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from triomq.broker.replication.master import SlaveState
+from triomq.broker.replication.lag import SlaveState
 
 
 @dataclass

@@ -186,24 +186,30 @@ async def test_impossible_report_closes_the_connection(
 
 
 async def test_deleted_messages_cannot_be_copied(
-    broker: Broker, master: Master, caplog: pytest.LogCaptureFixture
+    broker: Broker, master: Master, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     end = put(broker, 30)
-    slave = PlayedSlave(master)
+    slave, slow = PlayedSlave(master), PlayedSlave(master)
+    slow.report(FILE_BYTES - 1)
+    await slow.until_end(end)
     slave.report(1)
     await slave.until_end(end)
     log = broker.store.commit_log
     assert log.needed_from == 1
     slave.report(FILE_BYTES + 2)
-    await slave.until(lambda: log.needed_from == FILE_BYTES + 2)
+    await slave.until(lambda: log.needed_from == FILE_BYTES - 1)
+    log.files.remove_oldest().release()
+    await wait_all_tasks_blocked()
+    mock_clock.jump(1.1)
+    await slow.until_closed()
+    assert f"its log ends at {FILE_BYTES - 1}, this one begins at {FILE_BYTES}" in caplog.text
+    assert log.needed_from == FILE_BYTES + 2
     slave.socket.close()
     await slave.until(lambda: not master.slaves)
     assert log.needed_from == NOT_NEEDED
-    log.files.remove_oldest().release()
     late = PlayedSlave(master)
     late.report(FILE_BYTES - 1)
     await late.until_closed()
-    assert f"its log ends at {FILE_BYTES - 1}, this one begins at {FILE_BYTES}" in caplog.text
 
 
 async def test_reports_of_slaves_are_shown(broker: Broker, master: Master, mock_clock: MockClock) -> None:
