@@ -27,7 +27,7 @@ FROM ${BASE}
 COPY --from=build /opt/triomq /opt/triomq
 RUN mkdir /data && chown 10911:10911 /data
 # Forwarded ports may make every client look like this container: none counts as local.
-ENV PATH=/opt/triomq/bin:$PATH PYTHONUNBUFFERED=1 TRIOMQ_BROKER_NO_LOCAL_PEERS=true
+ENV PATH=/opt/triomq/bin:$PATH PYTHONUNBUFFERED=1 TRIOMQ_BROKER_NO_LOCAL_PEERS=true TRIOMQ_NAMESRV_NO_LOCAL_PEERS=true
 USER 10911:10911
 VOLUME /data
 # name server, broker, and the second port (broker's minus 2) that Java clients with the VIP channel use

@@ -1,6 +1,7 @@
-"""The settings of ``triomq broker`` from the command line, the environment and a file, in this order.
+"""The settings of a server from the command line, the environment and a file, in this order.
 
-A file is TOML with the names of our options if its name ends in ``.toml``, else RocketMQ's own ``broker.conf``.
+A file is TOML with the names of our options if its name ends in ``.toml``, else RocketMQ's own: a ``broker.conf`` or
+``namesrv.conf``.
 """
 
 import logging
@@ -14,30 +15,22 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from triomq.cli.arguments.arguments import VARIABLES
-from triomq.cli.arguments.options import BrokerOptions
+from triomq.cli.arguments.options import ConfiguredOptions
 from triomq.cli.arguments.values import KINDS
 from triomq.cli.errors import UsageError
 from triomq.cli.output import write_records
-from triomq.common.broker_settings import FIXED, SETTINGS, Setting, read_flag, variable_of
+from triomq.common.broker_settings import FIXED, Setting, read_flag, variable_of
 from triomq.protocol.java import read_properties
 from triomq.protocol.missing import explain_missing
 
 LOGGER: Final = logging.getLogger("triomq.cli.configuration")
 
-_PREFIX: Final = "TRIOMQ_BROKER_"
 #: Kubernetes sets such variables in every container for a service called triomq-broker.
-_OF_KUBERNETES: Final = re.compile(rf"{_PREFIX}(SERVICE|PORT)(_.*)?")
-_BY_NAME: Final = {row.name: row for row in SETTINGS if row.name}
-_BY_KEY: Final = {row.key: row for row in SETTINGS if row.option}
-_BY_VARIABLE: Final = {row.variable: row for row in SETTINGS if row.option}
+_OF_KUBERNETES: Final = re.compile(r"TRIOMQ_[A-Z]+_(SERVICE|PORT)(_.*)?")
 #: Values with which a broker of RocketMQ does nothing that triomq cannot do.
 _HARMLESS: Final = frozenset(("", "0", "false"))
-#: RocketMQ sets host and port of an address apart: our field, the setting of the host, and the default port, if any.
-_HOSTS: Final = (
-    ("listen", "bindAddress", "10911"),
-    ("ha_listen", "bindAddress", ""),
-    ("metrics", "metricsPromExporterHost", "5557"),
-)
+#: RocketMQ sets host and port of an address apart: our field, and the setting of the host.
+_HOSTS: Final = {"listen": "bindAddress", "ha_listen": "bindAddress", "metrics": "metricsPromExporterHost"}
 
 
 class Given(NamedTuple):
@@ -47,26 +40,26 @@ class Given(NamedTuple):
     source: str
 
 
-def collect(options: BrokerOptions, environment: Mapping[str, str] = os.environ) -> dict[str, Given]:
+def collect(options: ConfiguredOptions, environment: Mapping[str, str] = os.environ) -> dict[str, Given]:
     """Return all settings that have been given, by the fields of their rows.
 
     Raises:
         UsageError: the file cannot be read, or a name or value is wrong.
     """
     words = {field: Given(value, "command line") for field, value in options.settings.items()}
-    found = _from_environment(environment) | words
-    return _from_file(Path(options.config).expanduser(), found) | found if options.config else found
+    found = _from_environment(options, environment) | words
+    return _from_file(options, found) | found if options.config else found
 
 
-def print_settings(found: Mapping[str, Given], *, as_json: bool) -> None:
+def print_settings(options: ConfiguredOptions, found: Mapping[str, Given]) -> None:
     """Write each setting with its value and where it comes from."""
     records = []
-    for row in filter(lambda row: row.option, SETTINGS):
+    for row in filter(lambda row: row.option, options.settings_rows):
         given = found.get(row.field)
         value = row.default if given is None else _shown(row, given.value)
         source = "default" if given is None else given.source
         records.append({"setting": row.key, "rocketmq": row.rocketmq or None, "value": value, "source": source})
-    write_records(("setting", "RocketMQ", "value", "source"), records, as_json=as_json)
+    write_records(("setting", "RocketMQ", "value", "source"), records, as_json=options.json)
 
 
 def _shown(row: Setting, value: Any) -> str:
@@ -77,61 +70,77 @@ def _shown(row: Setting, value: Any) -> str:
     return ";".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
+def _by_key(options: ConfiguredOptions) -> dict[str, Setting]:
+    return {row.key.replace("-", "_"): row for row in options.settings_rows if row.option}
+
+
+def _from_environment(options: ConfiguredOptions, environment: Mapping[str, str]) -> dict[str, Given]:
     found = {}
-    others = set(map(variable_of, VARIABLES))
+    others = {variable_of(options.command, name) for name in VARIABLES}
+    rows = {variable_of(options.command, key): row for key, row in _by_key(options).items()}
     for name, text in environment.items():
-        if not name.startswith(_PREFIX) or not text or name in others or _OF_KUBERNETES.fullmatch(name):
+        if not name.startswith(variable_of(options.command, "")) or not text:
             continue
-        row = _BY_VARIABLE.get(name) or _refuse("environment", name, _BY_VARIABLE)
+        if name in others or _OF_KUBERNETES.fullmatch(name):
+            continue
+        row = rows.get(name) or _refuse("environment", name, rows)
         values = text.split() if row.option.endswith("...") else text
         found[row.field] = Given(_checked(name, _read, row, values), f"environment, {name}")
     return found
 
 
-def _from_file(path: Path, given: Mapping[str, Given]) -> dict[str, Given]:
+def _from_file(options: ConfiguredOptions, given: Mapping[str, Given]) -> dict[str, Given]:
+    path = Path(str(options.config)).expanduser()
     try:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text) if path.suffix == ".toml" else None
     except (OSError, ValueError) as exc:
         raise UsageError(f"--config {path}: {exc}") from exc
     if table is None:
-        found = _from_properties(path, read_properties(text), given)
+        found = _from_properties(path, read_properties(text), options.settings_rows, given)
     else:
-        found = {}
+        found, rows = {}, _by_key(options)
         for name, value in table.items():
-            row = _BY_KEY.get(name) or _BY_KEY.get(name.replace("_", "-")) or _refuse(str(path), name, _BY_KEY)
+            row = rows.get(name.replace("-", "_")) or _refuse(str(path), name, (row.key for row in rows.values()))
             found[row.field] = _checked(f"{path}: {name}", _read, row, value)
     return {field: Given(value, str(path)) for field, value in found.items()}
 
 
-def _from_properties(path: Path, texts: Mapping[str, str], given: Mapping[str, Given]) -> dict[str, Any]:
+def _from_properties(
+    path: Path, texts: Mapping[str, str], rows: Iterable[Setting], given: Mapping[str, Given]
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
     unused = []
+    by_name = {row.name: row for row in rows if row.name}
     known = Path(__file__).with_name("rocketmq_settings.txt").read_text(encoding="utf-8").split()
     for name, text in texts.items():
-        row = _BY_NAME.get(name)
+        row = by_name.get(name)
         reason = explain_missing(name)
         has_accounts = name == "aclEnable" and "acl" in given  # the file of accounts is an option
         if reason and text not in _HARMLESS and not has_accounts:
             raise UsageError(f"{path}: {name}={text}: {reason}")
         if row is not None and row.option:
-            found[row.field] = _checked(
-                f"{path}: {name}", lambda row, text: _choice(row, row.kind.read(text)), row, text
-            )
+            found[row.field] = _checked(f"{path}: {name}", _read_property, row, text)
         elif name not in known:
             _refuse(str(path), name, known)
-        elif not reason and name not in {host for _, host, _ in _HOSTS} and FIXED.get(name) != text:
+        elif not reason and name not in _HOSTS.values() and FIXED.get(name) != text:
             unused.append(name)
-    for field, host, default_port in _HOSTS:
-        port = found.get(field, default_port).rpartition(":")[2]
-        if host in texts and port:
-            found[field] = f"{texts[host]}:{port}"
+    _join_hosts(found, texts, rows)
     if found.get("slave_read_ratio") is not None:
         found["slave_read_ratio"] = found.get("in_memory_max_ratio", found["slave_read_ratio"])
     if unused:
         LOGGER.warning("settings without effect file=%s names=%s", path, ",".join(unused))
     return found
+
+
+def _join_hosts(found: dict[str, Any], texts: Mapping[str, str], rows: Iterable[Setting]) -> None:
+    """Replace the hosts of addresses by those that RocketMQ's settings give."""
+    for row in rows:
+        host = texts.get(_HOSTS.get(row.field, ""))
+        default = re.match(r"\S+:\d+", row.default)  # without one it does not listen by default
+        address = found.get(row.field, default and default[0])
+        if host is not None and address:
+            found[row.field] = f"{host}:{address.rpartition(':')[2]}"
 
 
 def _refuse(place: str, name: str, names: Iterable[str]) -> NoReturn:

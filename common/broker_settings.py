@@ -1,10 +1,12 @@
-"""The settings of a broker, a row each.
+"""The settings of a broker, and those of a name server, a row each.
 
-The options of ``triomq broker``, its configuration files and environment variables, the requests 25 and 26, and the
-table in docs/configuration.md follow from these rows.  They are here, and not in the broker, because the command line
-must not load the broker; conversion to types of the broker and its store is in ``cli/commands/broker.py``.
+The options of ``triomq broker`` and ``triomq namesrv``, their configuration files and environment variables, the
+requests 25 and 26, and the table in docs/configuration.md follow from these rows.  They are here, and not in the
+broker, because the command line must not load the broker; conversion to types of the broker and its store is in
+``cli/commands/broker.py``.
 
-Source: wire.md 7.4, 7.5; BrokerConfig.java, MessageStoreConfig.java, NettyServerConfig.java, TlsSystemConfig.java.
+Source: wire.md 7.4, 7.5; BrokerConfig.java, MessageStoreConfig.java, NamesrvConfig.java, NettyServerConfig.java,
+TlsSystemConfig.java.
 """
 
 import re
@@ -51,6 +53,13 @@ def _read_flush_type(text: str) -> str:
     return text.removesuffix("_FLUSH").lower()
 
 
+def _read_kv_path(text: str) -> str:
+    folder = text.removesuffix("/config/kvConfig.json")
+    if folder in ("", text):
+        raise ValueError("FOLDER/config/kvConfig.json")
+    return folder
+
+
 def _read_role(text: str) -> str:
     if text not in _ROLES.values():
         raise ValueError(", ".join(_ROLES.values()))
@@ -87,9 +96,9 @@ _IN_FILES: Final = Kind(str, is_reported=False)
 _PORT: Final = Kind(lambda text: f"127.0.0.1:{_read_count(text)}", is_reported=False)
 
 
-def variable_of(key: str) -> str:
-    """Return the environment variable for an option of ``triomq broker``."""
-    return f"TRIOMQ_BROKER_{key.upper().replace('-', '_')}"
+def variable_of(command: str, key: str) -> str:
+    """Return the environment variable for an option of ``triomq broker`` or ``triomq namesrv``."""
+    return f"TRIOMQ_{command}_{key}".upper().replace("-", "_")
 
 
 class Setting(NamedTuple):
@@ -122,11 +131,6 @@ class Setting(NamedTuple):
     def metavar(self) -> str:
         """The kind of its value, "" for a flag."""
         return self.option.removesuffix("...").partition(" ")[2]
-
-    @property
-    def variable(self) -> str:
-        """The name in the environment."""
-        return variable_of(self.key)
 
     @property
     def rocketmq(self) -> str:
@@ -285,6 +289,15 @@ _OTHERS: Final = (
 )
 OPTIONS: Final = (*_ADDRESSES, *SECURITY, *_STORE, *_REPLICATION, *_RETENTION, *_MESSAGES)
 SETTINGS: Final = (*OPTIONS, *_OTHERS)
+NAMESRV_SETTINGS: Final = (
+    Setting("--listen HOST:PORT", "listen", "listenPort", _PORT, "127.0.0.1:9876",
+            "address of the name server; port 0: any free port"),
+    Setting("--store DIR", "root", "kvConfigPath", Kind(_read_kv_path), "triomq/namesrv in the user's data folder",
+            "folder of its key-value table, config/kvConfig.json"),
+    Setting("--order-messages", "order_messages", "orderMessageEnable", _FLAG, "off",
+            "put the queues of order topics into routes"),
+    *SECURITY,
+)  # fmt: skip
 FIXED: Final = {
     "filterServerNums": "0",
     "useTLS": "false",

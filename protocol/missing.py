@@ -37,7 +37,7 @@ MISSING: Final = (
     ),
     Missing(
         "a group of brokers that elects its master",
-        "enableDLegerCommitLog enableControllerMode",
+        "enableDLegerCommitLog enableControllerMode enableControllerInNamesrv",
         "run a master and a slave, with --role and --broker-id",
     ),
 )

@@ -27,9 +27,9 @@ _GROUPS: Final = {
     "store": "inspect a store that no broker uses, triomq's or Apache's",
 }
 VARIABLES: Final = ("config", "log-level", "log-file", "log-max-size", "log-backups", "log-format")
-"""Options of ``triomq broker`` that are no settings of the broker, but may be environment variables, too."""
+"""Options of a server that are none of its settings, but may be environment variables, too."""
 _SETTING: Final = "setting "
-"""Begins the names of settings of a broker in the namespace of argparse."""
+"""Begins the names of settings of a server in the namespace of argparse."""
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -39,8 +39,9 @@ def parse(argv: Sequence[str]) -> Options:
         SystemExit: it is wrong, or asks for help or the version; the text has been written.
     """
     words = list(argv)
-    if words[:1] == ["broker"]:  # options from variables come before those of the command line
-        texts = ((name, os.environ.get(variable_of(name))) for name in VARIABLES)
+    first = Options.commands.get("".join(words[:1]))
+    if first is not None and first.settings_rows:  # options from variables come before those of the command line
+        texts = ((name, os.environ.get(variable_of(words[0], name))) for name in VARIABLES)
         words[1:1] = [f"--{name}={text}" for name, text in texts if text]
     parser = build_parser("".join(words[:1]))
     parser.check_names(words)
@@ -100,5 +101,6 @@ def _add_options(parser: Parser, options_type: type[Options]) -> None:
         if declared.group and declared.group not in exclusive:
             exclusive[declared.group] = parser.add_mutually_exclusive_group()
         declared.add(exclusive.get(declared.group, parser), field)
-    for row in options_type.settings_rows:  # those that are not given stay out
-        Option(row.option, row.help, argparse.SUPPRESS).add(parser, _SETTING + row.field)
+    for row in options_type.settings_rows:
+        if row.option.startswith("--"):  # one that is not given stays out
+            Option(row.option, row.help, argparse.SUPPRESS).add(parser, _SETTING + row.field)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 from triomq.cli.arguments import values
 from triomq.cli.arguments.parser import Options, option
 from triomq.cli.arguments.values import StartAt
-from triomq.common.broker_settings import OPTIONS, SECURITY, Setting
+from triomq.common.broker_settings import NAMESRV_SETTINGS, SETTINGS, Setting
 from triomq.protocol.filters.filter_types import Sql
 
 BROKER_ADDRESS: Final = "127.0.0.1:10911"
@@ -59,17 +59,22 @@ class ClientOptions(Options):
     )
 
 
-class BrokerOptions(ServerOptions, run="broker:run"):
-    """Run a broker with its name server."""
-
-    settings_rows: ClassVar[Iterable[Setting]] = OPTIONS
+class ConfiguredOptions(ServerOptions):
+    """Options of servers that also take settings from a file and from environment variables."""
 
     settings: Mapping[str, Any]  # those on the command line, by the fields of their rows
     config: str | None = option(
         "--config FILE",
-        "read settings from this file: RocketMQ's broker.conf with its names, or FILE.toml with those of the options",
+        "read settings from this file: RocketMQ's own with its names, or FILE.toml with those of the options",
     )
     print_config: bool = option("--print-config", "write each setting with its value and where it comes from, and exit")
+
+
+class BrokerOptions(ConfiguredOptions, run="broker:run"):
+    """Run a broker with its name server."""
+
+    settings_rows: ClassVar[Iterable[Setting]] = SETTINGS
+
     end_with_stdin: bool = option(
         "--end-with-stdin", "stop also when stdin ends, as when the program that started it ends"
     )
@@ -88,19 +93,10 @@ class BrokerSetOptions(ClientOptions, run="health:change"):
     broker: str | None = ONE_BROKER
 
 
-class NamesrvOptions(ServerOptions, run="broker:run_namesrv"):
+class NamesrvOptions(ConfiguredOptions, run="broker:run_namesrv"):
     """Run a name server without a broker, for brokers that register with it."""
 
-    settings_rows: ClassVar[Iterable[Setting]] = SECURITY
-
-    settings: Mapping[str, Any]
-    listen: str = option(
-        "--listen HOST:PORT", f"its address (listenPort; {NAMESRV_ADDRESS}; port 0: any free port)", NAMESRV_ADDRESS
-    )
-    store: str | None = option(
-        "--store DIR", "folder of its key-value table (kvConfigPath; triomq/namesrv in the user's data folder)"
-    )
-    order_messages: bool = option("--order-messages", "put the queues of order topics into routes (orderMessageEnable)")
+    settings_rows: ClassVar[Iterable[Setting]] = NAMESRV_SETTINGS
 
 
 class ClusterOptions(ServerOptions, run="cluster:run"):

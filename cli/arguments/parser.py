@@ -162,7 +162,7 @@ class Options:
     Attributes:
         commands: the class of each command, such as ``broker status``, which is the name of its class in words.
         runner: the function that runs it, as ``module:function`` in ``triomq.cli.commands``.
-        settings_rows: settings of a broker that are options, too; those given are in ``settings``, by their fields.
+        settings_rows: settings of a server; those on the command line are in ``settings``, by their fields.
     """
 
     commands: ClassVar[dict[str, "type[Options]"]] = {}

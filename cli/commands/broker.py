@@ -38,7 +38,7 @@ def run(options: BrokerOptions) -> int:
     given = collect(options)
     config = make_config({field: value for field, (value, _) in given.items()})
     if options.print_config:
-        print_settings(given, as_json=options.json)
+        print_settings(options, given)
         return ExitCode.OK
     broker = keep_broker(config, partial(open_broker, is_alone=True))
     serve_until_signal(broker, _describe, options, ends_with_stdin=options.end_with_stdin)
@@ -177,16 +177,30 @@ def run_namesrv(options: NamesrvOptions) -> int:
         ConfigError: an invalid setting, or an address that cannot be bound.
         StoreError: the folder cannot be used.
     """
-    listen = parse_address("--listen", options.listen)
-    check_host(listen)
-    root = Path(options.store).expanduser() if options.store else default_store_root().with_name("namesrv")
-    settings = network_settings(options.settings)
-    config = NameServerConfig(root=root, listen=listen, order_messages=options.order_messages, **settings)
+    given = collect(options)
+    config = make_namesrv_config({field: value for field, (value, _) in given.items()})
+    if options.print_config:
+        print_settings(options, given)
+        return ExitCode.OK
 
     def describe(server: NameServer) -> tuple[dict[str, Any], str]:
-        text = f"name server {server.address}, store {root}, pid {os.getpid()}"
-        return _with_others(server, {"namesrv": str(server.address), "store": str(root)}, text)
+        text = f"name server {server.address}, store {config.root}, pid {os.getpid()}"
+        return _with_others(server, {"namesrv": str(server.address), "store": str(config.root)}, text)
 
     serve_until_signal(open_name_server(config), describe, options)
-    LOGGER.info("stopped store=%s", root)
+    LOGGER.info("stopped store=%s", config.root)
     return ExitCode.OK
+
+
+def make_namesrv_config(given: Mapping[str, Any]) -> NameServerConfig:
+    """Convert the settings of a name server that were given, by the fields of their rows.
+
+    Raises:
+        ConfigError: a value is invalid, or needs ``--insecure`` because it opens the name server to a network.
+    """
+    settings = network_settings(given)
+    listen = settings["listen"] = parse_address("--listen", settings.get("listen", str(DEFAULT_NAMESRV)))
+    check_host(listen)
+    root = settings.get("root")
+    settings["root"] = Path(root).expanduser() if root else default_store_root().with_name("namesrv")
+    return NameServerConfig(**settings)

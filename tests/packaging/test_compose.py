@@ -82,7 +82,8 @@ def test_network_needs_accounts_or_loopback_ports(compose: dict[str, Any]) -> No
         "tls_key": f"{mounted}/server.key",
     }
     assert broker_settings(last("CMD").words()[1:]) == {"root": open_to_all["root"]}
-    assert "TRIOMQ_BROKER_NO_LOCAL_PEERS=true" in last("ENV").words()
+    servers = {"TRIOMQ_BROKER_NO_LOCAL_PEERS=true", "TRIOMQ_NAMESRV_NO_LOCAL_PEERS=true"}
+    assert servers <= set(last("ENV").words())
 
 
 def test_health_check_is_that_of_the_image(compose: dict[str, Any]) -> None:
@@ -122,7 +123,7 @@ def test_brokers_register_and_publish_their_ports(several: dict[str, Any]) -> No
             "insecure": True,
             "local_peers": False,
             "root": last("VOLUME").arguments,
-            "register": f"namesrv:{name_server.listen.rpartition(':')[2]}",
+            "register": f"namesrv:{name_server.settings['listen'].rpartition(':')[2]}",
             "advertise": "${TRIOMQ_ADVERTISE:-127.0.0.1}",
         }
         assert service["ports"] == [f"${{TRIOMQ_BIND:-127.0.0.1}}:{each}:{each}" for each in (port, port - 2)]

@@ -11,12 +11,12 @@ import pytest
 
 from triomq.broker.config import BrokerConfig
 from triomq.cli.arguments.arguments import parse
-from triomq.cli.arguments.options import BrokerOptions
+from triomq.cli.arguments.options import BrokerOptions, ConfiguredOptions, NamesrvOptions
 from triomq.cli.arguments.values import KINDS
-from triomq.cli.commands.broker import make_config, run
+from triomq.cli.commands.broker import make_config, make_namesrv_config, run, run_namesrv
 from triomq.cli.configuration import collect
 from triomq.cli.errors import UsageError
-from triomq.common.broker_settings import OPTIONS, SETTINGS, Setting
+from triomq.common.broker_settings import NAMESRV_SETTINGS, OPTIONS, SETTINGS, Setting, variable_of
 from triomq.protocol.errors import ConfigError
 from triomq.storage.config import StoreConfig
 
@@ -34,16 +34,17 @@ SAMPLES = {
 }
 _NOT_PYTHON = ("listen", "tls", "metrics")  # objects there
 IN_FILES = [row for row in SETTINGS if row.option]
+COMMANDS = {"broker": IN_FILES, "namesrv": NAMESRV_SETTINGS}
 
 
-def options(*words: str) -> BrokerOptions:
-    found = parse(["broker", *words])
-    assert isinstance(found, BrokerOptions)
+def options(*words: str, command: str = "broker") -> ConfiguredOptions:
+    found = parse([command, *words])
+    assert isinstance(found, ConfiguredOptions)
     return found
 
 
-def values(*words: str, **environment: str) -> dict[str, Any]:
-    return {field: value for field, (value, _) in collect(options(*words), environment).items()}
+def values(*words: str, command: str = "broker", **environment: str) -> dict[str, Any]:
+    return {field: value for field, (value, _) in collect(options(*words, command=command), environment).items()}
 
 
 def sample(row: Setting) -> str:
@@ -52,17 +53,20 @@ def sample(row: Setting) -> str:
     return SAMPLES.get(row.metavar) or (row.metavar.split("|")[0] if "|" in row.metavar else f"a-{row.key}")
 
 
-@pytest.mark.parametrize("row", IN_FILES, ids=lambda row: row.key)
-def test_all_ways_set_the_same_value(row: Setting, tmp_path: Path) -> None:
-    text, file = sample(row), tmp_path / "broker.toml"
-    given = values(**{row.variable: text})
+@pytest.mark.parametrize(
+    ("command", "row"),
+    [pytest.param(name, row, id=f"{name}-{row.key}") for name, rows in COMMANDS.items() for row in rows],
+)
+def test_all_ways_set_the_same_value(command: str, row: Setting, tmp_path: Path) -> None:
+    text, file = sample(row), tmp_path / "server.toml"
+    given = values(command=command, **{variable_of(command, row.key): text})
     assert list(given) == [row.field]
     plain = text if row.metavar in ("", "COUNT", "N", "NUMBER", "PERCENT") else json.dumps(text)
     for key in (row.key, row.key.replace("-", "_")):
         file.write_text(f"{key} = {[text] if row.option.endswith('...') else plain}\n")
-        assert values("--config", str(file)) == given
+        assert values("--config", str(file), command=command) == given
     if row.option.startswith("--"):
-        assert values(f"--{row.key}", *([text] if row.metavar else [])) == given
+        assert values(f"--{row.key}", *([text] if row.metavar else []), command=command) == given
 
 
 @pytest.mark.parametrize("row", IN_FILES, ids=lambda row: row.key)
@@ -124,6 +128,36 @@ def test_a_broker_conf_makes_a_slave(tmp_path: Path) -> None:
     assert (made.slave_read_ratio, made.slave_timeout_s) == (0, 1.5)
     file.write_text("slaveReadEnable=true\n")
     assert make_config(values("--config", str(file))).slave_read_ratio == 40
+
+
+def test_a_namesrv_conf_of_rocketmq_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text(
+        "rocketmqHome=/opt/rocketmq\nkvConfigPath=/data/config/kvConfig.json\norderMessageEnable=true\nlistenPort=9886\n"
+        "enableControllerInNamesrv=false\nclusterTest=false\ntls.server.mode=disabled\n"
+    )
+    made = make_namesrv_config(values("--config", str(file), command="namesrv"))
+    assert (made.root, str(made.listen), made.order_messages) == (Path("/data"), "127.0.0.1:9886", True)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning == f"settings without effect file={file} names=rocketmqHome,clusterTest"
+    file.write_text("bindAddress=127.0.0.2\n")
+    assert str(make_namesrv_config(values("--config", str(file), command="namesrv")).listen) == "127.0.0.2:9876"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("kvConfigPath=/data/kvConfig.json", "kvConfigPath: the value is not FOLDER/config/kvConfig.json"),
+        ("kvConfigPath=/config/kvConfig.json", "kvConfigPath: the value is not FOLDER/config/kvConfig.json"),
+        ("enableControllerInNamesrv=true", "a group of brokers that elects its master is not supported yet"),
+        ("orderMesageEnable=true", "unknown setting orderMesageEnable; did you mean orderMessageEnable?"),
+        ("bindAddress=0.0.0.0", "listening on 0.0.0.0:9876 would allow every client"),
+    ],
+)
+def test_a_wrong_namesrv_conf_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "namesrv.conf").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        make_namesrv_config(values("--config", str(tmp_path / "namesrv.conf"), command="namesrv"))
 
 
 @pytest.mark.parametrize(
@@ -211,13 +245,22 @@ def test_file_and_log_options_come_from_variables(monkeypatch: pytest.MonkeyPatc
 
 def test_each_setting_is_printed_with_its_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--print-config", "--json", "--store", str(tmp_path), "--delete-when", "4;16", "--no-index")
-    assert run(options(*words)) == 0
+    asked = options(*words)
+    assert isinstance(asked, BrokerOptions)
+    assert run(asked) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     found = {line["setting"]: (line["value"], line["source"], line["rocketmq"]) for line in lines}
     assert list(found) == [row.key for row in IN_FILES]
     assert found["delete-when"] == ("4;16", "command line", "deleteWhen")
     assert found["no-index"] == ("true", "command line", "messageIndexEnable=false")
     assert found["memory-budget"] == ("128MiB", "default", None)
+    assert str(make_namesrv_config({}).listen) == NAMESRV_SETTINGS[0].default
+    asked = options("--print-config", "--json", "--listen", "127.0.0.1:1", command="namesrv")
+    assert isinstance(asked, NamesrvOptions)
+    assert run_namesrv(asked) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["setting"] for line in lines] == [row.key for row in NAMESRV_SETTINGS]
+    assert [line["value"] for line in lines[:3]] == ["127.0.0.1:1", "triomq/namesrv in the user's data folder", "off"]
 
 
 def test_documented_options_match_the_rows() -> None:
