@@ -237,6 +237,8 @@ class BrokerConfig(ConnectionConfig):
             wrong = "a slave needs its master: --register the master's name servers, or --ha-master HOST:PORT"
         elif self.role == "sync-master" and self.ha_listen is None:
             wrong = "a sync-master needs --ha-listen HOST:PORT (haListenPort), where its slaves fetch the log"
+        elif self.ha_master is not None and self.ha_master == self.ha_listen:
+            wrong = f"--ha-master {self.ha_master} is the slave's own --ha-listen: name its master"
         elif self.slave_read_ratio is not None and not 0 <= self.slave_read_ratio <= _MAX_PERCENT:
             wrong = f"slave_read_ratio is {self.slave_read_ratio}, must be 0 to {_MAX_PERCENT}"
         elif self.ha_listen and not (self.ha_listen.is_loopback or self.brokers_from or self.insecure):

@@ -9,6 +9,10 @@ No slave may acknowledge more than it was sent, so no answer relies on such a re
 those with a longer log, because theirs is not a copy of this one, and those whose next messages retention has deleted,
 be it while they are connected.  RocketMQ sends both of them heartbeats without end.
 
+A slave may have slaves, too.  It sends whole records only, and with durability ``sync`` what its disk has, so none of
+them is ahead of what it would have after a power cut.  Its own master does not know them.  While its log is empty, it
+leaves reports alone: its master decides in which file the log begins.
+
 Source: HAService.java, HAConnection.java; store.md 9.1-9.4.
 """
 
@@ -32,6 +36,7 @@ from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.ha import HEAD, TRANSFER_BYTES, Reports, start_of
 from triomq.protocol.wire.write_queue import WriteQueue
 from triomq.storage.commit_log.commit_log import NOT_NEEDED
+from triomq.storage.config import Durability
 from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.replication.master")
@@ -115,7 +120,7 @@ class Slave:
                 while True:
                     is_data = await self._fill()
                     await self._write()
-                    if is_data and self._master.gathers and self.sent_offset == self._master.log.max_offset:
+                    if is_data and self._master.gathers and self.sent_offset == self._master.end:
                         await trio.sleep(_GATHER_S)
             except (OSError, trio.ClosedResourceError) as exc:
                 self.close(f"connection lost: {exc}")
@@ -128,10 +133,10 @@ class Slave:
         A sender that waits alone is answered the sooner; of many, those of one turn are sent together by the task.
         """
         if self._is_idle and not self._writes and self.sent_offset >= self._master.hot_from():
-            self._put_frames(self._master.log.max_offset)
+            self._put_frames(self._master.end)
             with suppress(OSError):  # the task meets it again
                 self._write_some()
-            if not self._writes and self.sent_offset == self._master.log.max_offset:
+            if not self._writes and self.sent_offset == self._master.end:
                 return
         self.wanted.set()
 
@@ -141,7 +146,7 @@ class Slave:
             self.wanted.clear()
             if self._writes:
                 return True
-            if 0 <= self.sent_offset < self._master.log.max_offset:
+            if 0 <= self.sent_offset < self._master.end:
                 self._put_frames(await self._master.load(self.sent_offset))
                 return True
             self._is_idle = self.has_joined
@@ -201,6 +206,7 @@ class Master:
         self._config = config
         self.log: Final = store.commit_log
         self.gathers: Final = commit is None
+        self._is_cautious = config.is_slave and store.config.durability is Durability.SYNC
         self.hot_from: Final = store.cold_reads.hot_from
         self._store = store
         self._worker = worker
@@ -236,9 +242,14 @@ class Master:
                     slave.close(_STOPPED)
 
     @property
+    def end(self) -> int:
+        """Up to here slaves get the log."""
+        return self.log.flushed_offset if self._is_cautious else self.log.max_offset
+
+    @property
     def slaves(self) -> list[SlaveState]:
         """All slaves that are connected, also those that have not reported yet."""
-        now, end = trio.current_time(), self.log.max_offset
+        now, end = trio.current_time(), self.end
         return [
             SlaveState(
                 each.peer,
@@ -255,11 +266,11 @@ class Master:
     @property
     def has_unfinished(self) -> bool:
         """Whether a slave has yet to acknowledge a part of the log."""
-        return any(each.acknowledged_offset < self.log.max_offset for each in self._joined())
+        return any(each.acknowledged_offset < self.end for each in self._joined())
 
     def feed(self) -> None:
         """Wake the slaves if the log has grown in this step."""
-        end = self.log.max_offset
+        end = self.end
         if end != self._fed_to:
             self._fed_to = end
             self._growth.note(end, trio.current_time())
@@ -277,13 +288,15 @@ class Master:
             StoreError: the disk cannot read it.
         """
         if offset >= self.hot_from():
-            return self.log.max_offset
-        return await self._worker.run(self._store.cold_reads.load_log(offset), urgent=True)
+            return self.end
+        return min(await self._worker.run(self._store.cold_reads.load_log(offset), urgent=True), self.end)
 
     def reported(self, slave: Slave, offset: int) -> None:
         """Take the report of a slave, which names the end of its log; the first one is where sending begins."""
-        if not 0 <= offset <= (slave.sent_offset if slave.has_joined else self.log.max_offset):
-            self._refuse(slave, f"its log ends at {offset}, this one at {self.log.max_offset}")
+        if self._config.is_slave and self.end <= max(self.log.min_offset, 0):
+            return
+        if not 0 <= offset <= (slave.sent_offset if slave.has_joined else self.end):
+            self._refuse(slave, f"its log ends at {offset}, this one at {self.end}")
             return
         if not slave.has_joined and not self._join(slave, offset):
             return
@@ -291,8 +304,7 @@ class Master:
         self._acknowledge()
 
     def _join(self, slave: Slave, offset: int) -> bool:
-        log = self.log
-        start = start_of(offset, log.max_offset, log.files.file_size)
+        start = start_of(offset, self.end, self.log.files.file_size)
         if self._is_deleted(slave, start):
             return False
         slave.sent_offset = slave.joined_offset = start

@@ -36,11 +36,12 @@ class Copies:
     def status(self) -> HaStatus:
         """Return the state as RocketMQ answers it; rates are those since the previous call."""
         end = self._store.commit_log.max_offset
-        if self.slave is not None:
-            return HaStatus(ha_client_runtime_info=self._client(self.slave, end))
         slaves = [] if self.master is None else self.master.slaves
-        rates = self._rates({each.peer: each.sent_bytes for each in slaves})
+        taken = {} if self.slave is None else {"": self.slave.taken_bytes}
+        rates = self._rates({each.peer: each.sent_bytes for each in slaves} | taken)
         found = [self._connection(each, rates[each.peer]) for each in slaves]
+        if self.slave is not None:
+            return HaStatus(ha_connection_info=found, ha_client_runtime_info=self._client(self.slave, end, rates[""]))
         return HaStatus(
             master=True,
             master_commit_log_max_offset=end,
@@ -69,10 +70,10 @@ class Copies:
                 rates[key] = round((totals[key] - count) / (now - at))
         return rates
 
-    def _client(self, slave: Slave, end: int) -> HaClient:
+    def _client(self, slave: Slave, end: int, rate: int) -> HaClient:
         return HaClient(
             slave.master,
-            self._rates({"": slave.taken_bytes})[""],
+            rate,
             end,
             last_read_timestamp=self._time_ms(slave.last_received_s),
             last_write_timestamp=self._time_ms(slave.last_reported_s),

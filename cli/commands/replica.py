@@ -11,7 +11,7 @@ from triomq.client import Replica, SlaveCopy
 
 @client_command
 async def status(options: ReplicaStatusOptions) -> None:
-    """Write each broker, and below a master each slave that is connected to it.
+    """Write each broker, and below it each slave that is connected to it.
 
     Raises:
         NameServerError: no name server answered, or it knows no broker.
@@ -27,7 +27,7 @@ async def status(options: ReplicaStatusOptions) -> None:
 
 
 def rows(replicas: Iterable[Replica]) -> Iterator[Sequence[Cell]]:
-    """Yield the rows of the table: each broker, and below a master each connection of a slave."""
+    """Yield the rows of the table: each broker, and below it each connection of a slave."""
     for each in replicas:
         yield each.name, each.broker_id, each.address, each.role, each.end, *_progress(each), _state(each)
         for copy in each.copies or ():

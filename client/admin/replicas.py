@@ -59,7 +59,7 @@ class Replica(NamedTuple):
         is_in_touch: a slave: whether its master sent something within 20 s; ``None``: unknown.
         heard_ms: a slave: when its master sent something, in ms since 1970.
         reported_ms: a slave: when it reported last.
-        copies: a master: the connected slaves; ``None``: it does not report them (RocketMQ 4).
+        copies: the connected slaves; ``None``: a slave without any, or RocketMQ 4, which does not report them.
         error: why the broker did not answer.
     """
 
@@ -126,12 +126,13 @@ async def _read(instance: ClientInstance, broker: BrokerAnswer) -> Replica:
 
 def _with_status(replica: Replica, status: HaStatus, now_ms: int) -> Replica:
     """Add what a broker whose clock shows ``now_ms`` has answered."""
+    copies = tuple(map(_copy, status.ha_connection_info))
     if status.master:
-        end = status.master_commit_log_max_offset
-        return replica._replace(end=end, copies=tuple(map(_copy, status.ha_connection_info)))
+        return replica._replace(end=status.master_commit_log_max_offset, copies=copies)
     slave = status.ha_client_runtime_info
     return replica._replace(
         end=slave.max_offset,
+        copies=copies or None,
         master=slave.master_addr,
         is_in_touch=now_ms - slave.last_read_timestamp <= SILENCE_MS,
         heard_ms=slave.last_read_timestamp or None,

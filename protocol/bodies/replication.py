@@ -64,7 +64,7 @@ class HaStatus(JsonBody):
         master_commit_log_max_offset: the end of a master's commit log.
         in_sync_slave_nums: how many slaves are in sync.
         ha_connection_info: the connected slaves.
-        ha_client_runtime_info: the slave.
+        ha_client_runtime_info: the slave itself.
     """
 
     master: bool = False

@@ -1,7 +1,7 @@
 """The master, with slaves that the test plays on real sockets."""
 
 import socket
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
@@ -76,8 +76,10 @@ def close_slaves() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def serving(make_broker: MakeBroker, **settings: Any) -> AsyncGenerator[Broker]:
-    broker = make_broker(ha_listen=ANY_PORT, **settings)
+async def serving(
+    make_broker: MakeBroker, store_settings: Mapping[str, Any] | None = None, **settings: Any
+) -> AsyncGenerator[Broker]:
+    broker = make_broker(store_settings, ha_listen=ANY_PORT, **settings)
     assert broker.master is not None
     broker.master.open()
     async with trio.open_nursery() as nursery:
