@@ -211,7 +211,7 @@ class BrokerParts:
         if not self.config.is_slave:
             return admin, None, None
         slave = Slave(self.store, self.worker, self.statistics, self.registration, self.group_commit)
-        return admin, slave, MetadataCopy(admin, self.worker, self.table_saving, access.accounts)
+        return admin, slave, MetadataCopy(admin, slave, self.worker, self.table_saving, access.accounts)
 
     def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
         config, statistics, settings = self.config, self.statistics, self.groups.settings

@@ -8,6 +8,9 @@ Rules:
   groups consume those messages again.
 - All is saved as soon as it has changed, so that a slave can start without its master.
 
+Nothing is taken from a master that does not accept the log here as a copy of its own.  It may be another broker, or
+have an empty disk: its tables would make the slave delete all topics.
+
 The connection stays open, so that a slave notices soon that its master is away.  A commit before it notices is not
 kept, but the next one of the same queue is.
 
@@ -26,6 +29,7 @@ from triomq.broker.addresses import Address
 from triomq.broker.namesrv.route_table import Master
 from triomq.broker.network.sessions import CONNECT_S, Session, connect, reason_of
 from triomq.broker.processors.admin import AdminProcessors
+from triomq.broker.replication.slave import Slave
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import TableSaving
 from triomq.broker.work import Worker
@@ -56,14 +60,19 @@ class MetadataCopy:
 
     copied_at: float | None = None
 
-    def __init__(self, admin: AdminProcessors, worker: Worker, saving: TableSaving, accounts: Accounts | None) -> None:
-        """Copy into the tables of ``admin``, which ``saving`` writes; until then commits are kept.
+    def __init__(
+        self, admin: AdminProcessors, slave: Slave, worker: Worker, saving: TableSaving, accounts: Accounts | None
+    ) -> None:
+        """Copy into the tables of ``admin``, which ``saving`` writes, while ``slave`` copies the log.
+
+        Until then commits are kept.
 
         With accounts the requests are signed as the first administrator: the master must have it, too.
         """
         self._admin = admin
         self._offsets = admin.groups.offsets
         self._offsets.keeps_commits = True
+        self._slave = slave
         self._worker = worker
         self._saving = saving
         self._accounts = accounts
@@ -110,6 +119,9 @@ class MetadataCopy:
         """
         registration = self._admin.registration
         while self._is_master(address):
+            if not self._slave.is_following:
+                await trio.sleep(_RETRY_S)
+                continue
             try:
                 async with session.lock:
                     await self._copy(session)

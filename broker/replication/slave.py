@@ -43,7 +43,7 @@ class Slave:
 
     Attributes:
         master: where the master of the present or last connection listens for slaves; ``None``: none is known yet.
-        is_connected: whether there is a connection to it.
+        is_following: whether it has sent something on this connection: it takes this log for a copy of its own.
         taken_bytes: of the log, from masters since the start.
     """
 
@@ -65,7 +65,7 @@ class Slave:
             commit: flushes, with durability ``sync``.
         """
         self.master: str | None = None
-        self.is_connected = False
+        self.is_following = False
         self.taken_bytes = 0
         self._replica = store.replica
         self._worker = worker
@@ -136,7 +136,6 @@ class Slave:
         except (OSError, trio.TooSlowError, ConfigError) as exc:
             self._lost.occurred(master, str(exc) or "no connection", key=master)
             return
-        self.is_connected = True
         try:
             async with stream, trio.open_nursery() as nursery:
                 nursery.start_soon(self._report, stream)
@@ -151,7 +150,7 @@ class Slave:
             self._statistics.copy_refusals += 1
             self._refusals.occurred(_reason(group))
         finally:
-            self.is_connected = False
+            self.is_following = False
 
     async def _receive(self, stream: Stream, master: str) -> None:
         """Append what the master sends.
@@ -162,7 +161,7 @@ class Slave:
             StoreLayoutError: a frame does not continue the log.
             StoreError: the disk refuses the data.
         """
-        frames, size, is_new = Frames(), _RECEIVE_BYTES, True
+        frames, size = Frames(), _RECEIVE_BYTES
         with trio.move_on_after(_SILENCE_S) as silence:
             while data := await stream.receive_some(size):
                 size = min(size * 2, _MAX_RECEIVE_BYTES) if len(data) == size else _RECEIVE_BYTES
@@ -173,8 +172,8 @@ class Slave:
                             self._replica.append(offset, piece)
                             self.taken_bytes += len(piece)
                         self._received_at = trio.current_time()
-                        if is_new:
-                            is_new = False
+                        if not self.is_following:
+                            self.is_following = True
                             LOGGER.info("copying from the master address=%s log_end=%d", master, self._replica.end)
                             self._lost.ended(master, key=master)
                 finally:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.integration.broker_wire import broker_port, running, wait_for
+from tests.integration.broker_wire import broker_port, connected, running, wait_for
 from triomq.broker.addresses import Address
 from triomq.broker.replication import metadata
 from triomq.broker.saved_table import SavedTable
@@ -33,15 +33,22 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def slave_of(master: Broker | None, root: Path, **settings: Any) -> AsyncGenerator[Broker]:
-    async with running(root, role="slave", broker_id=1, ha_master=NOWHERE, **settings) as slave:
+    async with running(root, role="slave", broker_id=1, register=(NOWHERE,), **settings) as slave:
         if master is not None:
             follow(slave, master)
         yield slave
 
 
-def follow(slave: Broker, master: Broker) -> None:
+@asynccontextmanager
+async def master_at(root: Path, **settings: Any) -> AsyncGenerator[Broker]:
+    async with running(root, ha_listen=Address("127.0.0.1", 0), **settings) as master:
+        yield master
+
+
+def follow(slave: Broker, master: Broker, host: str = "127.0.0.1") -> None:
     """Do as the registration does when a name server knows the master's address."""
-    slave.registration.take_master({"masterAddr": f"127.0.0.1:{broker_port(master)}"})
+    place = {"masterAddr": f"{host}:{broker_port(master)}", "haServerAddr": str(master.ha_address)}
+    slave.registration.take_master(place)
 
 
 async def wait_copied(slave: Broker) -> None:
@@ -61,7 +68,7 @@ def tables_of(broker: Broker) -> dict[str, Any]:
 
 async def test_tables_become_the_masters_and_stay(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        master = await stack.enter_async_context(running(tmp_path / "master"))
+        master = await stack.enter_async_context(master_at(tmp_path / "master"))
         for name in ("kept", "gone"):
             master.topics.put(TopicConfig(name, 3, 2))
             master.groups.settings.put(SubscriptionGroupConfig(group_name=name))
@@ -87,17 +94,16 @@ async def test_tables_become_the_masters_and_stay(tmp_path: Path) -> None:
 
 
 async def test_host_for_slaves_replaces_one_for_others(tmp_path: Path) -> None:
-    async with running(tmp_path / "m") as master, slave_of(None, tmp_path / "s") as slave:
+    async with master_at(tmp_path / "m") as master, slave_of(None, tmp_path / "s") as slave:
         master.topics.put(TopicConfig("T", 3, 2))
-        place = {"masterAddr": f"127.0.0.2:{broker_port(master)}", "haServerAddr": "127.0.0.1:1"}
-        slave.registration.take_master(place)
+        follow(slave, master, "127.0.0.2")
         await wait_copied(slave)
         assert slave.topics.configs["T"] == master.topics.configs["T"]
 
 
 async def test_another_master_is_copied_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "_INTERVAL_S", inf)
-    async with running(tmp_path / "m1") as first, running(tmp_path / "m2") as second:
+    async with master_at(tmp_path / "m1") as first, master_at(tmp_path / "m2") as second:
         for master, count in ((first, 1), (second, 2)):  # the tables of both need different versions
             for queues in range(count):
                 master.topics.put(TopicConfig("T", queues + 1, 1))
@@ -108,11 +114,28 @@ async def test_another_master_is_copied_at_once(tmp_path: Path, monkeypatch: pyt
                 await wait_for(lambda wanted=wanted: slave.topics.configs.get("T") == wanted)  # type: ignore[misc]
 
 
+async def test_master_with_another_log_changes_no_table(tmp_path: Path) -> None:
+    async with slave_of(None, tmp_path / "slave") as slave:
+        async with master_at(tmp_path / "master") as master, connected(broker_port(master)) as wire:
+            await wire.put("T")
+            master.groups.offsets.commit("G", "T", 0, 1)
+            follow(slave, master)
+            await wait_for(lambda: slave.store.commit_log.max_offset == master.store.commit_log.max_offset)
+            await wait_copied(slave)
+            wanted = tables_of(slave)
+        async with master_at(tmp_path / "replaced") as other:  # its disk is new, or not mounted
+            follow(slave, other)
+            await wait_for(lambda: bool(other.connections))
+            await trio.sleep(0.2)
+            assert tables_of(slave) == wanted
+            assert slave.store.reader.max_offset_in_queue("T", 0) == 1
+
+
 async def test_offsets_committed_without_master_reach_it(tmp_path: Path) -> None:
     def offsets(broker: Broker) -> list[int | None]:
         return [broker.groups.offsets.query("G", "T", queue_id) for queue_id in range(4)]
 
-    async with running(tmp_path / "master") as master:
+    async with master_at(tmp_path / "master") as master:
         master.topics.put(TopicConfig("T", 4, 4))
         for queue_id in range(3):
             master.groups.offsets.commit("G", "T", queue_id, 5)
@@ -139,7 +162,7 @@ async def test_slave_signs_as_first_administrator(
     caplog.set_level(logging.INFO)
     path = tmp_path / "plain_acl.yml"
     await trio.Path(path).write_text(ACCOUNTS)
-    async with running(tmp_path / "master", acl=path) as master:
+    async with master_at(tmp_path / "master", acl=path) as master:
         master.topics.put(TopicConfig("T", 3, 2))
         async with slave_of(master, tmp_path / "slave", acl=path if signs else None) as slave:
             await wait_for(lambda: "metadata" in caplog.text)
@@ -153,6 +176,6 @@ async def test_long_absence_is_logged_once(tmp_path: Path, caplog: pytest.LogCap
         await wait_for(lambda: "is not copied for now master=127.0.0.1:1 reason=" in caplog.text)
         await trio.sleep(0.2)
         assert caplog.text.count("is not copied") == 1
-        async with running(tmp_path / "master") as master:
+        async with master_at(tmp_path / "master") as master:
             follow(slave, master)
             await wait_for(lambda: "is copied again" in caplog.text)
