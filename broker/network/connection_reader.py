@@ -62,11 +62,11 @@ class ConnectionReader:
         self._connections: dict[int, Readable] = {}  # by file descriptor
 
     def add(self, connection: Readable) -> None:
-        """Read a connection whenever its peer sends data; close it if the system cannot poll it."""
+        """Read a connection whenever its peer sends data; close it if that is not possible any more."""
         number = connection.fileno()
         try:
             self._poll.register(number, select.EPOLLIN)
-        except OSError as exc:
+        except (OSError, ValueError) as exc:
             connection.close(f"cannot be read: {exc}")
         else:
             self._connections[number] = connection

@@ -68,6 +68,14 @@ async def test_removed_connection_is_read_when_added_again(
     assert peer.received == [b"a"]
 
 
+async def test_connection_added_after_the_end_is_closed(reader: ConnectionReader, peers: list[Peer]) -> None:
+    """A slave may connect while its master stops."""
+    with trio.move_on_after(0):
+        await reader.run(())
+    reader.add(peers[0])
+    assert [peer.is_open for peer in peers] == [False, True, True]
+
+
 async def test_connection_closed_within_a_round_is_not_read(
     reader: ConnectionReader, peers: list[Peer], nursery: trio.Nursery
 ) -> None:
