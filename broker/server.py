@@ -60,10 +60,10 @@ class Broker(BrokerParts):
             self.pipeline.access.audit.open()
         for table in self.table_saving.tables:
             table.load()
+        offsets.restrict(self.store.reader.max_offset_in_queue, is_slave=self.config.is_slave)
         if self.config.is_slave:  # its master delivers, checks, and decides what its tables hold
             return
         schedule.load()
-        offsets.restrict(self.store.reader.max_offset_in_queue)
         timer.load()
         self.topics.adopt((queue.topic, queue.queue_id) for queue in self.store.queues)
         self.topics.adopt(self.transactions.undecided.load())

@@ -50,16 +50,17 @@ class ConsumerOffsetTable(SavedTable):
         self._offsets = self._rows(saved, _read_row)
         self._kept = {str(key): _read_row(row) for key, row in (saved.get(self._KEPT) or {}).items()}
 
-    def restrict(self, max_offset_of: Callable[[str, int], int]) -> int:
+    def restrict(self, max_offset_of: Callable[[str, int], int], *, is_slave: bool = False) -> int:
         """Lower offsets beyond the end of their queue, of messages lost in a crash, to that end; return how many.
 
         Otherwise a group would miss the messages that are stored at these offsets now.
 
         Args:
             max_offset_of: returns the end of a queue, by topic and queue id.
+            is_slave: lower the kept offsets only, as the master's may be ahead of the log here.
         """
         count = 0
-        for key, offsets in self._offsets.items():
+        for key, offsets in (self._kept if is_slave else self._offsets).items():
             topic, _, group = key.partition(_SEPARATOR)
             for queue_id, offset in offsets.items():
                 if offset > (most := max_offset_of(topic, queue_id)):

@@ -133,26 +133,29 @@ async def test_master_with_another_log_changes_no_table(tmp_path: Path) -> None:
 
 async def test_offsets_committed_without_master_reach_it(tmp_path: Path) -> None:
     def offsets(broker: Broker) -> list[int | None]:
-        return [broker.groups.offsets.query("G", "T", queue_id) for queue_id in range(4)]
+        return [broker.groups.offsets.query("G", "T", queue_id) for queue_id in range(5)]
 
-    async with master_at(tmp_path / "master") as master:
-        master.topics.put(TopicConfig("T", 4, 4))
+    async with master_at(tmp_path / "master") as master, connected(broker_port(master)) as wire:
+        master.topics.put(TopicConfig("T", 5, 5))
+        for number in range(5 * 9):
+            await wire.put("T", e=number % 5)
         for queue_id in range(3):
             master.groups.offsets.commit("G", "T", queue_id, 5)
         async with slave_of(master, tmp_path / "slave") as slave:
+            await wait_for(lambda: slave.store.commit_log.max_offset == master.store.commit_log.max_offset)
             await wait_copied(slave)
         async with slave_of(None, tmp_path / "slave") as slave:
-            for queue_id, offset in ((0, 7), (1, 6), (3, 2)):
+            for queue_id, offset in ((0, 7), (1, 6), (3, 2), (4, 12)):  # of the last queue a power cut takes three
                 slave.groups.offsets.commit("G", "T", queue_id, offset)
         async with slave_of(None, tmp_path / "slave") as slave:
             slave.groups.offsets.commit("G", "T", 1, 7)
             master.groups.offsets.commit("G", "T", 1, 9)
             follow(slave, master)
             await wait_copied(slave)
-            assert offsets(slave) == offsets(master) == [7, 9, 5, 2]
+            assert offsets(slave) == offsets(master) == [7, 9, 5, 2, 9]
             master.groups.offsets.commit("G", "T", 0, 1)  # later the master alone decides
             await wait_copied(slave)
-            assert offsets(slave) == [1, 9, 5, 2]
+            assert offsets(slave) == [1, 9, 5, 2, 9]
 
 
 @pytest.mark.parametrize("signs", [True, False])
