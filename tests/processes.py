@@ -40,6 +40,7 @@ class Broker:
     log: Path  # its stderr
     process: subprocess.Popen[str] = field(repr=False)
     admin: str = ""  # where administration has a separate listener
+    ha: str = ""  # of a master with a port for slaves
     stopped: bool = False
 
     def __enter__(self) -> Self:
@@ -120,6 +121,7 @@ def start_broker(
             log=log,
             process=process,
             admin=ready.get("admin", ""),
+            ha=ready.get("ha", ""),
         )
     except (ValueError, KeyError, TypeError, AssertionError):
         process.kill()

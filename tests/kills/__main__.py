@@ -1,6 +1,7 @@
 """``python -m tests.kills``: kill a broker many times, under load or with half messages; prints the losses.
 
-With ``--half-messages`` it prints how many checks each transaction took.
+With ``--half-messages`` it prints how many checks each transaction took, with ``--pair`` also each difference of the
+master and its slave.
 """
 
 import argparse
@@ -11,7 +12,9 @@ import time
 from pathlib import Path
 from queue import Empty
 
-from tests.kills.killing import SENDERS, kill_often, kill_with_half_message
+from tests.kills.killing import kill_often, kill_with_half_message
+from tests.kills.load import SENDERS
+from tests.kills.pair import kill_pair_often
 from tests.processes import SLOW_DISK
 
 
@@ -20,6 +23,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--half-messages", type=int, metavar="KILLS", help="each with a half message, without load")
+    parser.add_argument("--pair", action="store_true", help="a sync-master and its slave, either or both")
     parser.add_argument("--seed", type=int, default=0, help="decides when")
     parser.add_argument("--durability", choices=("async", "sync"), default="async")
     parser.add_argument("--disk-delay", type=float, default=0, metavar="MS", help="each sync takes longer")
@@ -34,12 +38,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _under_load(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
-    outcome = kill_often(folder, options.kills, options.seed, options.durability)
+    run, what = (kill_pair_often, "kills of a pair") if options.pair else (kill_often, "kills")
+    outcome = run(folder, options.kills, options.seed, options.durability)
+    print(*outcome.faults, sep="\n", end="\n" if outcome.faults else "")
     text = (
-        f"seed {options.seed}, {outcome.kills} kills under load from {SENDERS} processes,"
-        f" {outcome.acknowledged} messages acknowledged, {outcome.delivered} delivered, {len(outcome.missing)} missing"
+        f"seed {options.seed}, {outcome.kills} {what} under load from {SENDERS} processes,"
+        f" {outcome.acknowledged} messages acknowledged, {outcome.delivered} delivered, {len(outcome.faults)} faults"
     )
-    return text, bool(outcome.missing)
+    return text, bool(outcome.faults)
 
 
 def _half_messages(folder: Path, options: argparse.Namespace) -> tuple[str, bool]:
