@@ -89,7 +89,7 @@ def _takes(annotation: Any, value: Any) -> bool:
     if annotation is None:
         return value is None
     is_class = isinstance(annotation, type) and origin is None and not getattr(annotation, "_is_protocol", False)
-    return not is_class or isinstance(value, annotation)
+    return not is_class or annotation is Any or isinstance(value, annotation)  # Any is a class since Python 3.11
 
 
 def _describe(annotation: Any) -> str:

@@ -120,3 +120,8 @@ async def test_requests_to_brokers_are_signed_as_they_are_sent(
         is_signed = not CATALOGUE[request.code].kind.is_for_name_server
         assert is_signed == ("Signature" in request.ext_fields)
         assert not is_signed or request.ext_fields == ACCOUNT.sign(request.ext_fields, request.body)
+
+
+def test_unknown_option_is_named() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'retries'"):
+        Producer("P", namesrv="a:1", retries=0)  # type: ignore[call-arg]
