@@ -64,6 +64,9 @@ class Settings:
                 found[type(owner)][setting.field] = setting.kind.read(text)
             except ValueError as exc:
                 raise ConfigError(f"setting {name}: {text[:_MAX_QUOTED]!r} is not {exc}") from None
+        if found[BrokerConfig].get("slave_read_ratio") is not None:  # one setting in RocketMQ
+            ratio = found[StoreConfig].get("in_memory_max_ratio", self._config.store.in_memory_max_ratio)
+            found[BrokerConfig]["slave_read_ratio"] = ratio
         replace(self._config, **found[BrokerConfig])
         replace(self._config.store, **found[StoreConfig])  # both check the new values
         for owner in (self._config, self._config.store):
@@ -84,6 +87,6 @@ class Settings:
         if found is not None and found[0].is_live:
             return found
         problem = f"setting {name} cannot be changed while the broker runs: start it with other options"
-        if name not in self.texts(""):
+        if name not in self.texts("") and name not in {setting.name for setting in SETTINGS}:
             problem = f"setting {name[:_MAX_QUOTED]!r} does not exist in triomq"
         raise RefusedError(problem, ResponseCode.NO_PERMISSION)

@@ -217,7 +217,8 @@ _REPLICATION: Final = (
     Setting("--fast-listen HOST:PORT", "fast_listen", "", _TEXT, "the port of --listen minus 2, if it is free",
             "a second port for all requests but pulls; Java slaves fetch the topics there"),
     Setting("--slave-read-ratio PERCENT", "slave_read_ratio", "slaveReadEnable", _SLAVE_READ, "never",
-            "point a group to a slave when it reads further behind the end of the log than this part of the memory"),
+            "point a group to a slave when it reads further behind the end of the log than this part of the memory",
+            _LIVE),
 )  # fmt: skip
 _RETENTION: Final = (
     Setting("--retention-hours HOURS", "retention_hours", "fileReservedTime", _NUMBER, "72",
@@ -269,7 +270,7 @@ _OTHERS: Final = (
     _other("max_send_wait_s S", "waitTimeMillsInSendQueue", _MS, "0.05s", _LIVE),
     _other("max_frame_bytes SIZE", "com.rocketmq.remoting.frameMaxLength", _COUNT, "16MiB"),
     _other("sync_flush_timeout_s S", "syncFlushTimeout", _MS, "5s"),
-    _other("slave_timeout_s S", "slaveTimeout", _MS, "3s"),
+    _other("slave_timeout_s S", "slaveTimeout", _MS, "3s", _LIVE),
     _other("max_message_size_bytes SIZE", "maxMessageSize", _COUNT, "4MiB"),
     _other("flush_interval_s S", "flushIntervalCommitLog", _MS, "0.5s"),
     _other("flush_least_pages COUNT", "flushCommitLogLeastPages", _COUNT, "4"),

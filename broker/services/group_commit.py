@@ -112,7 +112,7 @@ class GroupCommit:
         self._statistics = statistics
         self._worker = worker
         self._disk_timeout_s = config.sync_flush_timeout_s
-        self._slave_timeout_s = config.slave_timeout_s
+        self._config = config  # its slave_timeout_s may change
         self._needs_disk = store.config.durability is Durability.SYNC
         self._needs_slave = config.role == "sync-master"
         self._for_disk: deque[_Waiting] = deque()
@@ -237,7 +237,7 @@ class GroupCommit:
                 entry = self._for_disk.popleft()
                 LOGGER.warning("flush timed out peer=%s", entry.connection.peer)
                 self._statistics.disk_timeouts += self._fail(entry, ResponseCode.FLUSH_DISK_TIMEOUT, _NOT_ON_DISK)
-            while self._for_slave and self._for_slave[0].began + self._slave_timeout_s < now:
+            while self._for_slave and self._for_slave[0].began + self._config.slave_timeout_s < now:
                 entry = self._for_slave.popleft()
                 self._statistics.slave_timeouts += self._fail(entry, ResponseCode.FLUSH_SLAVE_TIMEOUT, _NOT_COPIED)
             self._worker.end_step()

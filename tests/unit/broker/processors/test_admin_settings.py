@@ -48,7 +48,7 @@ def test_a_live_setting_is_changed_and_reported(peer: Peer, row: Setting) -> Non
 
     assert version() == {"counter": 0, "timestamp": peer.broker.statistics.start_ms}
     before = settings(peer)[row.name]
-    text = {"true": "false", "04": "04;16", "72": "48.5"}.get(before) or str(int(before) + 1)
+    text = {"true": "false", "false": "true", "04": "04;16", "72": "48.5"}.get(before) or str(int(before) + 1)
     assert change(peer, f"{row.name}={text}\n").code == ResponseCode.SUCCESS
     assert settings(peer)[row.name] == text
     assert version()["counter"] == 1
@@ -59,6 +59,10 @@ def test_a_live_setting_is_changed_and_reported(peer: Peer, row: Setting) -> Non
     [
         ("storePathRootDir=/tmp", "storePathRootDir cannot be changed while the broker runs"),
         ("brokerIP1=192.0.2.2", "brokerIP1 cannot be changed"),
+        ("haListenPort=1", "haListenPort cannot be changed"),
+        ("brokerRole=SYNC_MASTER", "brokerRole cannot be changed"),
+        ("haTransferBatchSize=1", "'haTransferBatchSize' does not exist in triomq"),
+        ("slaveTimeout=0", "slave_timeout_s must be above 0"),
         ("rocketmqHome=/; id", "'rocketmqHome' does not exist in triomq"),
         ("transactionCheckMax=0", "transaction_check_max must be above 0"),
         ("transactionCheckMax=x", "'x' is not a number"),
@@ -102,6 +106,11 @@ def test_changes_have_an_effect_at_once(peer: Peer, clock: Clock) -> None:
     created = peer.broker.topics.get("U")
     assert created is not None
     assert created.write_queue_nums == 2
+    for ratio in (30, 50):
+        change(peer, f"slaveReadEnable=true\naccessMessageInMemoryMaxRatio={ratio}")
+        assert peer.broker.config.slave_read_ratio == ratio
+        change(peer, "slaveReadEnable=false")
+        assert peer.broker.config.slave_read_ratio is None
     change(peer, "transactionTimeOut=60000")
     peer.put("T", i="TRAN_MSG\x01true\x02PGROUP\x01P")
     assert peer.broker.transactions.undecided.next_due_ms() == clock.now_ms + 60_000

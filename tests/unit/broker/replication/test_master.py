@@ -13,7 +13,7 @@ from tests.unit.broker.recording import MakeBroker, Peer
 from triomq.broker.addresses import Address, parse_networks
 from triomq.broker.replication.master import MAX_SLAVES, Master
 from triomq.broker.server import Broker
-from triomq.protocol.codes import ResponseCode
+from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.wire.ha import REPORT, TRANSFER_BYTES, Frames
 from triomq.storage.commit_log.commit_log import NOT_NEEDED
 
@@ -319,7 +319,11 @@ async def test_report_answers_senders(
             await wait_all_tasks_blocked()
             if missing_bytes:
                 assert peer.sent == []
-                mock_clock.jump(3.3)
+                assert peer.get(RequestCode.UPDATE_BROKER_CONFIG, body=b"slaveTimeout=7000").code == 0
+                mock_clock.jump(6.9)
+                await wait_all_tasks_blocked()
+                assert peer.sent == []
+                mock_clock.jump(0.5)
             await slave.until(lambda: bool(peer.sent))
             nursery.cancel_scope.cancel()
         assert [each.code for each in peer.sent] == [code]
