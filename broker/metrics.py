@@ -73,8 +73,9 @@ class BrokerMetrics:
         return await self._broker.worker.run(self._write())
 
     def _write(self) -> Work[bytes]:
-        names = self._broker.config.cluster_name, self._broker.config.broker_name
-        text = Exposition(cluster=names[0], node_type="broker", node_id=names[1])
+        config = self._broker.config
+        names = config.cluster_name, config.broker_name
+        text = Exposition(cluster=names[0], node_type="broker", node_id=names[1], broker_id=str(config.broker_id))
         labels = _Labels()
         for topic in list(self._broker.topics.configs):
             labels.topics[topic] = label("topic", topic) + _IS_SYSTEM[topic_kind(topic, names) == "system"]

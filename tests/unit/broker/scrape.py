@@ -20,7 +20,7 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 Scrape: TypeAlias = dict[str, dict[Labels, float]]
 """Value by labels, without those of the server, by the name of the series."""
 
-SERVER = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
+SERVER = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a", "broker_id": "0"}
 
 
 def parse(text: bytes, server: dict[str, str] | None = None) -> Scrape:

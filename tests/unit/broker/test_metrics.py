@@ -8,7 +8,8 @@ import trio
 
 from tests.integration.broker_wire import pull_fields
 from tests.unit.broker.recording import Clock, MakeBroker, Peer, make_steps_short, set_disk_full
-from tests.unit.broker.scrape import Scrape, join, make_busy, of, parse, scrape
+from tests.unit.broker.scrape import SERVER, Scrape, join, make_busy, of, parse, scrape
+from triomq.broker.addresses import Address
 from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.server import Broker
 from triomq.broker.statistics.counters import Events
@@ -27,6 +28,12 @@ LAG, AGE = "rocketmq_consumer_lag_messages", "rocketmq_consumer_lag_latency_mill
 async def busy(broker: Broker, clock: Clock) -> Broker:
     make_busy(broker, clock, lambda address: Peer(broker, address))
     return broker
+
+
+async def test_series_of_a_slave_have_its_id(make_broker: MakeBroker) -> None:
+    slave = make_broker(role="slave", broker_id=3, ha_master=Address("192.0.2.1", 10912))
+    found = parse(await BrokerMetrics(slave).metrics(), {**SERVER, "broker_id": "3"})
+    assert of(found, "triomq_role", role="slave") == [1]
 
 
 async def test_the_metrics_are_right(busy: Broker, clock: Clock) -> None:
