@@ -46,7 +46,10 @@ async def connect(address: Address, tls: ssl.SSLContext | None) -> tuple[Stream,
         OSError: it cannot be made.
         trio.BrokenResourceError: the handshake failed.
     """
-    tcp = await trio.open_tcp_stream(*address)
+    try:
+        tcp = await trio.open_tcp_stream(*address)
+    except ValueError as exc:
+        raise OSError(f"{address.host} is no possible host name: {exc}") from exc
     local_ip = plain_ip(tcp.socket.getsockname()[0])
     if tls is None:
         return tcp, local_ip

@@ -101,6 +101,14 @@ async def test_host_for_slaves_replaces_one_for_others(tmp_path: Path) -> None:
         assert slave.topics.configs["T"] == master.topics.configs["T"]
 
 
+async def test_slave_survives_impossible_host_of_its_master(tmp_path: Path) -> None:
+    async with master_at(tmp_path / "m") as master, slave_of(None, tmp_path / "s") as slave:
+        slave.registration.take_master({"masterAddr": "a..b:1", "haServerAddr": f"{'a' * 64}:1"})
+        await wait_for(lambda: slave.slave is not None and slave.slave.master is not None)
+        follow(slave, master)
+        await wait_copied(slave)
+
+
 async def test_another_master_is_copied_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "_INTERVAL_S", inf)
     async with master_at(tmp_path / "m1") as first, master_at(tmp_path / "m2") as second:
