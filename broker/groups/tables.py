@@ -107,8 +107,9 @@ class ConsumerOffsetTable(SavedTable):
             offsets[queue_id] = queue_offset
             self._changed_ms.setdefault(key, {})[queue_id] = self._clock_ms()
             self.is_dirty = True
-            if self.keeps_commits:
-                self._kept.setdefault(key, {})[queue_id] = queue_offset
+        if self.keeps_commits:
+            self._kept.setdefault(key, {})[queue_id] = queue_offset
+            self.is_dirty = True
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the stored offset, or ``None``."""

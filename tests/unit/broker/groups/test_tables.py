@@ -86,6 +86,15 @@ def test_last_change_time_is_kept_until_offset_deletion(path: Path) -> None:
     assert table.changed_ms("G", "T", 0) == 0
 
 
+def test_offset_committed_again_without_master_is_kept(table: ConsumerOffsetTable) -> None:
+    table.commit("G", "T", 0, 5)
+    table.keeps_commits = True
+    table.commit("G", "T", 0, 5)  # the client's first commit came before the slave noticed that its master is away
+    finish(table.copy_from({"offsetTable": {"T@G": {"0": 3}}}))
+    assert table.query("G", "T", 0) == 5
+    assert list(table.take_kept()) == [("G", "T", 0, 5)]
+
+
 def test_offsets_beyond_queue_end_are_lowered_and_reported(
     table: ConsumerOffsetTable, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
