@@ -18,6 +18,7 @@ LOGGER: Final = logging.getLogger("triomq.broker.groups.tables")
 
 _SEPARATOR: Final = "@"
 _KEYS_AT_ONCE: Final = 256
+_MAX_NUMBER: Final = 2**63 - 1
 
 
 class ConsumerOffsetTable(SavedTable):
@@ -213,7 +214,10 @@ class ConsumerOffsetTable(SavedTable):
 
 
 def _read_row(row: Any) -> dict[int, int]:
-    return {int(queue_id): int(offset) for queue_id, offset in row.items()}
+    read = {int(queue_id): int(offset) for queue_id, offset in row.items()}
+    if not all(-_MAX_NUMBER <= number <= _MAX_NUMBER for entry in read.items() for number in entry):
+        raise ValueError(f"queue ids or offsets of more than 64 bits, which the file cannot hold: {row!r:.100}")
+    return read
 
 
 _SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"

@@ -86,6 +86,13 @@ def test_last_change_time_is_kept_until_offset_deletion(path: Path) -> None:
     assert table.changed_ms("G", "T", 0) == 0
 
 
+@pytest.mark.parametrize("row", [{"0": 1e300}, {"0": 2**63}, {"0": -1e300}, {str(2**64): 1}])
+def test_numbers_that_cannot_be_saved_are_refused(table: ConsumerOffsetTable, row: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="64"):
+        finish(table.copy_from({"offsetTable": {"T@G": row}}))
+    save(table)
+
+
 def test_offset_committed_again_without_master_is_kept(table: ConsumerOffsetTable) -> None:
     table.commit("G", "T", 0, 5)
     table.keeps_commits = True
