@@ -102,5 +102,6 @@ def _frame_bytes(stream: bytearray | memoryview) -> int:
     size: int
     offset, size = HEAD.unpack_from(stream)
     if not 0 <= size <= _MAX_DATA_BYTES:
-        raise ProtocolError(f"frame of the commit log at {offset}: {size} bytes, at most {_MAX_DATA_BYTES}")
+        limit = f"at most {_MAX_DATA_BYTES} (the master's haTransferBatchSize)"
+        raise ProtocolError(f"frame of the commit log at {offset}: {size} bytes, {limit}")
     return _HEAD_BYTES + size
