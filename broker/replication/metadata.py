@@ -41,6 +41,7 @@ from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.requests.offsets import UpdateConsumerOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.signing import Credentials
+from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.replication.metadata")
 
@@ -72,6 +73,7 @@ class MetadataCopy:
         self._admin = admin
         self._offsets = admin.groups.offsets
         self._offsets.keeps_commits = True
+        self._gone: set[str] = set()  # topics that the master has no more, and that are not deleted here yet
         self._slave = slave
         self._worker = worker
         self._saving = saving
@@ -143,18 +145,28 @@ class MetadataCopy:
 
     async def _copy(self, session: Session) -> None:
         """Copy all tables once; topics first, because those that have gone take offsets with them."""
-        admin = self._admin
-        before = set(admin.topics.configs)
+        admin, log_end = self._admin, self._admin.store.commit_log.max_offset
+        self._gone |= admin.topics.configs.keys()
         await self._take(session, RequestCode.GET_ALL_TOPIC_CONFIG, admin.topics)
-        for topic in before - admin.topics.configs.keys() - admin.topics.system_topics:
-            await self._worker.run(admin.deletion(topic))
-            LOGGER.info("topic deleted as at the master topic=%s", topic)
+        self._gone -= admin.topics.configs.keys() | admin.topics.system_topics
+        for topic in sorted(self._gone):
+            await self._worker.run(self._delete(topic, log_end))
         await self._take(session, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, admin.groups.settings)
         await self._take(session, RequestCode.GET_ALL_CONSUMER_OFFSET, self._offsets)
         self._offsets.keeps_commits = False
         await self._return_kept(session)
         await self._copy_progress(session)
         self._saving.changed.set()
+
+    def _delete(self, topic: str, log_end: int) -> Work[None]:
+        """Delete a topic that the master did not have any more when the log here ended at ``log_end``.
+
+        If there are later messages, the master has made it again since: the next copy brings it.
+        """
+        if all(queue.max_physical_offset <= log_end for queue in self._admin.store.queues.of_topic(topic)):
+            yield from self._admin.deletion(topic)
+            self._gone.discard(topic)
+            LOGGER.info("topic deleted as at the master topic=%s", topic)
 
     async def _copy_progress(self, session: Session) -> None:
         """Copy how far the master has delivered delayed messages, once the log here holds those messages.

@@ -12,10 +12,13 @@ import trio
 
 from tests.integration.broker_wire import broker_port, connected, running, wait_for
 from triomq.broker.addresses import Address
+from triomq.broker.network.sessions import Session
 from triomq.broker.replication import metadata
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.server import Broker
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig
+from triomq.protocol.codes import RequestCode
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.reading.cold_read import finish
 
 NOWHERE = Address("127.0.0.1", 1)
@@ -137,6 +140,34 @@ async def test_master_with_another_log_changes_no_table(tmp_path: Path) -> None:
             await trio.sleep(0.2)
             assert tables_of(slave) == wanted
             assert slave.store.reader.max_offset_in_queue("T", 0) == 1
+
+
+async def test_topic_made_again_keeps_its_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        master_at(tmp_path / "master") as master,
+        connected(broker_port(master)) as wire,
+        slave_of(master, tmp_path / "slave") as slave,
+    ):
+        fetch, made_again = metadata.MetadataCopy._fetch, trio.Event()
+
+        async def fetch_and_make_again(copy: metadata.MetadataCopy, session: Session, code: int) -> RemotingCommand:
+            response = await fetch(copy, session, code)  # type: ignore[arg-type]
+            if code == RequestCode.GET_ALL_TOPIC_CONFIG and b'"T"' not in response.body and not made_again.is_set():
+                made_again.set()
+                await wire.put("T")
+                await wait_for(lambda: slave.store.commit_log.max_offset == master.store.commit_log.max_offset)
+            return response
+
+        await wire.put("T")
+        await wire.put("T")
+        await wait_for(lambda: slave.store.reader.max_offset_in_queue("T", 0) == 2)
+        await wait_copied(slave)
+        monkeypatch.setattr(metadata.MetadataCopy, "_fetch", fetch_and_make_again)
+        await master.worker.run(master.admin.deletion("T"))
+        await made_again.wait()
+        await wait_copied(slave)
+        assert slave.store.reader.max_offset_in_queue("T", 0) == 1
+        assert slave.topics.get("T") == master.topics.get("T")
 
 
 async def test_offsets_committed_without_master_reach_it(tmp_path: Path) -> None:
