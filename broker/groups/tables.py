@@ -156,19 +156,30 @@ class ConsumerOffsetTable(SavedTable):
         return {self._FIELD: (yield from self._copy(lambda _: True))}
 
     def copy_from(self, sent: Any) -> Work[None]:
-        """Take the master's offsets over those here, but of kept ones only if they are higher."""
-        for name, row in (sent.get(self._FIELD) or {}).items():
+        """Replace the offsets here by the master's, but kept ones only if the master's are as high."""
+        sent_rows = sent.get(self._FIELD) or {}
+        for name, row in sent_rows.items():
             key, offsets = str(name), _read_row(row)
             kept = self._kept.get(key, {})
             for queue_id in [queue_id for queue_id, offset in kept.items() if offset <= offsets.get(queue_id, -1)]:
                 del kept[queue_id]
                 self.is_dirty = True
-            known, changed = self._offsets.setdefault(key, {}), self._changed_ms.setdefault(key, {})
-            for queue_id, offset in (offsets | kept).items():
-                if known.get(queue_id) != offset:
-                    known[queue_id], changed[queue_id] = offset, self._clock_ms()
-                    self.is_dirty = True
+            self._replace(key, offsets | kept)
             yield PAUSE
+        for key in list(self._offsets.keys() - sent_rows.keys()):  # old ones would hide messages of a new topic
+            self._replace(key, dict(self._kept.get(key, {})))
+            yield PAUSE
+
+    def _replace(self, key: str, row: dict[int, int]) -> None:
+        known = self._offsets.get(key, {})
+        if row != known:
+            changed, now_ms = self._changed_ms.setdefault(key, {}), self._clock_ms()
+            changed.update({queue_id: now_ms for queue_id, offset in row.items() if known.get(queue_id) != offset})
+            self._offsets[key] = row
+            self.is_dirty = True
+        if not row:
+            self._offsets.pop(key, None)
+            self._changed_ms.pop(key, None)
 
     def take_kept(self) -> Iterator[tuple[str, str, int, int]]:
         """Yield group, topic, queue id and offset of each kept offset; the one before is kept no longer."""

@@ -76,6 +76,7 @@ async def test_tables_become_the_masters_and_stay(tmp_path: Path) -> None:
             master.topics.put(TopicConfig(name, 3, 2))
             master.groups.settings.put(SubscriptionGroupConfig(group_name=name))
             master.groups.offsets.commit(name, name, 1, 5)
+        master.groups.offsets.commit("left", "kept", 0, 4)
         master.delayed.schedule.offsets.set(2, 8)
         async with slave_of(master, tmp_path / "slave") as slave:
             await wait_copied(slave)
@@ -85,6 +86,7 @@ async def test_tables_become_the_masters_and_stay(tmp_path: Path) -> None:
             master.groups.settings.put(SubscriptionGroupConfig(group_name="kept", consume_enable=False))
             finish(master.admin.deletion("gone"))
             master.groups.settings.delete("gone")
+            finish(master.groups.offsets.delete_group("left"))
             master.groups.offsets.commit("kept", "kept", 1, 3)
             slave.groups.offsets.commit("kept", "kept", 1, 7)  # the master is there, so its offset counts
             await wait_copied(slave)
