@@ -116,7 +116,7 @@ def _kill_some(pair: Pair, random: Random, left: int) -> int:
 
 
 def _differences(pair: Pair, acknowledged: set[str]) -> Iterator[str]:
-    """Yield what is wrong with the two stores."""
+    """Yield the faults of the two stores."""
     logs = [{path.name: path.read_bytes() for path in (pair.store(end) / "commitlog").iterdir()} for end in ENDS]
     if logs[0].keys() != logs[1].keys():
         yield f"files of the logs: {sorted(logs[0])} and {sorted(logs[1])}"

@@ -1,6 +1,7 @@
 """``python -m tests.powercut``: cut the power of many stores; prints what fails, and how to see it again."""
 
 import argparse
+import logging
 import sys
 import tempfile
 import time
@@ -8,6 +9,7 @@ import traceback
 from pathlib import Path
 
 from tests.powercut.life import Life
+from tests.powercut.pair import PairLife
 
 
 def main(arguments: list[str]) -> int:
@@ -18,13 +20,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, help="only this one, with its traceback")
     parser.add_argument("--every", action="store_true", help="one life for each boundary of each seed")
     parser.add_argument("--boundary", type=int, help="with --seed: cut there first")
+    parser.add_argument("--pair", action="store_true", help="a sync-master and its slave")
     options = parser.parse_args(arguments)
     first = options.start if options.seed is None else options.seed
     seeds = range(first, first + (options.seeds if options.seed is None else 1))
     run = _Run()
+    logging.getLogger("triomq").addHandler(logging.NullHandler())
     with tempfile.TemporaryDirectory(prefix="triomq-powercut-") as base:
         for seed in seeds:
-            if options.every:
+            if options.pair:
+                run.live(PairLife(seed, Path(base) / "pair"), f"--pair --seed {seed}")
+            elif options.every:
                 boundary = 1
                 while run.live(Life(seed, Path(base), first_cut=boundary), f"--seed {seed} --boundary {boundary}"):
                     boundary += 1
@@ -52,7 +58,7 @@ class _Run:
             f" {time.monotonic() - self._started:.1f} s"
         )
 
-    def live(self, life: Life, replay: str) -> bool:
+    def live(self, life: Life | PairLife, replay: str) -> bool:
         """Run one life, print its failure, and return whether the first cut came before the natural end."""
         self._lives += 1
         try:
@@ -60,7 +66,7 @@ class _Run:
         except Exception as exc:  # noqa: BLE001  # whatever a life raises is a finding
             self.failed += 1
             self.trace = traceback.format_exc()
-            life.store._directory.release()
+            life.release()
             what = " ".join(str(exc).split())[:300] or traceback.extract_tb(exc.__traceback__)[-1].line
             print(f"{replay.removeprefix('--')} failed: {what}\n  python -m tests.powercut {replay}")
         self._cuts += life.cuts

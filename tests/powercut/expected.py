@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from triomq.protocol.codes import HIDDEN_BIT
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from triomq.protocol.record.consume_queue_unit import ConsumeQueueUnit
 from triomq.protocol.record.record import RecordKind, decode_record
 from triomq.storage.commit_log.log_scan import FILLER_TOPIC
 from triomq.storage.delays import DelayLevels
@@ -90,3 +91,15 @@ def records_of(store: MessageStore) -> Iterable[tuple[int, bytes]]:
             assert record is not None
             yield offset, bytes(record)
         offset += found.size
+
+
+def units(store: MessageStore, begin: int, end: int) -> dict[tuple[str, int, int], ConsumeQueueUnit]:
+    """Return the units of messages in a part of the log, by topic, queue id and number."""
+    found = {}
+    for queue in store.queues:
+        for number in range(queue.min_offset, queue.next_offset):
+            unit = queue.unit(number)
+            assert unit is not None
+            if begin <= unit.physical_offset < end:
+                found[queue.topic, queue.queue_id, number] = unit
+    return found

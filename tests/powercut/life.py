@@ -101,6 +101,10 @@ class Life(Deciding):
         self.store.close()
         return self
 
+    def release(self) -> None:
+        """Let the store be opened again, as if the process had ended."""
+        self.store._directory.release()
+
     # Operations
 
     def flush(self) -> None:
@@ -178,7 +182,7 @@ class Life(Deciding):
 
     def kill(self) -> None:
         """Let the process die and start again: the operating system has everything."""
-        self.store._directory.release()
+        self.release()
         self._open()
         report = self.store.recovery
         assert report is not None

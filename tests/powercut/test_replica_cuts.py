@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
+from tests.powercut.expected import units
 from tests.powercut.model_disk import ModelDisk, PowerCutError
 from tests.unit.storage.making import HOST
-from triomq.protocol.record.consume_queue_unit import ConsumeQueueUnit
 from triomq.storage.append import entry
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.message_store import MessageStore
@@ -31,18 +31,6 @@ def config(root: Path, durability: Durability = Durability.ASYNC) -> StoreConfig
         index_slots=16,
         index_units=64,
     )
-
-
-def units(store: MessageStore, end: int) -> dict[tuple[str, int, int], ConsumeQueueUnit]:
-    """All units of messages before ``end``, by topic, queue id and number."""
-    found = {}
-    for queue in store.queues:
-        for number in range(queue.min_offset, queue.next_offset):
-            unit = queue.unit(number)
-            assert unit is not None
-            if unit.physical_offset < end:
-                found[queue.topic, queue.queue_id, number] = unit
-    return found
 
 
 @pytest.fixture
@@ -133,7 +121,7 @@ class Slave:
         for file in log.files.files:
             end = min(file.end, log.max_offset)
             assert file.view[: end - file.start] == original.files.files[file.start // FILE].view[: end - file.start]
-        assert units(self.store, log.max_offset) == units(self.master, log.max_offset)
+        assert units(self.store, 0, log.max_offset) == units(self.master, 0, log.max_offset)
 
 
 @pytest.mark.timeout(600)

@@ -1,0 +1,462 @@
+"""Random lives of a sync-master and its slave, each on a disk that loses power.
+
+Both run the code of the broker that sends, copies, flushes and answers, in one loop whose clock jumps.  A life is a
+seed: it decides sizes, sends, and when one of the two, or both, lose their power, are killed, stopped and started.
+
+* An acknowledged message is in the master's store after each start, once.  It is also in the store of a slave with
+  durability ``sync``; with durability ``async`` unless the slave has lost its power since.
+* Two logs differ only behind the last acknowledged message.  A slave whose master has lost the end of its log is
+  stopped, its own log is cut, and it starts again.
+* When both have run for a while, their logs are equal byte by byte, and so are their queues.
+* The slave, opened as master after one more loss of power, has and delivers all acknowledged messages.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Literal, Self
+from unittest.mock import patch
+
+import trio
+from trio.testing import MockClock
+
+from tests.commands import make_command
+from tests.powercut.expected import records_of, units
+from tests.powercut.model_disk import ModelDisk, PowerCutError
+from tests.unit.broker.recording import PLAIN, Peer
+from triomq.broker.addresses import Address
+from triomq.broker.config import BrokerConfig
+from triomq.broker.replication import master as master_module
+from triomq.broker.replication import slave as slave_module
+from triomq.broker.server import Broker
+from triomq.broker.services import group_commit
+from triomq.broker.services.flush import flush_periodically
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.record.record import decode_record
+from triomq.storage.config import Durability, StoreConfig
+from triomq.storage.message_store import MessageStore
+
+FILE_SIZE: Final = 8192
+_EVENTS: Final = 4
+_OPERATIONS: Final = 12
+_MOST_SENT: Final = 6
+_ADDRESS: Final = Address("192.0.2.1", 10912)
+_SHORT_PAUSES_S: Final = (0.0, 0.001, 0.01, 0.2)
+_PAUSES_S: Final = (*_SHORT_PAUSES_S, 0.0, 1.0, 4.0)
+_SYNCS_S: Final = (0.0, 0.001, 0.01, 0.5)
+_SETTLED_S: Final = 30.0
+_ARMED_SHARE: Final = 0.7
+_INTERRUPTED_SHARE: Final = 0.3
+_PEER: Final = Address("192.0.2.2", 50000)
+Ending = Literal["cut", "kill", "stop"]
+_ENDINGS: Final[tuple[Ending, ...]] = ("cut", "cut", "kill", "stop")
+
+
+class End:
+    """One of the two machines.
+
+    Attributes:
+        broker: what runs there; ``None``: nothing does.
+        fresh_from: how many messages were acknowledged when it may last have lost some of them.
+    """
+
+    def __init__(self, life: "PairLife", role: Literal["sync-master", "slave"], durability: Durability) -> None:
+        self.role: Final = role
+        self.broker: Broker | None = None
+        self.fresh_from = 0
+        self._life = life
+        root = life.base / role
+        root.mkdir(parents=True, exist_ok=True)  # for the lock, which is a real one
+        self.disk = ModelDisk(life.base, life.random)
+        self.config = StoreConfig(
+            root=root,
+            commit_log_file_size_bytes=FILE_SIZE,
+            consume_queue_file_size_bytes=400,
+            durability=durability,
+            reserve_step_bytes=life.random.choice((1, 4096)),
+            consume_queue_reserve_step_bytes=4096,
+            index_slots=7,
+            index_units=40,
+            disk_full_ratio=100,
+        )
+        self._store: MessageStore
+        self._scope: trio.CancelScope
+        self._ended: trio.Event
+
+    @property
+    def is_slave(self) -> bool:
+        return self.role == "slave"
+
+    def open_store(self, *, is_replica: bool) -> MessageStore:
+        """Open the store, which must be closed again."""
+        self._store = MessageStore(
+            self.config, file_system=self.disk, clock_ms=self._life.clock_ms, is_replica=is_replica
+        )
+        self._store.open()
+        return self._store
+
+    def release(self) -> None:
+        """Let the store be opened again, as if the process had ended."""
+        self._store._directory.release()
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Open the store and start the services; an armed cut may come meanwhile."""
+        settings: dict[str, Any] = {"role": self.role, "broker_id": int(self.is_slave)}
+        settings["ha_master" if self.is_slave else "ha_listen"] = _ADDRESS if self.is_slave else Address("127.0.0.1", 0)
+        try:
+            store = self.open_store(is_replica=self.is_slave)
+            self._life.check(self, store)
+            clock_ms = self._life.clock_ms
+            broker = Broker(BrokerConfig(store=self.config, **settings), store, clock_ms, elapsed_clock_ms=clock_ms)
+            broker.worker.clock = lambda: 0.0  # no step is too long
+            broker.load()
+        except PowerCutError:
+            self._lose_power()
+            return
+        if broker.master is not None:
+            broker.master.open()
+        self._scope, self._ended = trio.CancelScope(), trio.Event()
+        self.broker = broker
+        await nursery.start(self._run, broker)
+
+    async def end(self, how: Ending) -> None:
+        """End what runs there."""
+        if (broker := self.broker) is None:
+            return
+        self._scope.cancel()
+        await self._ended.wait()
+        if self.broker is None:  # the power was cut before
+            return
+        self.broker = None
+        if how == "cut":
+            self._lose_power()
+            return
+        try:
+            if how == "stop":
+                broker.save_tables()
+                broker.store.close()
+            self.release()
+        except PowerCutError:
+            self._lose_power()
+
+    def do(self, function: Callable[[], None]) -> None:
+        """Call something that may come to the boundary of an armed cut."""
+        try:
+            function()
+        except PowerCutError:
+            self._scope.cancel()
+            self._gone()
+
+    def cut_at(self, boundary: int) -> None:
+        """Arm a cut: the power is lost at this boundary from now on."""
+        wanted = self.disk.boundaries + boundary
+
+        def cut() -> None:
+            if self.disk.boundaries >= wanted:
+                raise PowerCutError
+
+        self.disk.boundary = cut
+
+    def cut_log(self, end: int) -> None:
+        """Let the log of a store that is not open end here."""
+        for path, content in self.disk.content().items():
+            if path.parent == self.config.root / "commitlog" and int(path.name) + len(content) > end:
+                file, left = self.disk.open_file(path), max(end - int(path.name), 0)
+                self.disk.zero(file, left, len(content) - left)
+                self.disk.sync_file(file)
+
+    async def _run(self, broker: Broker, *, task_status: trio.TaskStatus[None]) -> None:
+        services: list[Callable[[], Any]] = [
+            each.run for each in (broker.group_commit, broker.master, broker.slave) if each is not None
+        ]
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(broker.context.reader.run, ())
+                    flush = partial(flush_periodically, broker.store, broker.worker, broker.statistics.flushes)
+                    nursery.start_soon(partial(flush, of_queues=True))
+                    if self.config.durability is Durability.ASYNC:
+                        nursery.start_soon(partial(flush, of_queues=False))
+                    for service in services:
+                        nursery.start_soon(service)
+                    task_status.started()
+        except* PowerCutError:
+            self._gone()
+        finally:
+            self._ended.set()
+
+    def _gone(self) -> None:
+        if self.broker is not None:
+            self.broker = None
+            self._lose_power()
+
+    def _lose_power(self) -> None:
+        life = self._life
+        life.cuts += 1
+        life.collect()
+        self.release()
+        self.disk = self.disk.after_power_cut(life.random)
+        if self.config.durability is Durability.ASYNC:
+            self.fresh_from = len(life.acknowledged_bodies)
+
+
+class PairLife:
+    """One seed.  ``run`` raises ``AssertionError`` for the first thing that is not as it must be.
+
+    Attributes:
+        cuts: how often one of the two lost its power.
+        acknowledged: messages that had to be in a store when it was opened, over all starts.
+        acknowledged_bodies: of the messages that the master has acknowledged.
+        was_cut: whether there was a cut.
+        diverged: how often the slave had something that its master had lost.
+        decided: pairs decide no transactions.
+    """
+
+    decided: Final = ()
+
+    def __init__(self, seed: int, base: Path, *, slave_durability: Durability | None = None) -> None:
+        self.random = Random(seed)
+        self.base = base
+        self.cuts = self.acknowledged = self.diverged = 0
+        self.acknowledged_bodies: list[bytes] = []
+        durability = slave_durability or self.random.choice((Durability.SYNC, Durability.SYNC, Durability.ASYNC))
+        self.master = End(self, "sync-master", Durability.SYNC)
+        self.slave = End(self, "slave", durability)
+        self._seed = seed
+        self._sent: dict[int, bytes] = {}
+        self._not_waiting: set[int] = set()
+        self._peer: Peer | None = None
+        self._is_linked = False
+
+    @property
+    def was_cut(self) -> bool:
+        return self.cuts > 0
+
+    def clock_ms(self) -> int:
+        return 1_800_000_000_000 + int(trio.current_time() * 1000)
+
+    def release(self) -> None:
+        """Let the stores be opened again after a failure."""
+        for end in self.ends:
+            if hasattr(end, "_store"):
+                end.release()
+
+    @property
+    def ends(self) -> tuple[End, End]:
+        return self.master, self.slave
+
+    def run(self) -> "PairLife":
+        """Live through some events, and compare."""
+        try:
+            with self._played():
+                trio.run(self._live, clock=MockClock(autojump_threshold=0))
+        except BaseExceptionGroup as group:
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
+        return self
+
+    async def _live(self) -> None:
+        async with trio.open_nursery() as nursery:
+            await self._start(nursery)
+            await self._catch_up(nursery)  # an empty slave would begin with the newest file of a longer log
+            for _ in range(self.random.randint(1, _EVENTS)):
+                await self._send_often()
+                await self._disturb()
+                await self._send_often()
+                await self._start(nursery)
+            await self._send_often()
+            await self._catch_up(nursery)
+            self._compare()
+            await self.master.end(self.random.choice(_ENDINGS))
+            await self.slave.end("cut" if self._is_safe(self.slave) else "kill")
+            self._promote()
+
+    # What happens
+
+    async def _send_often(self) -> None:
+        for _ in range(self.random.randint(0, _OPERATIONS)):
+            self._send_some()
+            await trio.sleep(self.random.choice(_PAUSES_S))
+
+    def _send_some(self) -> None:
+        """Send requests to the master, if it is there, as one or several reads bring them."""
+        if (broker := self.master.broker) is None:
+            return
+        commands = []
+        for _ in range(self.random.randint(1, _MOST_SENT)):
+            number = len(self._sent) + 1
+            self._sent[number] = b"%d " % number + self.random.randbytes(self.random.choice((0, 50, 600, 1500)))
+            properties = f"KEYS\x01{number}\x02WAIT\x01{self.random.choice(('true', 'true', 'true', 'false'))}"
+            fields = {**PLAIN, "b": self.random.choice(("T", "Topic" * 10)), "e": "0", "i": properties}
+            commands.append(make_command(RequestCode.SEND_MESSAGE_V2, number, 0, fields, self._sent[number]))
+            if properties.endswith("false"):
+                self._not_waiting.add(number)
+        if self._peer is None or self._peer.broker is not broker:
+            self.collect()
+            self._peer = Peer(broker)
+        peer = self._peer
+        self.master.do(lambda: peer.read(*commands))
+        self.master.do(broker.worker.end_step)
+
+    async def _disturb(self) -> None:
+        """End one of the two or both, at once or at some boundary of the first one."""
+        how = self.random.choice(_ENDINGS)
+        ends = self.random.sample(self.ends, self.random.choice((1, 1, 2)))
+        if how == "cut" and self.random.random() < _ARMED_SHARE:
+            ends[0].cut_at(1 + int(self.random.expovariate(1 / 30)))
+            pauses_s = self.random.choice((_SHORT_PAUSES_S, _PAUSES_S))
+            for _ in range(_OPERATIONS):
+                if ends[0].broker is not None:
+                    self._send_some()
+                    await trio.sleep(self.random.choice(pauses_s))
+        for end in ends:
+            await end.end(how)
+
+    async def _start(self, nursery: trio.Nursery) -> None:
+        """Start what does not run; some starts lose their power."""
+        for end in self.random.sample(self.ends, 2):
+            if end.broker is None and self.random.random() < _INTERRUPTED_SHARE:
+                end.cut_at(1 + int(self.random.expovariate(1 / 8)))
+            while end.broker is None:
+                self._is_linked = False
+                await end.start(nursery)
+                if self.random.random() < 0.5:
+                    await trio.sleep(self.random.choice(_PAUSES_S))
+        if not self._is_linked:
+            await self._cut_other_tail(nursery)
+            self._is_linked = True
+
+    async def _cut_other_tail(self, nursery: trio.Nursery) -> None:
+        """Cut off what a slave has that its master has lost."""
+        if self.master.broker is None or self.slave.broker is None:
+            return
+        ours, theirs = self.slave.broker.store, self.master.broker.store.commit_log
+        at = max(ours.commit_log.min_offset, 0)
+        common = at
+        while at < ours.commit_log.max_offset:
+            size = ours.commit_log.check(at, check_crc=True).size
+            if at + size > theirs.max_offset or bytes(ours.commit_log.piece(at, size)) != bytes(theirs.piece(at, size)):
+                break
+            common = at = at + size
+        if common < ours.replica.end:
+            self.diverged += 1
+            await self.slave.end("kill")
+            self.slave.cut_log(common)
+            await self.slave.start(nursery)
+
+    async def _catch_up(self, nursery: trio.Nursery) -> None:
+        """Start what does not run, and send until the slave has acknowledged a message."""
+        begin = trio.current_time()
+        self.collect()
+        count = len(self.acknowledged_bodies)
+        while len(self.acknowledged_bodies) == count:
+            await self._start(nursery)
+            self._send_some()
+            await trio.sleep(1.0)
+            self.collect()
+            assert trio.current_time() < begin + _SETTLED_S, "the slave does not acknowledge"
+
+    def collect(self) -> None:
+        """Note the messages that were acknowledged since."""
+        if self._peer is not None:
+            for answer in self._peer.sent:
+                if answer.code == ResponseCode.SUCCESS and answer.opaque not in self._not_waiting:
+                    self.acknowledged_bodies.append(self._sent[answer.opaque])
+            self._peer.sent.clear()
+
+    @contextmanager
+    def _played(self) -> Iterator[None]:
+        """Replace sockets by pairs and threads by calls, so that the seed decides the order of tasks."""
+        run = vars(trio._core._run)
+        with ExitStack() as stack:
+            stack.enter_context(patch.dict(run, {"_ALLOW_DETERMINISTIC_SCHEDULING": True, "_r": Random(self._seed)}))
+            stack.enter_context(patch.object(trio.to_thread, "run_sync", _in_no_thread))
+            stack.enter_context(patch.object(group_commit, "FlushThread", lambda: _Flushing(self.random)))
+            stack.enter_context(patch.object(slave_module, "connect", self._connect))
+            stack.enter_context(patch.object(master_module, "ends_of", lambda *_: (_PEER, None, True)))
+            yield
+
+    async def _connect(self, _address: Address, _tls: None) -> tuple[trio.SocketStream, str]:
+        await trio.lowlevel.checkpoint()
+        broker = self.master.broker
+        if not self._is_linked or broker is None or broker.master is None or not hasattr(broker.master, "_nursery"):
+            raise ConnectionRefusedError("the master is away")
+        ours, theirs = socket.socketpair()
+        for each in (ours, theirs):
+            each.setblocking(False)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.random.choice((1, 100_000)))
+        try:
+            broker.master._accepted(theirs)
+        except (RuntimeError, ValueError) as exc:  # its nursery has ended, or its reader
+            raise ConnectionRefusedError("the master ends") from exc
+        return trio.SocketStream(trio.socket.from_stdlib_socket(ours)), "127.0.0.1"
+
+    # What must be
+
+    def _is_safe(self, end: End) -> bool:
+        """Whether an end has all acknowledged messages on its disk."""
+        return end.config.durability is Durability.SYNC
+
+    def check(self, end: End, store: MessageStore) -> None:
+        """Compare a store that was opened with the acknowledged messages."""
+        self.collect()
+        stored = Counter(bytes(decode_record(record).stored_body) for _, record in records_of(store))
+        assert all(count == 1 for count in stored.values()), f"{end.role}: a message is stored twice"
+        assert stored.keys() <= set(self._sent.values()), f"{end.role}: a message that was not sent"
+        if end.fresh_from < len(self.acknowledged_bodies) and store.commit_log.min_offset <= 0:
+            missing = [body[:10] for body in self.acknowledged_bodies if body not in stored]
+            assert not missing, f"{end.role} lacks {len(missing)} of {len(self.acknowledged_bodies)}: {missing}"
+            self.acknowledged += len(self.acknowledged_bodies)
+
+    def _compare(self) -> None:
+        """Compare log and queues of the two."""
+        assert self.master.broker is not None
+        assert self.slave.broker is not None
+        master, slave = self.master.broker.store, self.slave.broker.store
+        begin, end = slave.commit_log.min_offset, master.commit_log.max_offset
+        assert slave.commit_log.max_offset == end
+        files = {file.start: bytes(file.view) for file in master.commit_log.files.files}
+        for file in slave.commit_log.files.files:
+            assert bytes(file.view) == files.get(file.start, bytes(FILE_SIZE)), f"the files at {file.start} differ"
+        assert units(slave, begin, end) == units(master, begin, end)
+
+    def _promote(self) -> None:
+        store = self.slave.open_store(is_replica=False)
+        self.check(self.slave, store)
+        delivered = set()
+        for queue in store.queues:
+            for number in range(queue.min_offset, queue.max_offset):
+                for record in store.reader.get_message(queue, number, 1).buffers:
+                    delivered.add(bytes(decode_record(record).stored_body))
+        if store.commit_log.min_offset <= 0:
+            assert delivered >= set(self.acknowledged_bodies), "the promoted slave does not deliver all"
+        store.close()
+
+
+class _Flushing:
+    """A disk that syncs while others work, in place of ``FlushThread``."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """No thread ends."""
+
+    async def run(self, action: Callable[[], None]) -> None:
+        await trio.sleep(self._random.choice(_SYNCS_S))
+        action()
+        await trio.lowlevel.checkpoint()
+
+
+async def _in_no_thread(function: Callable[..., object], *arguments: object, **_: object) -> object:
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
