@@ -6,22 +6,24 @@ Source: behaviour.md A.1.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
 import trio
 
+from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
 from triomq.broker.metrics import BrokerMetrics
 from triomq.broker.network.listeners import check_ports
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.parts import Gate
+from triomq.broker.promotion import Promotion
 from triomq.broker.server import Broker
 from triomq.broker.services.housekeeping import elapsed_ms
 from triomq.broker.services.monitor import Monitor
-from triomq.broker.services.registration import check_broker_name
+from triomq.broker.services.rank import check_broker_name, latest_promotion
 from triomq.storage.commit_log.log_scan import ProgressLog
 from triomq.storage.config import Durability
 from triomq.storage.files.file_system import FileSystem
@@ -49,6 +51,34 @@ async def _open_store(
 
     await trio.to_thread.run_sync(store.open, progress)
     return store
+
+
+async def _with_promotion(config: BrokerConfig, file_system: FileSystem | None) -> tuple[BrokerConfig, int]:
+    """Return the settings, those of the master if the slave was promoted, and when that was, 0 for never.
+
+    A supervisor starts a process again with its old command line: the broker stays the master, until name servers know
+    one that was promoted later.
+
+    Raises:
+        ConfigError: as :meth:`Promotion.applied_to`.
+        StoreLayoutError: as :meth:`Promotion.load`.
+    """
+    promotion = Promotion(config, file_system)
+    promotion.load()
+    if config.is_slave and promotion.promoted_ms:
+        promotion.heard_of(await latest_promotion(config))
+    if config.is_slave and promotion.promoted_ms:
+        config = promotion.applied_to(config)
+        LOGGER.warning(
+            "stays the master: it was promoted, and no name server knows a later master store=%s", config.store.root
+        )
+    return config, promotion.promoted_ms
+
+
+def _ports_of(config: BrokerConfig) -> Iterator[Address | None]:
+    for listener in config.listeners:
+        yield from (listener.broker, listener.namesrv)
+    yield from (config.admin_listen, config.fast_listen, config.ha_listen)
 
 
 def _lone_error(error: BaseException) -> BaseException:
@@ -92,9 +122,9 @@ async def open_broker(
         async with trio.open_nursery() as monitoring:
             if monitor is not None:
                 monitoring.start_soon(monitor.run)
-            ports = [port for each in config.listeners for port in (each.broker, each.namesrv)]
-            check_ports([*ports, config.admin_listen, config.fast_listen, config.ha_listen])
-            await check_broker_name(config)
+            config, promoted_ms = await _with_promotion(config, file_system)
+            check_ports(_ports_of(config))
+            await check_broker_name(config, promoted_ms)
             store = await _open_store(config, clock_ms, file_system)
             broker = Broker(config, store, clock_ms, gate=gate, elapsed_clock_ms=elapsed_clock_ms)
             broker.tls, broker.is_kept = tls, is_kept

@@ -36,8 +36,10 @@ from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.replication import ReplicationProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
+from triomq.broker.promotion import Promotion
 from triomq.broker.replication.master import Master
 from triomq.broker.replication.metadata import MetadataCopy
+from triomq.broker.replication.promoting import PromotionProcessors
 from triomq.broker.replication.slave import Slave
 from triomq.broker.replication.status import Copies
 from triomq.broker.saved_table import SavedTable, config_file
@@ -144,7 +146,7 @@ class BrokerParts:
         self.transactions: Final = self._build_transactions(clocks, random, access)
         self.housekeeping: Final = self._build_housekeeping(clocks)
         self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
-        self.registration: Final = Registration(config, self.topics, self.worker, self._addresses_at)
+        self.registration: Final = self._build_registration()
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
         self.table_saving: Final = self._build_table_saving(key_values, changed)
         self.admin, self.slave, self.metadata = self._build_admin(access)
@@ -182,6 +184,10 @@ class BrokerParts:
         if config.ha_listen is None:
             return commit, None
         return commit, Master(config, self.store, self.worker, self.context.reader, commit if is_sync else None)
+
+    def _build_registration(self) -> Registration:
+        promotion = Promotion(self.config, self.store.file_system)
+        return Registration(self.config, self.topics, self.worker, self._addresses_at, promotion)
 
     def _build_delayed(self, clock_ms: Callable[[], int]) -> ScheduledDelivery:
         delivery, arrived = Delivery(self.store, self.statistics), Signal()
@@ -264,6 +270,7 @@ class BrokerParts:
         )
         yield RelayProcessors(sends, groups, client_requests, refusals, clock_ms)
         yield ReplicationProcessors(self.copies.status)
+        yield PromotionProcessors(self.slave, self.registration, self.worker, refusals, clock_ms, self.reopen)
         if access.accounts is not None:
             yield AclProcessors(config, access.accounts, refusals, self.worker)
 

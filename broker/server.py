@@ -58,6 +58,7 @@ class Broker(BrokerParts):
             file.load()
         if self.pipeline.access.audit is not None:
             self.pipeline.access.audit.open()
+        self.registration.promotion.load()
         for table in self.table_saving.tables:
             table.load()
         offsets.restrict(self.store.reader.max_offset_in_queue, is_slave=self.config.is_slave)

@@ -249,6 +249,7 @@ class AdminFacade(Facade):
     cluster = Method(Admin.cluster)
     diagnose = Method(Admin.diagnose)
     replicas = Method(Admin.replicas)
+    promote = Method(Admin.promote)
     groups = Method(Admin.groups)
     group_configs = Method(Admin.group_configs)
     create_group = Method(Admin.create_group)

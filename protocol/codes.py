@@ -100,6 +100,8 @@ class RequestCode(IntEnum):
     RECALL_MESSAGE = 370  # 5.x
     QUERY_ASSIGNMENT = 400  # 5.x
     GET_BROKER_HA_STATUS = 907  # 5.x
+    PROMOTE = 31_001  # ours, as the next
+    GET_PROMOTION = 31_002
 
 
 class ResponseCode(IntEnum):

@@ -38,7 +38,7 @@ MISSING: Final = (
     Missing(
         "a group of brokers that elects its master",
         "enableDLegerCommitLog enableControllerMode enableControllerInNamesrv",
-        "run a master and a slave, with --role and --broker-id",
+        "run a master and a slave, with --role and --broker-id; triomq replica promote makes a slave the master",
     ),
 )
 

@@ -4,6 +4,7 @@ Rules: a broker is here as long as one of its addresses has a lease; a lease end
 with the connection that carried the last one; topics that a registration does not name stay until the broker leaves.
 
 While a lease lives, no other host replaces it: addresses of this machine are one host, as a broker may use several.
+A slave that was promoted replaces its former master, which cannot replace it.
 Brokers of one host that register the same name and id in turn are noticed when the first one registers again.  A broker
 that left without unregistering is listed as missing for some hours.
 
@@ -78,6 +79,7 @@ class _Lease:
 
     Attributes:
         turns: the addresses that registered here lately, each with the time of the last registration.
+        promoted_ms: when the master was promoted; 0: never.
         conflict_ms: when an address registered again after another had taken its place.
     """
 
@@ -88,6 +90,7 @@ class _Lease:
     expires_ms: float
     turns: dict[str, int] = field(default_factory=dict)
     conflict_ms: float = -math.inf
+    promoted_ms: int = 0
 
 
 class _Missing(NamedTuple):
@@ -164,6 +167,7 @@ class RouteTable:
         leases = {other: lease for other, lease in broker.leases.items() if lease.address != address}
         before = broker.leases.get(broker_id)
         lease = _Lease(address, header.ha_server_addr, sent.data_version, owner, self._clock_ms() + LEASE_MS)
+        lease.promoted_ms = header.promoted_ms or 0
         if before is not None:
             lease.turns, lease.conflict_ms = before.turns, before.conflict_ms
             if address != before.address and address in before.turns:
@@ -194,8 +198,13 @@ class RouteTable:
             if header.broker_id != broker_id and header.broker_addr != lease.address:
                 continue
             text, holder = f"broker name {header.broker_name}", lease.owner
+            rank = (header.promoted_ms or 0) - lease.promoted_ms if broker_id == header.broker_id == _MASTER_ID else 0
             if holder is None:
                 text += " belongs to the broker of this name server: choose another"
+            elif rank > 0:  # that master is a former one
+                continue
+            elif rank < 0 and lease.address != header.broker_addr and lease.expires_ms >= self._clock_ms():
+                text += f" belongs to {lease.address}, a slave that was promoted: start this broker as its slave"
             elif (
                 holder.peer_ip == owner.peer_ip
                 or (holder.is_local and owner.is_local)

@@ -32,6 +32,7 @@ from triomq.broker.processors.admin import AdminProcessors
 from triomq.broker.replication.slave import Slave
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import TableSaving
+from triomq.broker.services.rank import promoted_ms_in
 from triomq.broker.work import Worker
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -99,7 +100,7 @@ class MetadataCopy:
     async def _follow(self, master: Master) -> str:
         """Copy from one master until that fails; return why."""
         reason = ""
-        for place in _places(master):
+        for place in places_of(master):
             try:
                 with trio.fail_after(CONNECT_S):
                     stream, _ = await connect(Address.parse(place), self._admin.registration.tls)
@@ -156,6 +157,8 @@ class MetadataCopy:
         self._offsets.keeps_commits = False
         await self._return_kept(session)
         await self._copy_progress(session)
+        promoted_ms = promoted_ms_in(await self._ask(session, RequestCode.GET_PROMOTION))
+        await trio.to_thread.run_sync(admin.registration.promotion.heard_of, promoted_ms)
         self._saving.changed.set()
 
     def _delete(self, topic: str, log_end: int) -> Work[None]:
@@ -221,8 +224,10 @@ class MetadataCopy:
         return await session.ask(code, fields)
 
 
-def _places(master: Master) -> Iterator[str]:
+def places_of(master: Master | None) -> Iterator[str]:
     """Yield where to reach a master: its address, and, as that may be for clients elsewhere, the host for slaves."""
+    if master is None:
+        return
     yield master.address
     (host, _, _), (ha_host, _, _) = (address.rpartition(":") for address in (master.address, master.ha_address))
     if ha_host and ha_host != host:

@@ -99,6 +99,11 @@ class Slave:
         return None if self._reported_at is None else trio.current_time() - self._reported_at
 
     @property
+    def log_end(self) -> int:
+        """Where the log ends; 0 without a log."""
+        return self._replica.end
+
+    @property
     def _safe_end(self) -> int:
         """Where the part of the log ends that may be reported."""
         return self._replica.end if self._commit is None else self._replica.durable_end

@@ -9,10 +9,11 @@ Source: behaviour.md A.17, A.20; wire.md 8, 9.7; BrokerOuterAPI.java.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from math import inf
 from typing import Final
 
 import trio
@@ -21,20 +22,21 @@ from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
 from triomq.broker.namesrv.route_table import Master
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.sessions import CONNECT_S, Session, Stream, ask_once, client_context, connect, reason_of
+from triomq.broker.network.sessions import CONNECT_S, Session, Stream, client_context, connect, reason_of
+from triomq.broker.promotion import Promotion
+from triomq.broker.services.rank import outranked, promoted_ms_of
 from triomq.broker.topics import TopicTable
 from triomq.broker.work import Signal, Worker, encode
 from triomq.protocol.bodies.route import (
-    ClusterInfo,
     DataVersion,
     RegisterBrokerBody,
     TopicConfigSerializeWrapper,
+    TopicRouteData,
     registration_crc,
 )
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConfigError, ProtocolError
 from triomq.protocol.event_log import EventLog
-from triomq.protocol.java import read_properties
 from triomq.protocol.requests.topics import BrokerRequestHeader, RegisterBrokerRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -54,12 +56,18 @@ class _Registered(Session):
     """A session with a name server."""
 
     def __init__(
-        self, stream: Stream, broker: tuple[str, str, str, int], ha_address: str, nursery: trio.Nursery
+        self,
+        stream: Stream,
+        broker: tuple[str, str, str, int],
+        ha_address: str,
+        promoted_ms: int,
+        nursery: trio.Nursery,
     ) -> None:
         """``broker`` is name, address, cluster and id."""
         super().__init__("the name server", stream, nursery)
         self._broker = broker
         self._ha_address = ha_address
+        self._promoted_ms = promoted_ms or None
 
     async def register(self, make_body: Callable[[], Awaitable[bytes]]) -> RemotingCommand:
         """Register and return the response.
@@ -72,7 +80,20 @@ class _Registered(Session):
         async with self.lock:
             body = await make_body()
             header = RegisterBrokerRequestHeader(*self._broker, self._ha_address, body_crc32=registration_crc(body))
+            header.promoted_ms = self._promoted_ms
             return await self.ask(RequestCode.REGISTER_BROKER, header.encode(), body)
+
+    async def masters(self) -> list[str]:
+        """Return the addresses of other masters that have this broker's name; raises as :meth:`register`."""
+        name, own, *_ = self._broker
+        async with self.lock:
+            response = await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})  # each broker has this topic
+        if response.code != ResponseCode.SUCCESS:
+            return []
+        with suppress(ProtocolError):
+            found = [each for each in TopicRouteData.decode(response.body).broker_datas if each.broker_name == name]
+            return [at for each in found if (at := each.broker_addrs.get(_MASTER_ID)) not in (None, own)]
+        return []
 
     async def unregister(self) -> None:
         """Unregister; raises as :meth:`register`."""
@@ -93,55 +114,6 @@ class _Registered(Session):
         return done
 
 
-async def check_broker_name(config: BrokerConfig) -> None:
-    """Check that no other broker of this name and id serves clients, and that a slave has its master's file size.
-
-    Call it before this broker listens, or it finds itself.
-
-    A broker that is registered, but does not answer within 3 s, has left its name to this one, as after a crash.  Name
-    servers that do not answer are left out.
-
-    Raises:
-        ConfigError: another broker has the name, the master has other files, or a file of TLS cannot be used.
-    """
-    tls = client_context(config.tls)
-    wrong: list[str] = []
-
-    async def check(name_server: Address) -> None:
-        answer = await ask_once(name_server, tls, RequestCode.GET_BROKER_CLUSTER_INFO)
-        if answer is None or answer.code != ResponseCode.SUCCESS:
-            return
-        with suppress(ProtocolError, ConfigError):
-            known = ClusterInfo.decode(answer.body).broker_addr_table.get(config.broker_name)
-            at = None if known is None else known.broker_addrs.get(config.broker_id)
-            if at and await ask_once(Address.parse(at), tls, RequestCode.GET_BROKER_RUNTIME_INFO) is not None:
-                what = f"broker name {config.broker_name}"
-                advice = "name with --broker-name, copy that broker with --role slave --broker-id NUMBER"
-                if config.is_slave:
-                    what, advice = f"broker id {config.broker_id} of {what}", "number with --broker-id"
-                wrong.append(
-                    f"{what} is in use: name server {name_server} knows such a broker at {at}, which answers; choose "
-                    f"another {advice}, or stop that broker first"
-                )
-            elif config.is_slave and known is not None and (master := known.broker_addrs.get(_MASTER_ID)):
-                answer = await ask_once(Address.parse(master), tls, RequestCode.GET_BROKER_CONFIG)
-                wrong.extend(_wrong_size(config, master, answer))
-
-    async with trio.open_nursery() as nursery:
-        for name_server in config.register:
-            nursery.start_soon(check, name_server)
-    if wrong:
-        raise ConfigError(wrong[0])
-
-
-def _wrong_size(config: BrokerConfig, master: str, answer: RemotingCommand | None) -> Iterator[str]:
-    """Yield an error if the commit log files of a slave and its master differ in size."""
-    text = "" if answer is None else bytes(answer.body).decode(errors="replace")
-    own, size = str(config.store.commit_log_file_size_bytes), read_properties(text).get("mappedFileSizeCommitLog")
-    if size is not None and size != own:
-        yield f"commit log files of {own} bytes: those of the master, {master}, have {size} (--commit-log-file-size)"
-
-
 class Registration:
     """Keeps the broker registered with all its name servers.
 
@@ -149,12 +121,18 @@ class Registration:
         leaving: set when the broker ends.
         master: the addresses of a slave's master, as a name server knows it; ``None``: none knows it yet.
         master_changed: the event of the next change of ``master``.
+        promotion: that of this broker.
     """
 
     master: Master | None = None
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, worker: Worker, addresses_at: Callable[[str], tuple[str, str]]
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        worker: Worker,
+        addresses_at: Callable[[str], tuple[str, str]],
+        promotion: Promotion,
     ) -> None:
         """``addresses_at`` returns the addresses for clients and for slaves, from the IP address for the name server.
 
@@ -168,11 +146,13 @@ class Registration:
         self.log: Final = EventLog(
             LOGGER, "not registered for now namesrv=%s reason=%s", logging.WARNING, recovery="registered namesrv=%s"
         )
+        self.promotion: Final = promotion
         self.tls: Final = client_context(config.tls)
         self._topics = topics
         self._worker = worker
         self._links = [_Link(self, address) for address in config.register]
         self._ended = trio.Event()
+        self._is_outranked = False
         self._encoding = trio.Lock()
         self._encoded: tuple[DataVersion | None, bytes] = None, b""
         self._single_versions = count(1)
@@ -195,6 +175,22 @@ class Registration:
             self.master = master
             changed, self.master_changed = self.master_changed, trio.Event()
             changed.set()
+
+    async def check_rank(self, session: _Registered) -> None:
+        """Check that no other master of this name was promoted since; one without slaves need not ask.
+
+        Raises:
+            ConfigError: another one was, so that this broker must end.
+            trio.BrokenResourceError, trio.TooSlowError: the name server cannot be reached any more.
+        """
+        if self.config.is_slave or self.config.ha_listen is None:
+            return
+        for address in await session.masters():
+            their_ms = await promoted_ms_of(address, self.tls) or 0
+            if their_ms > self.promotion.promoted_ms and not self._is_outranked:
+                self._is_outranked = True
+                self.promotion.heard_of(their_ms)
+                raise ConfigError(outranked(self.config.broker_name, address, their_ms))
 
     async def body(self) -> bytes:
         """Return the body with all topics, made once for each change."""
@@ -252,6 +248,11 @@ class Registration:
             for link in self._links:
                 await link.tried.wait()
 
+    @property
+    def is_tried(self) -> bool:
+        """Whether each name server knows the broker, or has not answered."""
+        return all(link.tried.is_set() for link in self._links)
+
     async def leave(self) -> None:
         """Unregister everywhere, as far as name servers answer within 3 s."""
         self.leaving.set()
@@ -296,7 +297,7 @@ class _Link:
                     address, ha_address = self._owner.addresses_at(local_ip)
                     broker = (config.broker_name, address, config.cluster_name, config.broker_id)
                     async with stream, trio.open_nursery() as nursery:
-                        session = _Registered(stream, broker, ha_address, nursery)
+                        session = _Registered(stream, broker, ha_address, self._owner.promotion.promoted_ms, nursery)
                         nursery.start_soon(session.read)
                         nursery.start_soon(session.attempt, partial(self._register, session))
                     reason = session.reason
@@ -314,11 +315,15 @@ class _Link:
 
         Raises:
             trio.BrokenResourceError, trio.TooSlowError: the name server cannot be reached any more.
+            ConfigError: as :meth:`Registration.check_rank`.
         """
-        owner = self._owner
+        owner, check_at = self._owner, -inf
         try:
             while not owner.leaving.is_set():
                 self.changed.clear()
+                if trio.current_time() >= check_at:
+                    await owner.check_rank(session)
+                    check_at = trio.current_time() + _INTERVAL_S
                 response = await session.register(owner.body)
                 self.is_registered = response.code == ResponseCode.SUCCESS
                 if not self.is_registered:

@@ -256,6 +256,14 @@ class ReplicaStatusOptions(ClientOptions, run="replica:status"):
     """Show masters and slaves, and how far each copy is."""
 
 
+class ReplicaPromoteOptions(ClientOptions, run="replica:promote"):
+    """Make a slave the master, after its master was lost or stopped."""
+
+    broker: str | None = option("--broker HOST:PORT", "the slave (the only one in the name server)")
+    role: str = option("--role async-master|sync-master", "its new role (async-master)", "async-master")
+    force: bool = option("--force", "do so although its master answers, or it has copied nothing")
+
+
 class StoreOptions(Options):
     """Options of the commands for stopped stores."""
 

@@ -23,7 +23,7 @@ _GROUPS: Final = {
     "message": "show, find, trace or recall messages",
     "dlq": "list dead letters, or send them back to their topics",
     "transaction": "list undecided transactions, or decide one",
-    "replica": "show masters, slaves, and how far the slaves are behind",
+    "replica": "show masters and slaves, and make a slave the master",
     "store": "inspect a store that no broker uses, triomq's or Apache's",
 }
 VARIABLES: Final = ("config", "log-level", "log-file", "log-max-size", "log-backups", "log-format")

@@ -1,10 +1,10 @@
-"""``triomq replica``: status."""
+"""``triomq replica``: status, promote."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from triomq.cli.arguments.admin_options import ReplicaStatusOptions
-from triomq.cli.output import Cell, local_time, plural, size_text, write_json, write_table
+from triomq.cli.arguments.admin_options import ReplicaPromoteOptions, ReplicaStatusOptions
+from triomq.cli.output import Cell, local_time, plural, size_text, write_json, write_result, write_table
 from triomq.cli.session import client_command, open_admin
 from triomq.client import Replica, SlaveCopy
 
@@ -24,6 +24,20 @@ async def status(options: ReplicaStatusOptions) -> None:
     else:
         columns = ("BROKER", "ID", "ADDRESS", "ROLE", "END", "LAG", "LAG S", "REPORTED", "STATE")
         write_table(columns, list(rows(replicas)))
+
+
+@client_command
+async def promote(options: ReplicaPromoteOptions) -> None:
+    """Make a slave the master, and write its address when it serves as such.
+
+    Raises:
+        NoBrokerError: it is not clear which slave.
+        BrokerResponseError: the broker refuses, and says why.
+    """
+    async with open_admin(options) as admin:
+        address = await admin.promote(options.broker, role=options.role, force=options.force)
+    result = {"broker": address, "role": options.role}
+    write_result(result, f"{address} is the master now ({options.role})", as_json=options.json)
 
 
 def rows(replicas: Iterable[Replica]) -> Iterator[Sequence[Cell]]:

@@ -230,7 +230,10 @@ def _about_replicas(facts: Facts) -> Iterator[Finding]:
             continue
         if each.name not in masters:
             text = f"broker {name} is a slave, but no master of this name is registered"
-            advice = "start its master, or let both register with the same name servers under the same broker name"
+            advice = (
+                "start its master, let both register with the same name servers under one name, or promote a slave "
+            )
+            advice += "if the master is lost (triomq replica promote)"
             yield Finding(FindingKind.NO_MASTER, text, advice, broker=each.name)
         if each.is_in_touch is False:
             text = f"slave {name} has heard nothing for 20 s from its master at {each.master or 'an unknown address'}"

@@ -6,8 +6,11 @@ Source: behaviour.md A.18; store.md 9; HAStatusSubCommand.java of RocketMQ 5.5.0
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
+
+import trio
 
 from triomq.client.admin.base import BaseAdmin
 from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers
@@ -16,11 +19,15 @@ from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.replication import HaConnection, HaStatus
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import REMOTE_ERRORS
+from triomq.protocol.errors import REMOTE_ERRORS, NoBrokerError, RequestTimeoutError
 from triomq.protocol.java import read_properties
+from triomq.protocol.requests.topics import PROMOTED, REGISTERED, PromoteRequestHeader
 
 #: A master closes the connection of a slave without a report for this time; so does a slave without a heartbeat.
 SILENCE_MS: Final = 20_000
+_DECISION_S: Final = 15.0  # the slave looks for its master
+_PROMOTION_S: Final = 60.0
+_PAUSE_S: Final = 0.2
 SYNC_MASTER: Final = "sync-master"
 
 
@@ -83,7 +90,7 @@ class Replica(NamedTuple):
 
 
 class ReplicaAdmin(BaseAdmin):
-    """Examines the copies of a cluster."""
+    """Examines the copies of a cluster, and makes a slave the master."""
 
     async def replicas(self) -> list[Replica]:
         """Return all brokers that the name server knows, sorted by name and id, each with the state of its copies.
@@ -93,6 +100,43 @@ class ReplicaAdmin(BaseAdmin):
         """
         instance = self._entered()
         return await read_replicas(instance, await ask_brokers(instance))
+
+    async def promote(self, broker: str | None = None, *, role: str = "async-master", force: bool = False) -> str:
+        """Make a slave of triomq the master; return its address once it serves as such, and is registered.
+
+        Args:
+            broker: address of the slave; ``None``: the only slave that the name server knows.
+            role: ``async-master`` or ``sync-master``.
+            force: do so although its master answers, or it has copied nothing.
+
+        Raises:
+            NoBrokerError: none or several brokers are known as slaves.
+            BrokerResponseError: the broker refuses, and says why.
+            RequestTimeoutError: it does not serve as the master after 60 s; its log says why.
+            ClientError: it does not answer.
+        """
+        requests = self._requests
+        address = broker or await self._only_slave()
+        answer = await requests.ask(
+            address, RequestCode.PROMOTE, PromoteRequestHeader(role, force), timeout_s=_DECISION_S
+        )
+        promoted = {PROMOTED: answer.ext_fields.get(PROMOTED, ""), REGISTERED: "true"}
+        with trio.move_on_after(_PROMOTION_S):
+            while True:
+                with suppress(*REMOTE_ERRORS):  # it opens again
+                    answer = await requests.ask(address, RequestCode.GET_PROMOTION)
+                    if promoted.items() <= answer.ext_fields.items():
+                        return address
+                await trio.sleep(_PAUSE_S)
+        raise RequestTimeoutError(f"{address} does not serve as the master after {_PROMOTION_S:.0f} s: see its log")
+
+    async def _only_slave(self) -> str:
+        table = (await self.cluster()).broker_addr_table.values()
+        slaves = [at for each in table for broker_id, at in each.broker_addrs.items() if broker_id]
+        if len(slaves) != 1:
+            found = f"several slaves, choose one: {', '.join(slaves)}" if slaves else "no slave"
+            raise NoBrokerError(f"name server {self._requests.name_servers.current} knows {found}")
+        return slaves[0]
 
 
 async def read_replicas(instance: ClientInstance, brokers: Sequence[BrokerAnswer]) -> list[Replica]:

@@ -86,6 +86,7 @@ ROUTE: Final = Kind(right=Right.NOTHING, is_question=True, is_for_name_server=Tr
 REGISTRATION: Final = Kind(right=Right.ADMIN, is_for_name_server=True, is_from_broker=True)
 NAME_SERVER_STATE: Final = Kind(right=Right.ADMIN, is_question=True, is_for_name_server=True)
 NAME_SERVER_CHANGE: Final = Kind(right=Right.ADMIN, is_for_name_server=True, changes_name_server=True)
+PUBLIC: Final = Kind(right=Right.NOTHING, is_question=True)
 INSPECTION: Final = Kind(right=Right.ADMIN, is_question=True)
 TABLE: Final = Kind(right=Right.ADMIN, is_question=True, is_for_slaves=True)
 ADMINISTRATION: Final = Kind(right=Right.ADMIN)
@@ -254,6 +255,8 @@ _ROWS: Final = (
     Request(Code.GET_ALL_CONSUMER_OFFSET, TABLE),
     Request(Code.GET_ALL_DELAY_OFFSET, TABLE),
     Request(Code.GET_BROKER_HA_STATUS, INSPECTION),
+    Request(Code.PROMOTE, ADMINISTRATION, topics.PromoteRequestHeader),
+    Request(Code.GET_PROMOTION, PUBLIC),
     Request(Code.CLONE_GROUP_OFFSET, COPIED_CHANGE, offsets.CloneGroupOffsetRequestHeader),
     Request(Code.DELETE_EXPIRED_COMMITLOG, ADMINISTRATION),
     Request(Code.CLEAN_EXPIRED_CONSUMEQUEUE, ADMINISTRATION),

@@ -4,9 +4,9 @@ Source: wire.md 7, 8.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
-from triomq.protocol.wire.headers import Header, Int32, Resource
+from triomq.protocol.wire.headers import Header, Int32, Resource, Wire
 
 
 @dataclass(slots=True)
@@ -57,6 +57,12 @@ class BrokerRequestHeader(Header):
     broker_id: int
 
 
+#: When a broker was promoted to the master, in ms since 1970; ours, in a registration and an answer.
+PROMOTED: Final = "triomqPromotedMs"
+#: Whether it has registered since its start, as far as its name servers answer.
+REGISTERED: Final = "triomqRegistered"
+
+
 @dataclass(slots=True)
 class RegisterBrokerRequestHeader(BrokerRequestHeader):
     """Source: RegisterBrokerRequestHeader.java."""
@@ -65,6 +71,15 @@ class RegisterBrokerRequestHeader(BrokerRequestHeader):
     compressed: bool = False
     body_crc32: Int32 = 0  # 0: not checked
     enable_acting_master: bool | None = None  # 5.x; older brokers do not send it
+    promoted_ms: Annotated[int, Wire(PROMOTED)] | None = None  # of a master that was promoted
+
+
+@dataclass(slots=True)
+class PromoteRequestHeader(Header):
+    """Makes a slave the master; ``force``: although its master answers.  Ours."""
+
+    role: str = "async-master"
+    force: bool = False
 
 
 @dataclass(slots=True)

@@ -23,9 +23,9 @@ FIELDS: Final = {
 BODY: Final = RegisterBrokerBody(TopicConfigSerializeWrapper({"T": TopicConfig("T", 4, 4)}, DataVersion(1, 1))).encode()
 FROM_BROKERS: Final = {103, 104, 322}
 NAMESRV_CHANGES: Final = (100, 102, 205, 216, 318, 327)
-#: What producers, consumers and transactions need.
+#: What producers, consumers and transactions need, and what any broker may ask.
 CLIENTS: Final = {
-    10, 310, 320, 324, 325, 11, 361, 370, 12, 14, 15, 29, 30, 31, 32, 34, 35, 36, 37, 38, 41, 42, 46, 105,
+    10, 310, 320, 324, 325, 11, 361, 370, 12, 14, 15, 29, 30, 31, 32, 34, 35, 36, 37, 38, 41, 42, 46, 105, 31002,
 }  # fmt: skip
 
 

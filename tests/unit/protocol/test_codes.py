@@ -49,6 +49,9 @@ ADMIN_REQUESTS = """17 UPDATE_AND_CREATE_TOPIC, 21 GET_ALL_TOPIC_CONFIG, 25 UPDA
     53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, 54 GET_BROKER_CLUSTER_ACL_CONFIG, 351 GET_TOPIC_CONFIG,
     352 GET_SUBSCRIPTIONGROUP_CONFIG, 907 GET_BROKER_HA_STATUS"""
 
+#: RocketMQ has none of these.
+OUR_REQUESTS = "31001 PROMOTE, 31002 GET_PROMOTION"
+
 #: Source: wire.md 3; codes that are unused on the wire are left out.
 RESPONSES = """0 SUCCESS, 1 SYSTEM_ERROR, 2 SYSTEM_BUSY, 3 REQUEST_CODE_NOT_SUPPORTED, 4 TRANSACTION_FAILED,
     10 FLUSH_DISK_TIMEOUT, 11 SLAVE_NOT_AVAILABLE, 12 FLUSH_SLAVE_TIMEOUT, 13 MESSAGE_ILLEGAL, 14 SERVICE_NOT_AVAILABLE,
@@ -70,7 +73,11 @@ def parse(table: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("enum", "table"),
-    [(RequestCode, f"{CORE_REQUESTS}, {ADMIN_REQUESTS}"), (ResponseCode, RESPONSES), (LanguageCode, LANGUAGES)],
+    [
+        (RequestCode, f"{CORE_REQUESTS}, {ADMIN_REQUESTS}, {OUR_REQUESTS}"),
+        (ResponseCode, RESPONSES),
+        (LanguageCode, LANGUAGES),
+    ],
 )
 def test_names_and_numbers_are_those_of_the_table(enum: type[IntEnum], table: str) -> None:
     """Trap 15: 361, the pull of 5.x lite consumers, is among them."""

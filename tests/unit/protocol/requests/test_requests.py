@@ -73,9 +73,10 @@ TABLE: Final = {
     "BrokerRequestHeader": "brokerName:str brokerAddr:str clusterName:str brokerId:long",
     "RegisterBrokerRequestHeader": (
         "brokerName:str brokerAddr:str clusterName:str brokerId:long haServerAddr:str compressed:bool? bodyCrc32:int? "
-        "enableActingMaster:bool?"
+        "enableActingMaster:bool? triomqPromotedMs:long?"
     ),
     "BrokerNameRequestHeader": "brokerName:str",
+    "PromoteRequestHeader": "role:str? force:bool?",
     "UpdateAccountRequestHeader": """accessKey:str admin:bool secretKey:str? whiteRemoteAddress:str?
         defaultTopicPerm:str? defaultGroupPerm:str? topicPerms:str? groupPerms:str?""",
     "DeleteAccountRequestHeader": "accessKey:str",

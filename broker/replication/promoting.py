@@ -1,0 +1,100 @@
+"""Makes a slave the master: the request of an administrator.
+
+A slave decides nothing by itself: it cannot know whether its master has died or only their connection.  An orchestrator
+ends the master first, then asks; the request is refused while the master answers.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from triomq.broker.limits.refused import Refusals
+from triomq.broker.network.connection import Connection
+from triomq.broker.replication.master import HEARTBEAT_S
+from triomq.broker.replication.metadata import places_of
+from triomq.broker.replication.slave import Slave
+from triomq.broker.services.rank import promoted_ms_of
+from triomq.broker.services.registration import Registration
+from triomq.broker.work import Worker
+from triomq.protocol.errors import RefusedError
+from triomq.protocol.requests.topics import PROMOTED, REGISTERED, PromoteRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
+
+LOGGER: Final = logging.getLogger("triomq.broker.replication.promoting")
+
+_TOUCH_S: Final = 2 * HEARTBEAT_S + 1  # a master that lives has sent two heartbeats
+_ADVICE: Final = "stop it first, or use --force if only this slave may serve from now on"
+_MASTERS: Final = ("async-master", "sync-master")
+
+
+class _Reopen(Protocol):
+    def __call__(self, reason: str, meanwhile: Callable[[], None], **changes: object) -> None: ...
+
+
+class PromotionProcessors:
+    """Answers the requests about promotions."""
+
+    def __init__(
+        self,
+        slave: Slave | None,
+        registration: Registration,
+        worker: Worker,
+        refusals: Refusals,
+        now_ms: Callable[[], int],
+        reopen: _Reopen,
+    ) -> None:
+        """Take the slave, ``None`` at a master; ``reopen`` opens the broker again with other settings."""
+        self._slave = slave
+        self._registration = registration
+        self._worker = worker
+        self._refusals = refusals
+        self._now_ms = now_ms
+        self._reopen = reopen
+
+    def get_promotion(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer when this broker was promoted, 0 for never: the later master of a name is the one that stays."""
+        registration = self._registration
+        fields = {PROMOTED: str(registration.promotion.promoted_ms), REGISTERED: str(registration.is_tried).lower()}
+        return command.reply(ext_fields=fields)
+
+    def promote(self, connection: Connection, command: RemotingCommand) -> None:
+        """Become the master; answered as soon as that is decided, before the broker opens again."""
+        header = PromoteRequestHeader.decode(command.ext_fields)
+        self._worker.nursery.start_soon(self._answer, connection, command, header)
+
+    async def _answer(self, connection: Connection, command: RemotingCommand, header: PromoteRequestHeader) -> None:
+        try:
+            await self._check(header)
+            response = command.reply(ext_fields={PROMOTED: str(self._begin(header))})
+        except RefusedError as exc:
+            response = self._refusals.response_to(connection.peer, command, exc)
+        connection.send(response)
+        self._worker.end_step()
+
+    async def _check(self, header: PromoteRequestHeader) -> None:
+        config, slave = self._registration.config, self._slave
+        if slave is None:
+            raise RefusedError("this broker is a master already")
+        if header.role not in _MASTERS:
+            raise RefusedError(f"role {header.role}: it must be {' or '.join(_MASTERS)}")
+        if header.role == "sync-master" and config.ha_listen is None:
+            raise RefusedError(
+                "a sync-master needs --ha-listen HOST:PORT: start the slave with it, or take async-master"
+            )
+        if header.force:
+            return
+        if not slave.log_end:
+            raise RefusedError("this slave has copied nothing: promote another one, or use --force")
+        if slave.is_following and (age_s := slave.last_received_s) is not None and age_s < _TOUCH_S:
+            raise RefusedError(f"its master {slave.master} lives, it sent something {age_s:.1f} s ago: {_ADVICE}")
+        for place in places_of(self._registration.master):
+            if await promoted_ms_of(place, self._registration.tls) is not None:
+                raise RefusedError(f"its master answers at {place}: {_ADVICE}")
+
+    def _begin(self, header: PromoteRequestHeader) -> int:
+        master = self._registration.master
+        former = "" if master is None else master.address
+        promotion = self._registration.promotion.next(header.role, former, self._now_ms())
+        self._reopen("promotion", promotion.save, **promotion.settings())
+        LOGGER.info("promoted role=%s former_master=%s forced=%s", header.role, former, header.force)
+        return promotion.promoted_ms
