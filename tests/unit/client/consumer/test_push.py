@@ -1,5 +1,6 @@
 import signal
 from contextlib import nullcontext
+from math import inf
 
 import pytest
 import trio
@@ -155,47 +156,34 @@ async def test_leave_finishes_running_handlers_and_drops_the_rest(
     assert told[-1] == RequestCode.UPDATE_CONSUMER_OFFSET
 
 
-async def test_handlers_that_exceed_the_grace_time_are_cancelled(
-    autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    inbox = Inbox(busy_s=100)
+@pytest.mark.parametrize(
+    ("busy_s", "block_s", "cancelled_s", "error", "ends_s"),
+    [
+        pytest.param(100, 1, inf, None, 11, id="above the grace time"),
+        pytest.param(3, 60, 1, None, 3, id="cancelled"),
+        pytest.param(3, 0.5, 1, KeyError("mine"), 3, id="failed"),
+        pytest.param(100, 1, 3, None, 3, id="cancelled while it leaves"),
+    ],
+)
+async def test_handlers_end_within_grace_or_are_cancelled(
+    autojump_clock: MockClock, cluster: FakeCluster, caplog: pytest.LogCaptureFixture,
+    busy_s: float, block_s: float, cancelled_s: float, error: Exception | None, ends_s: float,
+) -> None:  # fmt: skip
+    inbox = Inbox(busy_s=busy_s)
     cluster.send(QUEUE, b"x", b"y")
-    async with consumer(inbox, cluster.instance):
-        await trio.sleep(1)
-    assert sorted(inbox.cancelled) == [0, 1]
-    assert trio.current_time() == pytest.approx(11)
-    assert cluster.committed["G", QUEUE] == 0
-    assert "handlers cancelled" in caplog.text
-
-
-@pytest.mark.parametrize("error", [None, KeyError("mine")])
-async def test_cancellation_and_errors_leave_in_order(
-    autojump_clock: MockClock, cluster: FakeCluster, error: Exception | None
-) -> None:
-    inbox = Inbox(busy_s=3)
-    cluster.send(QUEUE, b"x", b"y")
-    with nullcontext() if error is None else pytest.raises(KeyError, match="mine"), trio.move_on_after(1) as scope:
+    fails = nullcontext() if error is None else pytest.raises(KeyError, match="mine")
+    with fails, trio.move_on_after(cancelled_s) as scope:
         async with consumer(inbox, cluster.instance):
-            await trio.sleep(0.5 if error else 60)
+            await trio.sleep(block_s)
             if error is not None:
                 raise error
-    assert scope.cancelled_caught == (error is None)
-    assert sorted(inbox.ended) == [0, 1]
-    assert cluster.committed["G", QUEUE] == 2
+    assert trio.current_time() == pytest.approx(ends_s, abs=0.2)
+    assert scope.cancelled_caught == (error is None and cancelled_s < inf)
+    handled, cancelled = ([0, 1], []) if busy_s < ends_s + 1 else ([], [0, 1])
+    assert (sorted(inbox.ended), sorted(inbox.cancelled)) == (handled, cancelled)
+    assert cluster.committed["G", QUEUE] == len(handled)
+    assert ("handlers cancelled" in caplog.text) == bool(cancelled)
     assert not cluster.members("G")
-
-
-async def test_a_cancellation_while_leaving_cancels_the_handlers(
-    autojump_clock: MockClock, cluster: FakeCluster
-) -> None:
-    inbox = Inbox(busy_s=100)
-    cluster.send(QUEUE, b"x", b"y")
-    with trio.move_on_after(3):
-        async with consumer(inbox, cluster.instance):
-            await trio.sleep(1)
-    assert trio.current_time() == pytest.approx(3)
-    assert sorted(inbox.cancelled) == [0, 1]
-    assert cluster.committed["G", QUEUE] == 0
 
 
 def test_ctrl_c_twice_cancels_the_handlers() -> None:

@@ -62,42 +62,26 @@ async def test_locks_are_renewed_every_20_s(bench: Bench, autojump_clock: MockCl
     assert not bench.revived
 
 
-async def test_failed_renewal_is_retried_after_a_second(bench: Bench, autojump_clock: MockClock) -> None:
-    granted = await bench.keeper.acquire([Q0])
-    async with bench.renewing():
-        await trio.sleep(19)
-        bench.cluster.down = True
-        await trio.sleep(5)
-        bench.cluster.down = False
-        await trio.sleep(1)
-    assert life(granted[Q0]) >= 29
-    assert not bench.revived
-
-
-async def test_lock_expires_30_s_after_last_renewal(bench: Bench, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("down_s", "up_s", "is_revived", "is_lost"),
+    [(19, 23.5, False, False), (0, 34.5, True, False), (0, 64.5, False, True)],
+    ids=["within the 30 s of a lock", "after them", "beyond the broker's timeout"],
+)
+async def test_failed_renewal_is_retried_after_a_second(
+    bench: Bench, autojump_clock: MockClock, down_s: float, up_s: float, is_revived: bool, is_lost: bool
+) -> None:
     """C.2 scenario 56."""
     granted = await bench.keeper.acquire([Q0])
-    bench.cluster.down = True
     async with bench.renewing():
-        await trio.sleep(35)
-        assert life(granted[Q0]) == -5
+        await trio.sleep(down_s)
+        bench.cluster.down = True
+        await trio.sleep(up_s - down_s)
+        assert life(granted[Q0]) == 30 - up_s
         bench.cluster.down = False
-        await trio.sleep(2)
-        assert life(granted[Q0]) >= 28
-    assert bench.revived == [Q0]
-    assert not bench.lost
-
-
-async def test_lock_unseen_beyond_broker_timeout_is_lost(bench: Bench, autojump_clock: MockClock) -> None:
-    granted = await bench.keeper.acquire([Q0])
-    bench.cluster.down = True
-    async with bench.renewing():
-        await trio.sleep(65)
-        bench.cluster.down = False
-        await trio.sleep(2)
-    assert bench.lost == [Q0]
-    assert life(granted[Q0]) < 0
-    assert not bench.keeper.holds(Q0)
+        await trio.sleep(1)
+    assert bench.revived == [Q0] * is_revived
+    assert bench.lost == [Q0] * is_lost
+    assert bench.keeper.holds(Q0) == (life(granted[Q0]) >= 29) == (not is_lost)
 
 
 async def test_lock_of_another_member_is_lost(bench: Bench, autojump_clock: MockClock) -> None:
