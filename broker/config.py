@@ -102,6 +102,7 @@ class BrokerConfig(ConnectionConfig):
     broker_id: int = 0  # brokerId: 0: the master; its slaves have others
     ha_listen: Address | None = None  # haListenPort: where slaves fetch the log
     ha_master: Address | None = None  # haMasterAddress; None: a slave asks its name servers
+    ha_tls: bool = False  # TLS for the log between master and slave, with the certificate of ``tls``
     fast_listen: Address | None = None  # serves all but pulls; None: listen port - 2, if that is free
     slave_read_ratio: int | None = None  # slaveReadEnable with accessMessageInMemoryMaxRatio, percent; None: never
     slave_timeout_s: float = 3.0  # slaveTimeout: how long a send waits for a slave of a sync-master
@@ -163,7 +164,7 @@ class BrokerConfig(ConnectionConfig):
     @property
     def exposure(self) -> str:
         """The operations open to every client, with addresses, for the log; "" for none, as on loopback."""
-        copies = "copies of the log", None if self.brokers_from else self.ha_listen
+        copies = "copies of the log", None if self._knows_slaves else self.ha_listen
         if self.has_accounts:
             return _exposure((), copies)
         allowed = "messages" if self.admin_listen else "messages and administration"
@@ -171,6 +172,12 @@ class BrokerConfig(ConnectionConfig):
         return _exposure(
             self.brokers_from, *pairs, (allowed, self.fast_listen), ("administration", self.admin_listen), copies
         )
+
+    @property
+    def _knows_slaves(self) -> bool:
+        """Whether it knows slaves by their networks or their certificates."""
+        has_certificates = self.ha_tls and self.tls is not None and self.tls.client_auth == "require"
+        return has_certificates or bool(self.brokers_from)
 
     @property
     def may_misjudge_peers(self) -> bool:
@@ -237,18 +244,26 @@ class BrokerConfig(ConnectionConfig):
             wrong = "a slave needs its master: --register the master's name servers, or --ha-master HOST:PORT"
         elif self.role == "sync-master" and self.ha_listen is None:
             wrong = "a sync-master needs --ha-listen HOST:PORT (haListenPort), where its slaves fetch the log"
-        elif self.ha_master is not None and self.ha_master == self.ha_listen:
-            wrong = f"--ha-master {self.ha_master} is the slave's own --ha-listen: name its master"
         elif self.slave_read_ratio is not None and not 0 <= self.slave_read_ratio <= _MAX_PERCENT:
             wrong = f"slave_read_ratio is {self.slave_read_ratio}, must be 0 to {_MAX_PERCENT}"
-        elif self.ha_listen and not (self.ha_listen.is_loopback or self.brokers_from or self.insecure):
-            wrong = (
-                f"listening for slaves on {self.ha_listen} would let everybody who reaches it copy all messages: the "
-                "replication protocol has neither accounts nor TLS; name the slaves' networks with --brokers-from, or "
-                "give --insecure if the network is trusted"
-            )
+        elif self.ha_listen or self.ha_tls:
+            wrong = self._ha_problem()
         if wrong:
             raise ConfigError(wrong)
+
+    def _ha_problem(self) -> str:
+        """Return why the log cannot be served so, or fetched so; "" if it can."""
+        if self.ha_tls and self.tls is None:
+            return "--ha-tls needs a certificate: --tls-cert and --tls-key"
+        if self.ha_master is not None and self.ha_master == self.ha_listen:
+            return f"--ha-master {self.ha_master} is the slave's own --ha-listen: name its master"
+        if self.ha_listen and not (self.ha_listen.is_loopback or self._knows_slaves or self.insecure):
+            return (
+                f"listening for slaves on {self.ha_listen} would let everybody who reaches it copy all messages: the "
+                "replication protocol has no accounts; name the slaves' networks with --brokers-from, ask for their "
+                "certificates with --ha-tls and --tls-client-ca, or give --insecure if the network is trusted"
+            )
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

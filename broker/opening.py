@@ -134,7 +134,7 @@ async def open_broker(
             try:
                 broker.load()
                 if broker.master is not None:
-                    broker.ha_address = broker.master.open()
+                    broker.ha_address = broker.master.open(tls if config.ha_tls else None)
                 endpoints = await broker.listeners.open()
                 async with trio.open_nursery() as nursery:
                     await nursery.start(broker.serve, endpoints)

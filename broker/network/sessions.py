@@ -1,6 +1,6 @@
 """Connections to other servers: name servers, and the master of a slave.
 
-Each has TLS if clients of this broker must use it.
+Each has TLS if clients of this broker must use it; the one for the log if that is wanted by itself.
 
 Source: wire.md 8; BrokerOuterAPI.java.
 """
@@ -28,8 +28,15 @@ Stream: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 def client_context(tls: TlsConfig | None) -> ssl.SSLContext | None:
     """Return settings for other servers, which must have TLS if clients must; else ``None``."""
-    if tls is None or not tls.enforcing:
-        return None
+    return None if tls is None or not tls.enforcing else context_of(tls)
+
+
+def context_of(tls: TlsConfig) -> ssl.SSLContext:
+    """Return settings for other servers, which check the certificate of this one.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
     context = make_context(is_server=False)
     if tls.client_ca is None:
         context.load_default_certs()

@@ -87,9 +87,9 @@ class ServerTls:
         if config.client_auth == "require" and not config.enforcing:
             LOGGER.warning("clients without TLS need no certificate, as TLS is permissive")
 
-    def guard(self, connection: _Connection, sock: socket.socket) -> None:
-        """Make a new connection use TLS or not, depending on its first byte."""
-        connection.socket = _FirstRead(self, connection, sock)
+    def guard(self, connection: _Connection, sock: socket.socket, *, is_enforced: bool | None = None) -> None:
+        """Make a new connection use TLS or not, depending on its first byte; ``is_enforced`` replaces the setting."""
+        connection.socket = _FirstRead(self, connection, sock, self.is_enforced if is_enforced is None else is_enforced)
 
     def has_time(self) -> bool:
         """Whether another step of a handshake, about 0.5 ms, may be done in this turn of the reader."""
@@ -139,10 +139,11 @@ class _Identity(WatchedFiles[ssl.SSLContext]):
 class _FirstRead:
     """The socket of a connection until its first byte arrives."""
 
-    __slots__ = ("_connection", "_socket", "_tls")
+    __slots__ = ("_connection", "_is_enforced", "_socket", "_tls")
 
-    def __init__(self, tls: ServerTls, connection: _Connection, sock: socket.socket) -> None:
+    def __init__(self, tls: ServerTls, connection: _Connection, sock: socket.socket, is_enforced: bool) -> None:
         self._tls = tls
+        self._is_enforced = is_enforced
         self._connection = connection
         self._socket = sock
 
@@ -157,7 +158,7 @@ class _FirstRead:
             if not self._tls.connection_limits.admits_tls(peer.peer_ip, is_local=peer.is_local):
                 raise ConnectionError("too many connections with TLS")
             sock = _ServerTlsSocket(self._tls, self._connection, self._socket)
-        elif first and self._tls.is_enforced:
+        elif first and self._is_enforced:
             self._socket.recv(size)  # else the peer is reset, and may not see the alert
             self._socket.send(_USE_TLS)
             LOGGER.warning("connection without TLS refused peer=%s: TLS is enforced", self._connection.peer)

@@ -28,6 +28,8 @@ from triomq.broker.addresses import Address, is_in
 from triomq.broker.config import BrokerConfig
 from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.listeners import accept_loop, ends_of, listen
+from triomq.broker.network.tls import ServerTls
+from triomq.broker.network.writing import Wire
 from triomq.broker.replication.lag import Growth, SlaveState
 from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.work import Signal, Worker
@@ -59,15 +61,17 @@ class Slave:
         joined_offset: the log is sent from here on; -1 before the first report.
         reported_at: when it reported last, or connected, by trio's clock.
         wanted: set when the log has grown, or the connection was closed.
+        socket: plain, or with TLS.
+        peer, peer_ip, is_local: who it is, for TLS, too.
     """
 
-    def __init__(self, master: "Master", sock: socket.socket, peer: str) -> None:
-        self.peer: Final = peer
+    def __init__(self, master: "Master", sock: socket.socket, peer: Address, *, is_local: bool) -> None:
+        self.peer, self.peer_ip, self.is_local = str(peer), peer.host, is_local
         self.acknowledged_offset = self.sent_offset = self.joined_offset = -1
         self.reported_at = trio.current_time()
         self.wanted: Final = Signal()
         self._master = master
-        self._socket = sock
+        self.socket: Wire = sock
         self._reports = Reports()
         self._writes = WriteQueue()
         self._scope = trio.CancelScope()
@@ -84,14 +88,17 @@ class Slave:
         """Where the part of the log begins that it has yet to copy."""
         return max(self.acknowledged_offset, self.joined_offset)
 
+    def count_held(self, received_bytes: int) -> None:
+        """Count nothing: handshakes of slaves are few."""
+
     def fileno(self) -> int:
         """Return the file descriptor of the socket; -1 after it was closed."""
-        return self._socket.fileno()
+        return self.socket.fileno()
 
     def read(self) -> None:
         """Receive reports; raises nothing."""
         try:
-            data = self._socket.recv(_REPORT_BYTES)
+            data = self.socket.recv(_REPORT_BYTES)
         except BlockingIOError:
             return
         except OSError as exc:
@@ -105,13 +112,13 @@ class Slave:
 
     def close(self, reason: str) -> None:
         """Close the connection.  Idempotent."""
-        if self._socket.fileno() < 0:
+        if self.socket.fileno() < 0:
             return
         self._master.left(self, reason)
         self._scope.cancel()
         self._writes.clear()
-        trio.lowlevel.notify_closing(self._socket)
-        self._socket.close()
+        trio.lowlevel.notify_closing(self.socket)
+        self.socket.close()
 
     async def run(self) -> None:
         """Send the log, and heartbeats, until the connection is closed."""
@@ -168,7 +175,7 @@ class Slave:
         self._master.sent_bytes += self.sent_offset - begin
 
     def _write_some(self) -> None:
-        self._writes.written(self._socket.sendmsg(self._writes.chunks()))
+        self._writes.written(self.socket.sendmsg(self._writes.chunks()))
         self._sent_at = trio.current_time()
 
     async def _write(self) -> None:
@@ -177,7 +184,7 @@ class Slave:
             try:
                 self._write_some()
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
+                await trio.lowlevel.wait_writable(self.socket)
         await trio.lowlevel.checkpoint()
 
 
@@ -217,15 +224,17 @@ class Master:
         self._fed_to = -1
         self._growth = Growth()
         self._socket: socket.socket | None = None
+        self._tls: ServerTls | None = None
         self._nursery: trio.Nursery
         self._refused = EventLog(LOGGER, "slave refused peer=%s reason=%s", logging.WARNING)
 
-    def open(self) -> Address:
-        """Open the port for slaves; return its address.
+    def open(self, tls: ServerTls | None = None) -> Address:
+        """Open the port for slaves, who must use ``tls`` if that is given; return its address.
 
         Raises:
             ConfigError: the address cannot be bound.
         """
+        self._tls = tls
         self._socket = listen(self.address)
         self.address = Address(self.address.host, self._socket.getsockname()[1])
         return self.address
@@ -362,7 +371,9 @@ class Master:
             self._refused.occurred(peer, reason, key=peer.host)
             sock.close()
             return
-        slave = Slave(self, sock, str(peer))
+        slave = Slave(self, sock, peer, is_local=is_local)
+        if self._tls is not None:
+            self._tls.guard(slave, sock, is_enforced=True)
         self._slaves.append(slave)
         self._worker.feed_slaves = self.feed
         self.feed()

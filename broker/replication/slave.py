@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from triomq.broker.addresses import Address
-from triomq.broker.network.sessions import CONNECT_S, Stream, connect
+from triomq.broker.network.sessions import CONNECT_S, Stream, connect, reason_of
 from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.services.registration import Registration
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -137,9 +137,9 @@ class Slave:
         """Copy from a master until the connection ends; log the reason."""
         try:
             with trio.fail_after(CONNECT_S):
-                stream, _ = await connect(Address.parse(master), None)
-        except (OSError, trio.TooSlowError, ConfigError) as exc:
-            self._lost.occurred(master, str(exc) or "no connection", key=master)
+                stream, _ = await connect(Address.parse(master), self._registration.log_tls)
+        except (OSError, trio.TooSlowError, trio.BrokenResourceError, ConfigError) as exc:
+            self._lost.occurred(master, reason_of(exc), key=master)
             return
         try:
             async with stream, trio.open_nursery() as nursery:

@@ -22,7 +22,15 @@ from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
 from triomq.broker.namesrv.route_table import Master
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.sessions import CONNECT_S, Session, Stream, client_context, connect, reason_of
+from triomq.broker.network.sessions import (
+    CONNECT_S,
+    Session,
+    Stream,
+    client_context,
+    connect,
+    context_of,
+    reason_of,
+)
 from triomq.broker.promotion import Promotion
 from triomq.broker.services.rank import outranked, promoted_ms_of
 from triomq.broker.topics import TopicTable
@@ -148,6 +156,7 @@ class Registration:
         )
         self.promotion: Final = promotion
         self.tls: Final = client_context(config.tls)
+        self.log_tls: Final = context_of(config.tls) if config.ha_tls and config.tls is not None else None
         self._topics = topics
         self._worker = worker
         self._links = [_Link(self, address) for address in config.register]

@@ -171,7 +171,7 @@ def test_a_wrong_namesrv_conf_is_refused(text: str, complaint: str, tmp_path: Pa
         ("--role sync-master", "a sync-master needs --ha-listen"),
         (
             "--ha-listen 0.0.0.0:0 --acl a.yml",
-            "neither accounts nor TLS; name the slaves' networks with --brokers-from",
+            "has no accounts; name the slaves' networks with --brokers-from",
         ),
         ("--fast-listen 0.0.0.0:0", "listening on 0.0.0.0:0 would allow every client"),
         ("--ha-listen 10912", "--ha-listen: '10912' is not HOST:PORT"),
