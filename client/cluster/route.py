@@ -122,13 +122,17 @@ class BrokerTable:
         self._addresses: dict[str, dict[int, str]] = {}
 
     def rebuild(self, routes: Iterable[TopicRouteData]) -> bool:
-        """Take the brokers of these routes, oldest first, and no others; return whether there is a new address."""
+        """Take the brokers of these routes, oldest first, and no others; return whether there is a new address.
+
+        Of each name the newest route counts: an older one may have a master that is away now.
+        """
         before = self.addresses()
-        self._addresses = {}
-        for route in routes:
-            for broker in route.broker_datas:
-                self._addresses.setdefault(broker.broker_name, {}).update(broker.broker_addrs)
+        self._addresses = {broker.broker_name: broker.broker_addrs for route in routes for broker in route.broker_datas}
         return not self.addresses().keys() <= before.keys()
+
+    def agrees(self, route: TopicRouteData) -> bool:
+        """Whether the brokers of a route are known with its addresses."""
+        return all(self._addresses.get(broker.broker_name) == broker.broker_addrs for broker in route.broker_datas)
 
     def addresses(self) -> dict[str, tuple[str, int]]:
         """Return broker name and id of each address."""

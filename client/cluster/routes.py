@@ -300,13 +300,15 @@ class Routes:
     def _take(self, topic: str, route: TopicRouteData) -> None:
         before = self._known.get(topic)
         if same_route(before, route):
+            self._known[topic] = self._known.pop(topic)
+            if not self._brokers.agrees(route):
+                self._rebuild()
             return
         if before is not None and not _broker_names(before) <= _broker_names(route):
             self._watch(topic)
-        self._known.pop(topic, None)  # to the end: of a broker that moved, the latest address counts
+        self._known.pop(topic, None)  # to the end: the newest answer of a name server counts
         self._known[topic] = route
-        if self._brokers.rebuild(self._known.values()):
-            self._groups.wake()
+        self._rebuild()
         if before is not None:
             LOGGER.info("route changed topic=%s", topic)
             if subscribe_queues(topic, before) == subscribe_queues(topic, route):
@@ -314,6 +316,10 @@ class Routes:
         for consumer in tuple(self._groups.consumers.values()):
             if topic in consumer.subscribed_topics():
                 consumer.route_changed(topic)
+
+    def _rebuild(self) -> None:
+        if self._brokers.rebuild(self._known.values()):
+            self._groups.wake()
 
 
 def _addresses(route: TopicRouteData | None, name: str) -> list[str]:

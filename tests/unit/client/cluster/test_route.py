@@ -77,6 +77,8 @@ def test_unrouted_brokers_are_dropped_and_new_ones_detected() -> None:
     assert not table.rebuild([route(a={0: "a:1"})])
     assert table.addresses() == {"a:1": ("a", 0)}
     assert table.rebuild([route(a={0: "a:9"})])
+    table.rebuild([route(a={0: "a:1", 1: "a:2"}), route(a={1: "a:2"})])  # the first topic is not asked for any more
+    assert (table.find("a"), table.find("a", only_this=True)) == ("a:2", None)
 
 
 def test_missing_slave_is_substituted_unless_required() -> None:

@@ -72,6 +72,24 @@ async def test_moved_broker_uses_most_recently_learned_address(
         assert instance.brokers.find(moved.name) == moved.address
 
 
+async def test_newest_answer_decides_whether_master_is_away(fake_broker: FakeBroker) -> None:
+    """Of two topics only one is asked for at a time."""
+    fake_broker.add_topic("Other")
+    async with ClientInstance(fake_broker.address) as instance:
+        for addresses, topic in (
+            ({0: "m:1", 1: "s:1"}, "Topic"),
+            ({0: "m:1", 1: "s:1"}, "Other"),
+            ({1: "s:1"}, "Topic"),
+            ({0: "m:1", 1: "s:1"}, "Other"),
+            ({0: "m:1", 1: "s:1"}, "Topic"),
+            ({1: "s:1"}, "Other"),
+            ({0: "m:1", 1: "s:1"}, "Topic"),
+        ):
+            fake_broker.routes[topic].broker_datas[0].broker_addrs = addresses
+            await instance.routes.topic_route(topic, refresh=True)
+            assert instance.brokers.find(fake_broker.name) == addresses.get(0, "s:1")
+
+
 async def test_consumer_without_subscription_finds_moved_broker(
     fake_broker: FakeBroker, make_broker: BrokerFactory
 ) -> None:
