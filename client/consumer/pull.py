@@ -226,7 +226,7 @@ class PullConsumer(QueueQueries):
                 max_messages,
                 message_filter=message_filter,
                 suspend_s=wait_s,
-                broker_id=self._suggested.get(queue, 0),
+                broker_id=self._suggested.pop(queue, 0),  # after a failure the master is asked
                 max_bytes=max_bytes,
             ),
         )

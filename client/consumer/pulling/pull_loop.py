@@ -380,11 +380,10 @@ class PullLoop:
         if isinstance(error, SubscriptionNotExistError | SubscriptionNotLatestError):
             self._context.announce()
         self._complain(complaint, level)
-        if isinstance(error, TopicNotExistError):
-            is_at_slave = self._context.requests.is_at_slave(self.queue, self._broker_id)
-            self._broker_id = 0
-            if not (is_at_slave or self._is_topic_gone):  # a slave may not have the topic yet
-                await self._leave_topic()
+        is_at_slave = self._context.requests.is_at_slave(self.queue, self._broker_id)
+        self._broker_id = 0  # the slave that was suggested may be down
+        if isinstance(error, TopicNotExistError) and not (is_at_slave or self._is_topic_gone):
+            await self._leave_topic()  # a slave may not have the topic yet
         await trio.sleep(delay_s)
 
     def _complain(self, complaint: str, level: int = logging.WARNING) -> None:

@@ -55,7 +55,12 @@ async def test_the_suggested_broker_is_asked_next(cluster_with_messages: FakeClu
         await consumer.pull(QUEUE, 6)
         await consumer.pull(QUEUE, 6)
         await consumer.pull(QUEUE._replace(queue_id=1), 0)
-    assert asked == [0, 1, 0]
+        cluster_with_messages.down = True
+        with pytest.raises(ConnectError):
+            await consumer.pull(QUEUE, 6)
+        cluster_with_messages.down = False
+        await consumer.pull(QUEUE, 6)
+    assert asked == [0, 1, 0, 1, 0]
 
 
 async def test_offsets_can_be_asked_and_stored(cluster_with_messages: FakeCluster, cluster: FakeCluster) -> None:

@@ -8,6 +8,7 @@ from tests.unit.client.consumer.benches import Bench
 from tests.unit.client.consumer.fake_cluster import pull_answer
 from triomq.client.consumer.pulling.pull_context import FlowLimits
 from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import ConnectError
 from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.wire.command import RemotingCommand
 
@@ -146,6 +147,28 @@ async def test_the_next_pull_goes_where_the_broker_suggests(autojump_clock: Mock
     async with bench.pulling():
         await wait_all_tasks_blocked()
     assert asked[-1] == 1
+
+
+async def test_slave_that_fails_is_left_for_the_master(autojump_clock: MockClock, bench: Bench) -> None:
+    asked: list[int] = []
+    real = bench.instance.brokers.find
+
+    def find(broker_name: str, broker_id: int = 0, only_this: bool = False) -> str | None:
+        asked.append(broker_id)
+        return real(broker_name, broker_id, only_this)
+
+    def answer(command: RemotingCommand) -> RemotingCommand:
+        if asked[-1]:
+            raise ConnectError("down")
+        reply = pull_answer(command, ResponseCode.PULL_RETRY_IMMEDIATELY, 1, min_offset=0, max_offset=1)
+        reply.ext_fields["suggestWhichBrokerId"] = str(int(not any(asked)))
+        return reply
+
+    bench.instance.brokers.find = find  # type: ignore[method-assign]
+    bench.cluster.handlers[RequestCode.PULL_MESSAGE] = answer
+    async with bench.pulling():
+        await trio.sleep(60)
+    assert (asked.count(1), len(bench.pulls) > 2) == (1, True)
 
 
 async def test_lone_slave_serves_group_without_changing_progress(autojump_clock: MockClock, bench: Bench) -> None:
