@@ -150,11 +150,12 @@ def test_brokers_of_the_cluster_have_names_of_their_own(cluster: dict[str, Any])
 def test_slave_and_master_are_one_broker() -> None:
     services = load("docker-compose.replica.yml")["services"]
     given = [broker_settings(services[name]["command"][1:]) for name in ("master", "slave")]
-    assert given[0].pop("brokers_from") == services["slave"]["networks"]["default"]["ipv4_address"]
-    for settings in given:
+    for settings, other in zip(given, ("slave", "master"), strict=True):
+        assert settings.pop("brokers_from") == services[other]["networks"]["default"]["ipv4_address"]
         settings["advertise"] = "127.0.0.1"
     master, slave = map(make_config, given)
     assert (master.role, master.broker_id, slave.role, slave.broker_id) == ("sync-master", 0, "slave", 1)
     assert (slave.broker_name, slave.register, slave.ha_master) == (master.broker_name, master.register, None)
     assert master.ha_listen is not None
+    assert slave.ha_listen == master.ha_listen  # for the time after a promotion
     assert not any(str(master.ha_listen.port) in port for each in services.values() for port in each["ports"])
