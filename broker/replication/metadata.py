@@ -120,13 +120,17 @@ class MetadataCopy:
         Raises:
             trio.BrokenResourceError, trio.TooSlowError: the master cannot be reached any more.
         """
-        registration = self._admin.registration
+        registration, is_new = self._admin.registration, True
         while self._is_master(address):
             if not self._slave.is_following:
                 await trio.sleep(_RETRY_S)
                 continue
             try:
                 async with session.lock:
+                    if is_new:  # once: Apache's brokers log requests that they do not know
+                        promoted_ms = promoted_ms_in(await self._ask(session, RequestCode.GET_PROMOTION))
+                        await trio.to_thread.run_sync(registration.promotion.heard_of, promoted_ms)
+                        is_new = False
                     await self._copy(session)
             except (*_UNREADABLE, StoreError) as exc:
                 session.end(str(exc) if isinstance(exc, ProtocolError | StoreError) else f"unreadable answer: {exc!r}")
@@ -157,8 +161,6 @@ class MetadataCopy:
         self._offsets.keeps_commits = False
         await self._return_kept(session)
         await self._copy_progress(session)
-        promoted_ms = promoted_ms_in(await self._ask(session, RequestCode.GET_PROMOTION))
-        await trio.to_thread.run_sync(admin.registration.promotion.heard_of, promoted_ms)
         self._saving.changed.set()
 
     def _delete(self, topic: str, log_end: int) -> Work[None]:

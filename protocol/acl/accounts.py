@@ -20,7 +20,7 @@ from triomq.protocol.acl.addresses import NOBODY, AddressSet
 from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, TRACE_TOPIC, holds_other_topics, retry_topic
-from triomq.protocol.requests.catalogue import SEND, Request, Right
+from triomq.protocol.requests.catalogue import PUBLIC, SEND, Request, Right
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.header_formats import FieldsWithNulls
 from triomq.protocol.wire.headers import Resource
@@ -194,6 +194,8 @@ def check(rules: AclRules, request: Request, command: RemotingCommand, host: str
         RefusedError: it may not.
         ProtocolError: it cannot be read.
     """
+    if request.kind is PUBLIC:
+        return None
     account = authenticate(rules, command, host)
     if account is None:
         return None

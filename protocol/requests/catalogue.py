@@ -86,6 +86,7 @@ ROUTE: Final = Kind(right=Right.NOTHING, is_question=True, is_for_name_server=Tr
 REGISTRATION: Final = Kind(right=Right.ADMIN, is_for_name_server=True, is_from_broker=True)
 NAME_SERVER_STATE: Final = Kind(right=Right.ADMIN, is_question=True, is_for_name_server=True)
 NAME_SERVER_CHANGE: Final = Kind(right=Right.ADMIN, is_for_name_server=True, changes_name_server=True)
+#: Needs no account: brokers of one name ask each other, also Apache's, which sign nothing.
 PUBLIC: Final = Kind(right=Right.NOTHING, is_question=True)
 INSPECTION: Final = Kind(right=Right.ADMIN, is_question=True)
 TABLE: Final = Kind(right=Right.ADMIN, is_question=True, is_for_slaves=True)

@@ -1,6 +1,7 @@
 """The route table against a model that keeps one row for each address and topic, and the key-value table."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -254,6 +255,28 @@ def test_brokers_with_one_name_are_reported(table: RouteTable, clock: Clock, cap
     with pytest.raises(RefusedError):
         table.register(header("own", address="h:4"), body(1), Link())
     assert names()[1:] == [("own", [OWN, "h:4"])]
+
+
+def test_promoted_master_replaces_former_one_only(table: RouteTable, clock: Clock) -> None:
+    def registered(address: str, promoted_ms: int | None, link: Link, broker_id: int = 0) -> bool:
+        sent = header("a", broker_id, address)
+        sent.promoted_ms = promoted_ms
+        with suppress(RefusedError):
+            table.register(sent, body(1), link)
+        return table.cluster_info(OWN).broker_addr_table["a"].broker_addrs.get(broker_id) == address
+
+    one, two = Link("10.0.0.1"), Link("10.0.0.2")
+    assert registered("one", None, one)
+    assert registered("two", None, two, 1)
+    assert registered("two", 70, two)
+    for link in (one, two):  # also from the same host
+        assert not registered("one", None, link)
+        assert not registered("one", 69, link)
+    assert registered("one", None, one, 1)
+    assert registered("one", 71, one)
+    assert not registered("two", 70, two)
+    clock.now_ms += LEASE_MS + 1
+    assert registered("two", 70, two)
 
 
 def test_missing_brokers_are_listed(table: RouteTable, clock: Clock) -> None:

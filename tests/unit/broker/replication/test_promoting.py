@@ -18,6 +18,7 @@ from triomq.broker.services import registration
 from triomq.client import Admin
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import BrokerResponseError, ConfigError, NoBrokerError, TriomqError
+from triomq.protocol.requests.topics import PROMOTED
 from triomq.storage.message_store import system_clock_ms
 
 ANY: Final = Address("127.0.0.1", 0)
@@ -209,3 +210,17 @@ async def test_brokers_take_turns_as_the_master(cluster: Cluster, caplog: pytest
     assert two.broker.config.is_slave
     await wait_copied(one.broker, two.broker)
     assert cluster.addresses() == {0: one.address, 1: two.address}
+
+
+async def test_any_broker_asks_and_only_administrators_promote(cluster: Cluster, tmp_path: Path) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    await trio.Path(accounts).write_text(
+        "accounts:\n- {accessKey: operator, secretKey: secret-of-operator, admin: true}\n"
+    )
+    master = await cluster.start("m", acl=accounts)
+    slave = await cluster.start("s", **SLAVE, acl=accounts)
+    for life in (master, slave):
+        async with connected(broker_port(life.broker)) as wire:
+            answer = await wire.ask(RequestCode.GET_PROMOTION)
+            assert (answer.code, answer.ext_fields[PROMOTED]) == (ResponseCode.SUCCESS, "0")
+            assert "No accessKey" in ((await wire.ask(RequestCode.PROMOTE)).remark or "")
