@@ -20,7 +20,7 @@ Source: HAService.java, HAClient; CommitLog.java, appendData; store.md 9.3.
 from collections.abc import Sequence
 from typing import Final
 
-from triomq.protocol.errors import StoreLayoutError
+from triomq.protocol.errors import StoreError, StoreLayoutError
 from triomq.protocol.record.layout import BLANK_HEAD, BLANK_MAGIC, MESSAGE_MAGIC, MIN_RECORD_BYTES
 from triomq.protocol.record.record import RecordCheck
 from triomq.storage.commit_log.commit_log import CommitLog
@@ -183,10 +183,22 @@ class Replica:
 
     def _dispatch(self, run: Sequence[RecordCheck], end: int) -> None:
         """Write the units of records, show them, and note the ``end`` of the last one."""
+        dispatcher = self._dispatcher
+        dispatcher.start(self._log.min_offset)  # the master has lost the messages before a gap
+        try:
+            dispatcher.dispatch(run)
+            dispatcher.finish()
+        except StoreError:
+            queues = [self._queues.find(record.topic, record.queue_id) for record in run]
+            shown_to = max((queue.max_physical_offset for queue in queues if queue is not None), default=0)
+            if shown := [record for record in run if record.physical_offset < shown_to]:
+                self._show(shown, shown_to)
+            raise
+        self._show(run, end)
+
+    def _show(self, run: Sequence[RecordCheck], end: int) -> None:
+        """Let readers have records whose units are written, up to ``end``."""
         log, dispatcher = self._log, self._dispatcher
-        dispatcher.start(log.min_offset)  # the master has lost the messages before a gap
-        dispatcher.dispatch(run)
-        dispatcher.finish()
         newest_ms = log.store_timestamp
         for record in run:
             if record.store_timestamp < newest_ms:

@@ -167,6 +167,23 @@ def test_failed_write_loses_nothing(maker: StoreMaker, slave: MessageStore, faul
     assert bodies(slave, "U") == bodies(master, "U")
 
 
+def test_messages_before_failed_unit_are_readable(
+    maker: StoreMaker, slave: MessageStore, faulty: FaultyFileSystem
+) -> None:
+    """Their units are there: readers must not take their records for lost."""
+    master = maker()
+    for topic in "TUTU":
+        put(master, topic)
+    faulty.fails = lambda _number, name, path: name == "create_file" and "U" in path.parts
+    with pytest.raises(StoreFullError):
+        copy(slave, content(master))
+    assert bodies(slave) == bodies(master)[: slave.reader.max_offset_in_queue("T", 0)] != []
+    faulty.fails = lambda number, name, path: False
+    assert finish(slave.replica.dispatching()) == 3
+    assert bodies(slave) + bodies(slave, "U") == bodies(master) + bodies(master, "U")
+    assert slave.commit_log.max_offset == master.commit_log.max_offset
+
+
 def test_store_takes_its_own_messages_or_masters(maker: StoreMaker, slave: MessageStore) -> None:
     master = maker()
     with pytest.raises(StoreError, match="takes no log of a master"):
