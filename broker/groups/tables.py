@@ -58,8 +58,10 @@ class ConsumerOffsetTable(SavedTable):
 
         Args:
             max_offset_of: returns the end of a queue, by topic and queue id.
-            is_slave: lower the kept offsets only, as the master's may be ahead of the log here.
+            is_slave: lower the kept offsets only, as the master's may be ahead of the log here.  A master keeps none.
         """
+        if not is_slave and self._kept:
+            self._kept, self.is_dirty = {}, True
         count = 0
         for key, offsets in (self._kept if is_slave else self._offsets).items():
             topic, _, group = key.partition(_SEPARATOR)

@@ -93,13 +93,17 @@ def test_numbers_that_cannot_be_saved_are_refused(table: ConsumerOffsetTable, ro
     save(table)
 
 
-def test_offset_committed_again_without_master_is_kept(table: ConsumerOffsetTable) -> None:
+def test_offset_committed_again_without_master_is_kept(table: ConsumerOffsetTable, path: Path) -> None:
     table.commit("G", "T", 0, 5)
     table.keeps_commits = True
     table.commit("G", "T", 0, 5)  # the client's first commit came before the slave noticed that its master is away
     finish(table.copy_from({"offsetTable": {"T@G": {"0": 3}}}))
     assert table.query("G", "T", 0) == 5
+    save(table)
     assert list(table.take_kept()) == [("G", "T", 0, 5)]
+    promoted = reopened(path)
+    promoted.restrict(lambda topic, queue_id: 9)
+    assert list(promoted.take_kept()) == []
 
 
 def test_offsets_beyond_queue_end_are_lowered_and_reported(
