@@ -363,10 +363,14 @@ class Master:
             sock.close()
             return
         networks, reason = self._config.brokers_from, ""
+        is_full = len(self._slaves) >= MAX_SLAVES
+        silent = next((each for each in self._slaves if not each.has_joined), None)
         if networks and not is_local and not is_in(peer.host, networks):
             reason = "its address is not in --brokers-from"
-        elif len(self._slaves) >= MAX_SLAVES:
+        elif is_full and silent is None:
             reason = f"{MAX_SLAVES} are connected already"
+        elif is_full and silent is not None:
+            silent.close("a newer connection takes its place")
         if reason:
             self._refused.occurred(peer, reason, key=peer.host)
             sock.close()

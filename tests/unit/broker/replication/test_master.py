@@ -248,8 +248,13 @@ async def test_slave_that_does_not_read_holds_up_none(broker: Broker, master: Ma
 
 
 async def test_number_of_slaves_is_limited(broker: Broker, master: Master, caplog: pytest.LogCaptureFixture) -> None:
+    silent = PlayedSlave(master)  # it holds no place that others need
+    await silent.until(lambda: len(master.slaves) == 1)
     slaves = [PlayedSlave(master) for _ in range(MAX_SLAVES)]
-    await slaves[0].until(lambda: len(master.slaves) == MAX_SLAVES)
+    for slave in slaves:
+        slave.report(0)
+        await slave.until(lambda slave=slave: bool(slave.frames))  # type: ignore[misc]
+    await silent.until_closed()
     another = PlayedSlave(master)
     await another.until_closed()
     assert "16 are connected already" in caplog.text
