@@ -10,14 +10,16 @@ Invariant: the first 8 bytes of a record, with its magic number, are written las
 as a killed master, and recovery ends its log at the last whole record.  ``max_offset`` of the log is the end of the
 records that have their units.
 
-A record that is whole by its length but damaged is skipped, as readers of the master skip it.  Where no record can
-begin, bytes are taken as they are up to the end of the file.  Then the records in them that prove themselves are given
-to consumers, see ``log_scan``.  A start of the store before that treats them as any damage.
+The first reader of a message checks its body, not the copy: for a large message the CRC would cost more than the rest
+of its dispatch.  Readers skip a damaged one, as those of the master do.  Where no record can begin, bytes are taken as
+they are up to the end of the file.  Then the records in them that prove themselves are given to consumers, see
+``log_scan``.  A start of the store before that treats them as any damage.
 
 Source: HAService.java, HAClient; CommitLog.java, appendData; store.md 9.3.
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final
 
 from triomq.protocol.errors import StoreError, StoreLayoutError
@@ -33,6 +35,7 @@ from triomq.storage.recovery.redispatch import Redispatcher
 
 _START_BYTES: Final = BLANK_HEAD.size  # size and magic number of a record
 _unpack_start: Final = BLANK_HEAD.unpack_from
+_queue_of = itemgetter(RecordCheck._fields.index("queue_id"), RecordCheck._fields.index("topic"))
 _OTHER_SIZES: Final = "the commit log files of master and slave must have one size (commit_log_file_size_bytes)"
 
 
@@ -91,7 +94,7 @@ class Replica:
         log, count = self._log, 0
         while log.max_offset < self._whole_end:
             stop = self._whole_end
-            scan = LogScan(log, log.max_offset, stop=stop)
+            scan = LogScan(log, log.max_offset, stop=stop, check_crc=False)
             for run in scan.runs():
                 self._dispatch(run, scan.end)
                 count += len(run)
@@ -204,11 +207,10 @@ class Replica:
             if record.store_timestamp < newest_ms:
                 log.clock_steps.add(record.physical_offset, newest_ms)
             newest_ms = record.store_timestamp
-        log.max_offset, log.store_timestamp = end, newest_ms
-        if dispatcher.bridged:  # units of lost messages are among them: readers must look at each
-            log.own_from = end
-            dispatcher.bridged.clear()
-        for topic, queue_id in {(record.topic, record.queue_id) for record in run}:
+        log.max_offset = log.checked_from = end
+        log.store_timestamp = newest_ms
+        dispatcher.bridged.clear()
+        for queue_id, topic in set(map(_queue_of, run)):
             queue = self._queues.find(topic, queue_id)
             if queue is not None and queue.on_arrival is not None:
                 queue.on_arrival(queue)

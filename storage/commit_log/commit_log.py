@@ -44,6 +44,7 @@ class CommitLog:
         max_offset: end of the last record; where the next one is written.
         flushed_offset: everything before it is on the disk.
         own_from: records from here on were written by this process.
+        checked_from: records before it are checked when they are read: those of an earlier process, or of a master.
         store_timestamp: time of the newest record, ms; the next one gets a smaller one if the clock was set back.
         needed_from: slaves read from here on: retention keeps the files that end after it, unless the disk is too full.
         syncing: held, in any thread, while files of the log are synced.
@@ -63,7 +64,7 @@ class CommitLog:
         self._damaged: set[int] = set()
         self.damaged_records = 0
         self.max_offset = 0
-        self.own_from = 0
+        self.own_from = self.checked_from = 0
         self.flushed_offset = 0
         self.store_timestamp = 0
         self.needed_from = NOT_NEEDED
@@ -86,7 +87,7 @@ class CommitLog:
             StoreError: the steps of the clock cannot be saved.
         """
         self.clock_steps.restrict(self.min_offset, offset)
-        self.max_offset = self.own_from = self.flushed_offset = offset
+        self.max_offset = self.own_from = self.checked_from = self.flushed_offset = offset
         self._current = None
         self._at = self._limit = 0
         if self.files.files:
@@ -200,7 +201,7 @@ class CommitLog:
         """Return the good record that begins at an offset, any number, if there is one."""
         if not self.min_offset <= physical_offset < self.max_offset:
             return None
-        found = self.check(physical_offset, check_crc=physical_offset < self.own_from)
+        found = self.check(physical_offset, check_crc=physical_offset < self.checked_from)
         is_whole = found.kind is RecordKind.MESSAGE and physical_offset + found.size <= self.max_offset
         return found if is_whole else None
 

@@ -22,8 +22,8 @@ _MAX_UNITS_IN_ONE_READ: Final = 1024  # 800 in RocketMQ, or as many as a client 
 class CheckedUnits:
     """Ranges of queue offsets whose units name records that were read and found intact.
 
-    Records of an earlier process are checked when they are read.  That costs more than reading them, and most readers
-    are not the first.  Of ranges that do not touch, the longest are kept.
+    Records of an earlier process, or of a master, are checked when they are read.  That costs more than reading them,
+    and most readers are not the first.  Of ranges that do not touch, the longest are kept.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class ConsumeQueue:
         files: the mapped files.
         generation: grows when the queue is deleted and starts again at 0.
         refusal: why its files could not be deleted; as long as they may be there it takes no messages.
-        checked: units whose records, of an earlier process, were read and found to be intact.
+        checked: units whose records, of an earlier process or a master, were read and found to be intact.
         flushed_position: units before it are on the disk, as a position in the sequence of files.
     """
 

@@ -122,7 +122,7 @@ def _read_run(
 ) -> tuple[list[memoryview], int, int] | None:
     """Return records of the first ``count`` units, their number and bytes, by a short way for the usual read.
 
-    Records of an earlier process are looked at, all of them at once, unless that was done before.
+    Records that were not checked yet are looked at, all of them at once.
 
     Args:
         log, queue, queue_offset: as for ``get_message``.
@@ -152,7 +152,7 @@ def _read_run(
         return None
     view, begin = file.view, file.start
     starts = [offset - begin for offset in offsets] if begin else offsets
-    if first < log.own_from and not queue.checked.covers(queue_offset, queue_offset + count):
+    if first < log.checked_from and not queue.checked.covers(queue_offset, queue_offset + count):
         if min(sizes) < MIN_RECORD_BYTES or max(map(add, offsets, sizes)) > last_end:
             return None
         if _REPEATED_BYTES in bytes(units[: count * UNIT_SIZE]):  # a lost message's unit names another message
@@ -216,7 +216,7 @@ class _RecordReader:
         (first,) = _first_offset(units)
         if first < self._on_disk_below:
             return False
-        if first >= self._log.own_from:
+        if first >= self._log.checked_from:
             return True
         count = len(units) // UNIT_SIZE
         most = count if codes is not None else min(count, self._memory_count)
@@ -225,9 +225,10 @@ class _RecordReader:
     def scan(self, units: memoryview, codes: frozenset[int] | None) -> tuple[int, int, int]:
         """Return the number of units read, and number and bytes of the records found.
 
-        Records of an earlier process are checked, as a disk may have changed them: a damaged one is skipped and noted.
+        Records of an earlier process, which a disk may have changed, and of a master are checked: a damaged one is
+        skipped and noted.
         """
-        own_from = self._log.own_from
+        checked_from = self._log.checked_from
         topic_field, queue_id = self._queue.topic_field, self._queue.queue_id
         on_disk_below = self._on_disk_below
         memory_count, memory_bytes = self._memory_count, self._memory_bytes
@@ -257,7 +258,7 @@ class _RecordReader:
                 and size >= MIN_RECORD_BYTES
                 and (
                     are_intact(map_, (at,), (size,), (offset,), topic_field, queue_id)
-                    if offset < own_from
+                    if offset < checked_from
                     else _unpack_identity(view, at) == (size, MESSAGE_MAGIC, offset)
                 )
             ):
@@ -266,7 +267,7 @@ class _RecordReader:
                     continue
                 map_, view, begin, end = self._map, self._view, self._begin, self._end
                 at = offset - begin
-                if offset < own_from and (reason := find_damage(view, at, size, topic_field[1:], queue_id)):
+                if offset < checked_from and (reason := find_damage(view, at, size, topic_field[1:], queue_id)):
                     self.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                     self._log.note_damage(offset, reason)
                     continue

@@ -122,12 +122,13 @@ def test_record_with_damaged_body_skipped_once(
     log = content(master)
     log[places[1] + 100] ^= 1
     copy(slave, log)
-    assert bodies(slave) == [b"0" * 50, b"2" * 50, b"3" * 50]
+    for _ in range(2):
+        assert bodies(slave) == [b"0" * 50, b"2" * 50, b"3" * 50]
     assert slave.reader.max_offset_in_queue("T", 0) == 4
     assert content(slave) == log
     assert [record.message for record in caplog.records if "damaged" in record.message] == [
         f"message skipped, its record is damaged file={slave.commit_log.files.files[0].path} offset={places[1]}"
-        f" reason=record at {places[1]}: the body does not match its CRC"
+        " reason=the body does not match its CRC"
     ]
 
 

@@ -185,7 +185,7 @@ def test_read_of_removed_messages_only_moves_on(store: MessageStore) -> None:
 
 def as_found_at_start(store: MessageStore) -> None:
     """Let the records count as another process's: only then units are not believed."""
-    store.commit_log.own_from = store.commit_log.max_offset
+    store.commit_log.checked_from = store.commit_log.max_offset
 
 
 def test_own_records_are_read_as_found_ones_are(maker: StoreMaker) -> None:
