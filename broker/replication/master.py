@@ -50,7 +50,7 @@ _STOPPED: Final = "broker stopped"
 _WATCH_S: Final = 1.0
 _REPORT_BYTES: Final = 4096  # of one read: the last 8 bytes count
 _TURN_BYTES: Final = 256 * 1024  # sent before others have their turn
-_GATHER_S: Final = 0.002  # where no sender waits for a slave, messages of this time are sent together
+_GATHER_S: Final = 0.005  # where no sender waits for a slave, messages of this time are sent together
 
 
 class Slave:

@@ -96,7 +96,7 @@ class ClockWatch:
 
 _INTERVAL_S: Final = 1.0
 _INDEX_INTERVAL_S: Final = 0.1
-_BUSY_MESSAGES: Final = 1_000  # sent and pulled in an interval
+_BUSY_MESSAGES: Final = 1_000  # sent, copied and pulled in an interval
 _MAX_LAG_BYTES: Final = 256 * 1024**2  # of the log: less than a second's work, and still in memory
 _SCAN_INTERVAL_S: Final = 10.0
 _EXPOSURE_INTERVAL_S: Final = 3600.0
@@ -201,7 +201,8 @@ class Indexing:
                     break
 
     def _messages(self) -> int:
-        return self._statistics.put_messages + self._statistics.get_messages
+        statistics = self._statistics
+        return statistics.put_messages + statistics.copied_messages + statistics.get_messages
 
     async def _catch_up(self) -> bool:
         """Index a slice; return whether more is left."""

@@ -162,7 +162,7 @@ class BrokerStatistics(Events):
 
     def __init__(self, start_ms: int) -> None:
         self.start_ms: Final = start_ms
-        self.put_messages = 0
+        self.put_messages = self.copied_messages = 0
         self.put_bytes = 0
         self.get_messages = 0
         self.get_bytes = 0

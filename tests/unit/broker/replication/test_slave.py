@@ -165,6 +165,7 @@ async def test_frames_and_stream_cut_anywhere(
         while reported < log.end:
             before, reported = reported, await link.report()
             assert reported >= before
+        await trio.sleep(1)  # records reach their queues at intervals
     assert log_bytes(broker.store, 0, log.end) == log.data
     assert bodies(broker.store) == log.bodies
 
@@ -367,8 +368,11 @@ async def test_held_pull_is_answered_by_what_arrives(
     async with running(broker):
         link = await master.accept()
         await link.send(0, log.data[: log.border(1)])
+        await trio.sleep(1)
         assert peer.pull("T", 1, sysFlag=6) is None
         await link.send(log.border(1), log.data[log.border(1) : log.border(2) - 1])
+        await trio.sleep(1)
         assert [each.code for each in peer.sent] == []
         await link.send(log.border(2) - 1, log.data[log.border(2) - 1 : log.border(2)])
+        await trio.sleep(1)
     assert [each.code for each in peer.sent] == [ResponseCode.SUCCESS]
