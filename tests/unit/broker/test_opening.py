@@ -57,6 +57,15 @@ async def test_error_of_a_change_ends_the_broker(tmp_path: Path) -> None:
         await run()
 
 
+async def test_stop_while_it_ends_to_reopen_ends_it(tmp_path: Path) -> None:
+    changed: list[bool] = []
+    async with keep_broker(broker_config(tmp_path), ON_TESTS_DISK) as kept:
+        first = kept.broker
+        first.reopen("test", lambda: changed.append(True))
+    assert changed == [True]
+    assert kept.broker is first
+
+
 async def test_lone_broker_cannot_open_again(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         with pytest.raises(RefusedError, match="restart its process"):
