@@ -9,7 +9,7 @@ Rules:
 - All is saved as soon as it has changed, so that a slave can start without its master.
 
 Nothing is taken from a master that does not accept the log here as a copy of its own.  It may be another broker, or
-have an empty disk: its tables would make the slave delete all topics.
+have an empty disk: its tables would make the slave delete all topics.  A slave without a log has nothing to lose.
 
 The connection stays open, so that a slave notices soon that its master is away.  A commit before it notices is not
 kept, but the next one of the same queue is.
@@ -122,7 +122,7 @@ class MetadataCopy:
         """
         registration, is_new = self._admin.registration, True
         while self._is_master(address):
-            if not self._slave.is_following:
+            if self._slave.log_end and not self._slave.is_following:
                 await trio.sleep(_RETRY_S)
                 continue
             try:

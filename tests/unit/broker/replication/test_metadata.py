@@ -98,6 +98,14 @@ async def test_tables_become_the_masters_and_stay(tmp_path: Path) -> None:
             assert tables_of(slave) == wanted
 
 
+async def test_slave_without_log_needs_no_log_first(tmp_path: Path) -> None:
+    async with running(tmp_path / "m") as master, slave_of(None, tmp_path / "s") as slave:
+        master.topics.put(TopicConfig("T", 3, 2))
+        slave.registration.take_master({"masterAddr": f"127.0.0.1:{broker_port(master)}"})
+        await wait_copied(slave)
+        assert slave.topics.configs["T"] == master.topics.configs["T"]
+
+
 async def test_host_for_slaves_replaces_one_for_others(tmp_path: Path) -> None:
     async with master_at(tmp_path / "m") as master, slave_of(None, tmp_path / "s") as slave:
         master.topics.put(TopicConfig("T", 3, 2))
