@@ -50,6 +50,7 @@ class PromotionProcessors:
         self._refusals = refusals
         self._now_ms = now_ms
         self._reopen = reopen
+        self._is_deciding = False
 
     def get_promotion(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer when this broker was promoted, 0 for never: the later master of a name is the one that stays."""
@@ -60,6 +61,9 @@ class PromotionProcessors:
     def promote(self, connection: Connection, command: RemotingCommand) -> None:
         """Become the master; answered as soon as that is decided, before the broker opens again."""
         header = PromoteRequestHeader.decode(command.ext_fields)
+        if self._is_deciding:
+            raise RefusedError("another request for a promotion is being decided")
+        self._is_deciding = True
         self._worker.nursery.start_soon(self._answer, connection, command, header)
 
     async def _answer(self, connection: Connection, command: RemotingCommand, header: PromoteRequestHeader) -> None:
@@ -68,6 +72,8 @@ class PromotionProcessors:
             response = command.reply(ext_fields={PROMOTED: str(self._begin(header))})
         except RefusedError as exc:
             response = self._refusals.response_to(connection.peer, command, exc)
+        finally:
+            self._is_deciding = False
         connection.send(response)
         self._worker.end_step()
 

@@ -11,7 +11,7 @@ import trio
 
 from tests import processes
 from tests.integration import test_name_server
-from tests.integration.broker_wire import broker_config, broker_port, connected, send_fields, wait_for
+from tests.integration.broker_wire import broker_config, broker_port, connected, request, send_fields, wait_for
 from triomq.broker import Address, Broker, BrokerConfig, KeptBroker, Listener, keep_broker, open_broker
 from triomq.broker.name_server import NameServer
 from triomq.broker.services import registration
@@ -166,6 +166,11 @@ async def test_slave_of_a_living_master_is_not_promoted(cluster: Cluster) -> Non
     await send(master.broker)
     await wait_copied(master.broker, slave.broker)
     await refused(r"its master .* lives, it sent something .*: stop it first")
+    async with connected(broker_port(slave.broker)) as wire:
+        both = request(RequestCode.PROMOTE, opaque=1) + request(RequestCode.PROMOTE, opaque=2)
+        await wire.send(both)
+        assert "another request" in ((await wire.next()).remark or "")
+        assert "lives" in ((await wire.next()).remark or "")
     await cluster.start("s2", **SLAVE | {"broker_id": 2, "ha_master": Address("127.0.0.1", 1)})
     with pytest.raises(NoBrokerError, match="several slaves, choose one"):
         await cluster.promote()
