@@ -157,10 +157,16 @@ class KeptBroker:
 
     broker: Broker
 
-    def __init__(self, config: BrokerConfig, open_one: Callable[..., AbstractAsyncContextManager[Broker]]) -> None:
-        """``open_one`` opens a broker, as :func:`open_broker` does."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        open_one: Callable[..., AbstractAsyncContextManager[Broker]],
+        on_reopen: Callable[[], None],
+    ) -> None:
+        """Prepare it, with the arguments of :func:`keep_broker`."""
         self._config = config
         self._open = open_one
+        self._on_reopen = on_reopen
         self._is_stopping = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -170,6 +176,8 @@ class KeptBroker:
             async with self._open(config, is_kept=True) as self.broker:
                 if is_first:
                     task_status.started()
+                else:
+                    self._on_reopen()
                 config, is_first = _with_real_ports(self.broker), False
                 if not self._is_stopping:
                     await self.broker.ending.wait()
@@ -206,18 +214,21 @@ def _with_real_ports(broker: Broker) -> BrokerConfig:
 
 @asynccontextmanager
 async def keep_broker(
-    config: BrokerConfig, open_one: Callable[..., AbstractAsyncContextManager[Broker]] = open_broker
+    config: BrokerConfig,
+    open_one: Callable[..., AbstractAsyncContextManager[Broker]] = open_broker,
+    on_reopen: Callable[[], None] = lambda: None,
 ) -> AsyncGenerator[KeptBroker]:
     """Open a broker and serve until the block ends; the broker may open again meanwhile.
 
     Args:
         config: all settings.
         open_one: :func:`open_broker`, perhaps with more arguments.
+        on_reopen: called when the broker has opened again, and the former one can be freed.
 
     Raises:
         TriomqError: as :func:`open_broker`, also of a later broker.
     """
-    kept = KeptBroker(config, open_one)
+    kept = KeptBroker(config, open_one, on_reopen)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(kept.run)

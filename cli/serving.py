@@ -186,7 +186,8 @@ def raise_open_files_limit() -> None:
 
 
 def settle_garbage_collector() -> None:
-    """Exclude the objects that exist now, mostly modules, from garbage collection."""
+    """Exclude the objects that exist now, mostly modules, from garbage collection; free those excluded before."""
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD, _GC_MIDDLE, _GC_ALL)

@@ -15,7 +15,7 @@ from triomq.broker.name_server import NameServer, open_name_server
 from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
 from triomq.cli.configuration import collect, print_settings
 from triomq.cli.errors import ExitCode, UsageError
-from triomq.cli.serving import network_settings, serve_until_signal
+from triomq.cli.serving import network_settings, serve_until_signal, settle_garbage_collector
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -40,7 +40,7 @@ def run(options: BrokerOptions) -> int:
     if options.print_config:
         print_settings(options, given)
         return ExitCode.OK
-    broker = keep_broker(config, partial(open_broker, is_alone=True))
+    broker = keep_broker(config, partial(open_broker, is_alone=True), settle_garbage_collector)
     serve_until_signal(broker, _describe, options, ends_with_stdin=options.end_with_stdin)
     LOGGER.info("stopped store=%s", config.store.root)
     return ExitCode.OK

@@ -1,5 +1,7 @@
 """A broker that is kept opens again in its process."""
 
+import gc
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -55,6 +57,15 @@ async def test_error_of_a_change_ends_the_broker(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="the change failed"):
         await run()
+
+
+async def test_former_broker_is_freed(tmp_path: Path) -> None:
+    collected: list[int] = []
+    async with keep_broker(broker_config(tmp_path), ON_TESTS_DISK, lambda: collected.append(gc.collect())) as kept:
+        former = weakref.ref(kept.broker)
+        kept.broker.reopen("test")
+        await wait_for(lambda: bool(collected))
+        assert former() is None
 
 
 async def test_stop_while_it_ends_to_reopen_ends_it(tmp_path: Path) -> None:
