@@ -86,24 +86,22 @@ class Replica:
                 rest = rest[taken or self._take(file, rest) :]
 
     def dispatching(self) -> Work[int]:
-        """Give the records that are complete to consumers and return how many they were.  One call at a time.
+        """Give the records that are complete now to consumers and return how many they were.  One call at a time.
 
         Raises:
             StoreFullError, StoreError: a unit cannot be written; the next call begins with its record.
         """
-        log, count = self._log, 0
-        while log.max_offset < self._whole_end:
-            stop = self._whole_end
-            scan = LogScan(log, log.max_offset, stop=stop, check_crc=False)
-            for run in scan.runs():
-                self._dispatch(run, scan.end)
-                count += len(run)
-                yield PAUSE
-            log.max_offset = stop
-            for part in scan.damage:
-                log.note_damage(part.start, part.reason)
-            if scan.end < stop:
-                log.note_damage(scan.end, scan.stopped_by)
+        log, count, stop = self._log, 0, self._whole_end
+        scan = LogScan(log, log.max_offset, stop=stop, check_crc=False)
+        for run in scan.runs():
+            self._dispatch(run, scan.end)
+            count += len(run)
+            yield PAUSE
+        log.max_offset = stop
+        for part in scan.damage:
+            log.note_damage(part.start, part.reason)
+        if scan.end < stop:
+            log.note_damage(scan.end, scan.stopped_by)
         return count
 
     def drop_incomplete(self) -> None:

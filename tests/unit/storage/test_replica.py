@@ -168,6 +168,20 @@ def test_failed_write_loses_nothing(maker: StoreMaker, slave: MessageStore, faul
     assert bodies(slave, "U") == bodies(master, "U")
 
 
+def test_dispatch_ends_while_more_arrives(maker: StoreMaker, slave: MessageStore) -> None:
+    """With durability sync, a flush and a report of what was copied follow it, also while a slave catches up."""
+    master = filled(maker)
+    log = bytes(content(master))
+    slave.replica.append(0, log[:5000])
+    work = slave.replica.dispatching()
+    next(work)
+    slave.replica.append(5000, log[5000:FILE])
+    with pytest.raises(StopIteration) as ended:
+        next(work)
+    assert 0 < ended.value.value < finish(slave.replica.dispatching())
+    assert slave.commit_log.max_offset == slave.replica.end
+
+
 def test_messages_before_failed_unit_are_readable(
     maker: StoreMaker, slave: MessageStore, faulty: FaultyFileSystem
 ) -> None:
