@@ -277,6 +277,7 @@ class BrokerMetrics:
     def _write_copies(self, text: Exposition) -> None:
         copies = self._broker.copies
         text.put("triomq_role", 1, label("role", self._broker.config.role))
+        text.put("triomq_tails_aside", copies.tails_aside)
         if copies.slave is not None:
             text.put("triomq_in_touch", int(not copies.problem()))
             text.put("triomq_received_bytes_total", copies.slave.taken_bytes)

@@ -1,7 +1,7 @@
 """The parts of a broker, built in order; nothing is read or opened yet."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from random import Random
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -37,6 +37,8 @@ from triomq.broker.processors.replication import ReplicationProcessors
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.promotion import Promotion
+from triomq.broker.replication.asking import MasterPort
+from triomq.broker.replication.comparison import Comparison
 from triomq.broker.replication.master import Master
 from triomq.broker.replication.metadata import MetadataCopy
 from triomq.broker.replication.promoting import PromotionProcessors
@@ -61,6 +63,7 @@ from triomq.broker.transactions.checks import TransactionChecks
 from triomq.broker.transactions.undecided import Undecided
 from triomq.broker.work import Signal
 from triomq.protocol.errors import RefusedError
+from triomq.storage.aside import set_aside
 from triomq.storage.config import Durability
 from triomq.storage.message_store import MessageStore, system_clock_ms
 
@@ -216,8 +219,11 @@ class BrokerParts:
         admin = AdminProcessors(self.store, *tables, self.pulls, self.registration, self.delayed, self.retention)
         if not self.config.is_slave:
             return admin, None, None
-        slave = Slave(self.store, self.worker, self.statistics, self.registration, self.group_commit)
-        return admin, slave, MetadataCopy(admin, slave, self.worker, self.table_saving, access.accounts)
+        port = MasterPort(self.registration, access.accounts)
+        comparison = Comparison(self.store, self.worker, port)
+        registration, commit = self.registration, self.group_commit
+        slave = Slave(self.store, self.worker, self.statistics, registration, commit, comparison, self._set_aside)
+        return admin, slave, MetadataCopy(admin, slave, self.worker, self.table_saving, port)
 
     def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
         config, statistics, settings = self.config, self.statistics, self.groups.settings
@@ -269,7 +275,7 @@ class BrokerParts:
             self.housekeeping.clock_watch,
         )
         yield RelayProcessors(sends, groups, client_requests, refusals, clock_ms)
-        yield ReplicationProcessors(self.copies.status)
+        yield ReplicationProcessors(store, self.copies.status)
         yield PromotionProcessors(self.slave, self.registration, self.worker, refusals, clock_ms, self.reopen)
         if access.accounts is not None:
             yield AclProcessors(config, access.accounts, refusals, self.worker)
@@ -304,6 +310,12 @@ class BrokerParts:
             raise RefusedError("this broker stops or cannot open again: restart its process")
         self.reopening = Reopening(reason, meanwhile, changes)
         self.ending.set()
+
+    def _set_aside(self, begin: int) -> None:
+        """Open again without the log from ``begin`` on, which the master does not have; raises as :meth:`reopen`."""
+        store = self.store
+        work = partial(set_aside, store.config, begin, store.commit_log.max_offset, store.file_system)
+        self.reopen(f"the log from {begin} on is set aside", work)
 
     def _topics_changed(self) -> None:
         self.table_saving.changed.set()

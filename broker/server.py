@@ -63,6 +63,8 @@ class Broker(BrokerParts):
             table.load()
         offsets.restrict(self.store.reader.max_offset_in_queue, is_slave=self.config.is_slave)
         if self.config.is_slave:  # its master delivers, checks, and decides what its tables hold
+            if self.store.was_cut:
+                offsets.restrict(self.store.reader.max_offset_in_queue)
             return
         schedule.load()
         timer.load()

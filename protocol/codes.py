@@ -100,8 +100,9 @@ class RequestCode(IntEnum):
     RECALL_MESSAGE = 370  # 5.x
     QUERY_ASSIGNMENT = 400  # 5.x
     GET_BROKER_HA_STATUS = 907  # 5.x
-    PROMOTE = 31_001  # ours, as the next
+    PROMOTE = 31_001  # ours, as the next two
     GET_PROMOTION = 31_002
+    GET_LOG_CHECKSUM = 31_003
 
 
 class ResponseCode(IntEnum):

@@ -8,11 +8,14 @@ Source: DefaultMessageStore.java; store.md 2, 5, 7.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final, Self
 
 from triomq.protocol.errors import StoreError
 from triomq.storage.append import Appender, Entry
+from triomq.storage.aside import finish_setting_aside
 from triomq.storage.commit_log.commit_log import FILL_PIECE_BYTES, SYNCED_FILL_PIECE_BYTES, CommitLog
 from triomq.storage.commit_log.log_scan import Progress
 from triomq.storage.config import Durability, StoreConfig
@@ -50,6 +53,7 @@ class MessageStore:
         index: finds messages by their keys.
         cold_reads, refused: know which records must be read from the disk, and why messages are refused now.
         recovery: result of the last ``open``.
+        was_cut: whether that has set aside an end of the log.
         deleted: topics that were deleted, and from which physical offset on their records count again.
     """
 
@@ -73,6 +77,7 @@ class MessageStore:
         """
         self.config = config
         self.recovery: RecoveryReport | None = None
+        self.was_cut = False
         self.file_system = file_system or FileSystem()
         self._directory = StoreDirectory(config.root, self.file_system)
         self._clock_ms = clock_ms
@@ -105,6 +110,7 @@ class MessageStore:
             return self.recovery
         self._directory.acquire()
         try:
+            self.was_cut = finish_setting_aside(self._directory, self.config, self._make_queues)
             report = self._load(progress)
         except BaseException:
             self._forget()
@@ -309,6 +315,12 @@ class MessageStore:
     def has_failed(self) -> bool:
         """Whether a flush has failed: messages stored since the flush before it may be lost."""
         return self.refused.failure is not None
+
+    def _make_queues(self, root: Path) -> None:
+        """Write the consume queues of another store, by opening it."""
+        config = replace(self.config, root=root, index=False)
+        with MessageStore(config, file_system=self.file_system, clock_ms=self._clock_ms):
+            pass
 
     def _load(self, progress: Progress | None) -> RecoveryReport:
         started_s = self._clock_s()

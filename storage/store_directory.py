@@ -28,13 +28,14 @@ class StoreDirectory:
     """Paths and marks of one store.
 
     Attributes:
+        file_system: access to files.
         commit_log, consume_queue, index, checkpoint, abort, config: paths of these.
         scratch: new files are made here and then renamed.
         quarantine: holds files that do not fit the store but may be wanted.
     """
 
     def __init__(self, root: Path, file_system: FileSystem) -> None:
-        self._file_system = file_system
+        self.file_system: Final = file_system
         self._lock = LockFile(root / "lock")
         self.root = root
         self.commit_log = root / "commitlog"
@@ -49,7 +50,7 @@ class StoreDirectory:
     def commit_log_files(self, config: StoreConfig) -> MappedFileQueue:
         """Return the sequence of commit log files; none is loaded."""
         return MappedFileQueue(
-            self._file_system,
+            self.file_system,
             self.commit_log,
             config.commit_log_file_size_bytes,
             reserve_step_bytes=config.reserve_step_bytes,
@@ -75,7 +76,7 @@ class StoreDirectory:
             raise StoreLayoutError(f"cannot create the store directory {self.root}: {exc.strerror}") from exc
         except OSError as exc:
             raise store_error(exc, "create", self.root) from exc
-        list_store_directory(self._file_system, self.root)  # raises a clear error if it is unreadable
+        list_store_directory(self.file_system, self.root)  # raises a clear error if it is unreadable
         self._lock.acquire(to_read=to_read)
 
     def release(self) -> None:
@@ -90,13 +91,13 @@ class StoreDirectory:
         """
         extension = self.root / "consumequeue_ext"  # then tags codes are addresses in it
         queue_folders = [queue for topic in self._folders(extension) for queue in self._folders(topic)]
-        if any(list_store_directory(self._file_system, queue) for queue in queue_folders):
+        if any(list_store_directory(self.file_system, queue) for queue in queue_folders):
             raise StoreLayoutError(
                 f"{extension} holds consume queue extensions (enableConsumeQueueExt), which triomq does"
                 " not read: messages could not be filtered by tag"
             )
-        entries = list_store_directory(self._file_system, self.commit_log)
-        crashed = self._file_system.exists(self.abort)
+        entries = list_store_directory(self.file_system, self.commit_log)
+        crashed = self.file_system.exists(self.abort)
         log = check_directory(self.commit_log, entries, config.commit_log_file_size_bytes, may_be_torn=crashed)
         return log, queues.scan(may_be_torn=crashed)
 
@@ -109,11 +110,11 @@ class StoreDirectory:
             StoreError: it cannot be created.
         """
         with translated("create", self.abort):
-            self._file_system.unlink(self.scratch)
-            if self._file_system.exists(self.abort):
+            self.file_system.unlink(self.scratch)
+            if self.file_system.exists(self.abort):
                 return False
-            self._file_system.write_file(self.abort, b"")
-            self._file_system.sync_directory(self.root)
+            self.file_system.write_file(self.abort, b"")
+            self.file_system.sync_directory(self.root)
         return True
 
     def mark_closed(self) -> None:
@@ -123,26 +124,26 @@ class StoreDirectory:
             StoreError: it cannot be removed.
         """
         with translated("delete", self.abort):
-            self._file_system.unlink(self.abort)
-            self._file_system.sync_directory(self.root)
+            self.file_system.unlink(self.abort)
+            self.file_system.sync_directory(self.root)
 
     def _make_root(self) -> None:
         """Create the root and sync its directory entry, without which a power cut could lose the whole store."""
-        is_new = not self._file_system.exists(self.root)
+        is_new = not self.file_system.exists(self.root)
         names = [self.root]
-        while not self._file_system.exists(names[-1].parent):
+        while not self.file_system.exists(names[-1].parent):
             names.append(names[-1].parent)
-        self._file_system.make_directories(self.root)
+        self.file_system.make_directories(self.root)
         for name in names:
             try:
-                self._file_system.sync_directory(name.parent)
+                self.file_system.sync_directory(name.parent)
             except PermissionError:  # a parent such as /home may be unreadable
                 if is_new:
                     raise
 
     def _folders(self, directory: Path) -> list[Path]:
         return [
-            directory / each.name for each in list_store_directory(self._file_system, directory) if each.is_directory
+            directory / each.name for each in list_store_directory(self.file_system, directory) if each.is_directory
         ]
 
 

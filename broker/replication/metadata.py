@@ -18,17 +18,15 @@ Source: store.md 9.5; SlaveSynchronize.java.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
 import trio
 
-from triomq.broker.accounts import Accounts
-from triomq.broker.addresses import Address
 from triomq.broker.namesrv.route_table import Master
-from triomq.broker.network.sessions import CONNECT_S, Session, connect, reason_of
+from triomq.broker.network.sessions import Session
 from triomq.broker.processors.admin import AdminProcessors
+from triomq.broker.replication.asking import MasterPort, UnreachableError
 from triomq.broker.replication.slave import Slave
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import TableSaving
@@ -36,12 +34,11 @@ from triomq.broker.services.rank import promoted_ms_in
 from triomq.broker.work import Worker
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ConfigError, ProtocolError, StoreError
+from triomq.protocol.errors import ProtocolError, StoreError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import QueueOffset
 from triomq.protocol.requests.offsets import UpdateConsumerOffsetRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.signing import Credentials
 from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.replication.metadata")
@@ -63,13 +60,11 @@ class MetadataCopy:
     copied_at: float | None = None
 
     def __init__(
-        self, admin: AdminProcessors, slave: Slave, worker: Worker, saving: TableSaving, accounts: Accounts | None
+        self, admin: AdminProcessors, slave: Slave, worker: Worker, saving: TableSaving, port: MasterPort
     ) -> None:
         """Copy into the tables of ``admin``, which ``saving`` writes, while ``slave`` copies the log.
 
         Until then commits are kept.
-
-        With accounts the requests are signed as the first administrator: the master must have it, too.
         """
         self._admin = admin
         self._offsets = admin.groups.offsets
@@ -78,7 +73,7 @@ class MetadataCopy:
         self._slave = slave
         self._worker = worker
         self._saving = saving
-        self._accounts = accounts
+        self._port = port
         self._log = EventLog(
             LOGGER,
             "metadata of the master is not copied for now master=%s reason=%s",
@@ -99,20 +94,15 @@ class MetadataCopy:
 
     async def _follow(self, master: Master) -> str:
         """Copy from one master until that fails; return why."""
-        reason = ""
-        for place in places_of(master):
-            try:
-                with trio.fail_after(CONNECT_S):
-                    stream, _ = await connect(Address.parse(place), self._admin.registration.tls)
-            except (OSError, ConfigError, trio.TooSlowError, trio.BrokenResourceError) as exc:
-                reason = reason or reason_of(exc)
-                continue
-            async with stream, trio.open_nursery() as nursery:
-                session = Session("the master", stream, nursery)
-                nursery.start_soon(session.read)
-                nursery.start_soon(session.attempt, partial(self._copy_regularly, session, master.address))
-            return session.reason
-        return reason
+        try:
+            stream = await self._port.connect(master)
+        except UnreachableError as exc:
+            return str(exc)
+        async with stream, trio.open_nursery() as nursery:
+            session = Session("the master", stream, nursery)
+            nursery.start_soon(session.read)
+            nursery.start_soon(session.attempt, partial(self._copy_regularly, session, master.address))
+        return session.reason
 
     async def _copy_regularly(self, session: Session, address: str) -> None:
         """Copy until it fails, or the name server knows another master.
@@ -128,7 +118,7 @@ class MetadataCopy:
             try:
                 async with session.lock:
                     if is_new:  # once: Apache's brokers log requests that they do not know
-                        promoted_ms = promoted_ms_in(await self._ask(session, RequestCode.GET_PROMOTION))
+                        promoted_ms = promoted_ms_in(await self._port.ask(session, RequestCode.GET_PROMOTION))
                         await trio.to_thread.run_sync(registration.promotion.heard_of, promoted_ms)
                         is_new = False
                     await self._copy(session)
@@ -193,7 +183,7 @@ class MetadataCopy:
         await self._apply((await self._fetch(session, code)).body, table)
 
     async def _fetch(self, session: Session, code: RequestCode) -> RemotingCommand:
-        response = await self._ask(session, code)
+        response = await self._port.ask(session, code)
         if response.code != ResponseCode.SUCCESS:
             raise ProtocolError(f"request {code} refused: {response.remark} ({response.code})")
         return response
@@ -207,7 +197,7 @@ class MetadataCopy:
         count, refused = 0, ""
         for group, topic, queue_id, queue_offset in self._offsets.take_kept():
             header = UpdateConsumerOffsetRequestHeader(group, topic, queue_id, QueueOffset(queue_offset))
-            response = await self._ask(session, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+            response = await self._port.ask(session, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
             count += 1
             if response.code != ResponseCode.SUCCESS:
                 refused = f"group={group} topic={topic} queue={queue_id} offset={queue_offset}: {response.remark}"
@@ -215,22 +205,3 @@ class MetadataCopy:
             LOGGER.warning("the master refuses offsets: such as %s", refused)
         if count:
             LOGGER.info("offsets that were committed here are returned to the master count=%d", count)
-
-    async def _ask(
-        self, session: Session, code: RequestCode, fields: Mapping[str, str] | None = None
-    ) -> RemotingCommand:
-        found = {} if self._accounts is None else self._accounts.rules.accounts
-        administrator = next((account for account in found.values() if account.is_admin), None)
-        if administrator is not None:
-            fields = Credentials(administrator.access_key, administrator.secret_key).sign(fields or {})
-        return await session.ask(code, fields)
-
-
-def places_of(master: Master | None) -> Iterator[str]:
-    """Yield where to reach a master: its address, and, as that may be for clients elsewhere, the host for slaves."""
-    if master is None:
-        return
-    yield master.address
-    (host, _, _), (ha_host, _, _) = (address.rpartition(":") for address in (master.address, master.ha_address))
-    if ha_host and ha_host != host:
-        yield ha_host + master.address.removeprefix(host)

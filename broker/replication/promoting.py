@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.connection import Connection
+from triomq.broker.replication.asking import places_of
 from triomq.broker.replication.master import HEARTBEAT_S
-from triomq.broker.replication.metadata import places_of
 from triomq.broker.replication.slave import Slave
 from triomq.broker.services.rank import promoted_ms_of
 from triomq.broker.services.registration import Registration

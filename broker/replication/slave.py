@@ -10,17 +10,20 @@ Source: HAService.java, HAClient; store.md 9.1-9.3.
 """
 
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 import trio
 
 from triomq.broker.addresses import Address
 from triomq.broker.network.sessions import CONNECT_S, Stream, connect, reason_of
+from triomq.broker.replication.asking import UnreachableError
+from triomq.broker.replication.comparison import Comparison, DivergedError, ForeignLogError
 from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.services.registration import Registration
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import Signal, Worker
-from triomq.protocol.errors import ConfigError, ProtocolError, StoreError, StoreLayoutError
+from triomq.protocol.errors import ConfigError, ProtocolError, RefusedError, StoreError, StoreLayoutError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.ha import REPORT, Frames
 from triomq.storage.message_store import MessageStore
@@ -34,6 +37,9 @@ _MAX_RECEIVE_BYTES: Final = 1024**2  # a slave that is behind takes as much as a
 _GATHER_S: Final = 0.005  # between two runs of the dispatch
 _LEAST_PAUSE_S: Final = 0.1  # before the next connection; it doubles with each one that brings nothing
 _MAX_PAUSE_S: Final = 5.0
+
+
+Error = TypeVar("Error", bound=Exception)
 
 
 class _LostError(Exception):
@@ -56,6 +62,8 @@ class Slave:
         statistics: BrokerStatistics,
         registration: Registration,
         commit: GroupCommit | None,
+        comparison: Comparison,
+        set_aside: Callable[[int], None],
     ) -> None:
         """Describe the slave; nothing is opened.
 
@@ -65,6 +73,8 @@ class Slave:
             statistics: counts frames that do not fit and refusals of the disk.
             registration: knows where the master listens for slaves.
             commit: flushes, with durability ``sync``.
+            comparison: compares the log with that of the master.
+            set_aside: ends the broker to open it again without the log from a physical offset on.
         """
         self.master: str | None = None
         self.is_following = False
@@ -74,6 +84,8 @@ class Slave:
         self._statistics = statistics
         self._registration = registration
         self._commit = commit
+        self._comparison = comparison
+        self._set_aside = set_aside
         self._received_at: float | None = None
         self._reported_at: float | None = None
         self._must_report = self._is_reporting = False
@@ -89,6 +101,7 @@ class Slave:
         self._refusals = EventLog(
             LOGGER, "log of the master is not stored for now: %s", recovery="log of the master is stored again"
         )
+        self._foreign = EventLog(LOGGER, "log has nothing in common with that of the master address=%s reason=%s")
         self._delays = EventLog(LOGGER, "messages of the master are not shown for now: %s")
 
     @property
@@ -138,18 +151,15 @@ class Slave:
 
     async def _follow(self, master: str) -> None:
         """Copy from a master until the connection ends; log the reason."""
+        common_end: int | None = None
         try:
-            with trio.fail_after(CONNECT_S):
-                stream, _ = await connect(Address.parse(master), self._registration.log_tls)
-        except (OSError, trio.TooSlowError, trio.BrokenResourceError, ConfigError) as exc:
-            self._lost.occurred(master, reason_of(exc), key=master)
-            return
-        try:
-            async with stream, trio.open_nursery() as nursery:
-                nursery.start_soon(self._report, stream)
-                nursery.start_soon(self._receive, stream, master)
-                nursery.start_soon(self._leave_moved, master)
-        except* (_LostError, ProtocolError, trio.BrokenResourceError) as group:
+            await self._comparison.begin()
+            await self._copy(master)
+        except* DivergedError as group:
+            common_end = _first(group).begin
+        except* ForeignLogError as group:
+            self._foreign.occurred(master, _reason(group))
+        except* (_LostError, UnreachableError, ProtocolError, trio.BrokenResourceError) as group:
             self._lost.occurred(master, _reason(group), key=master)
         except* StoreLayoutError as group:
             self._statistics.copy_misfits += 1
@@ -159,6 +169,32 @@ class Slave:
             self._refusals.occurred(_reason(group))
         finally:
             self.is_following = False
+        if common_end is not None:
+            await self._give_up_end(master, common_end)
+
+    async def _copy(self, master: str) -> None:
+        """Copy from a master until the connection ends; always raises the reason."""
+        try:
+            with trio.fail_after(CONNECT_S):
+                stream, _ = await connect(Address.parse(master), self._registration.log_tls)
+        except (OSError, trio.TooSlowError, trio.BrokenResourceError, ConfigError) as exc:
+            raise _LostError(reason_of(exc)) from exc
+        async with stream, trio.open_nursery() as nursery:
+            nursery.start_soon(self._report, stream)
+            nursery.start_soon(self._receive, stream, master)
+            nursery.start_soon(self._leave_moved, master)
+            nursery.start_soon(self._comparison.run)
+
+    async def _give_up_end(self, master: str, begin: int) -> None:
+        """Have the log from ``begin`` on set aside, as the master has another one; the broker ends meanwhile."""
+        end = self._replica.end
+        LOGGER.error("log differs from that of the master address=%s from=%d to=%d", master, begin, end)
+        try:
+            self._set_aside(begin)
+        except RefusedError as exc:
+            self._lost.occurred(master, str(exc), key=master)
+        else:
+            await trio.sleep_forever()
 
     async def _receive(self, stream: Stream, master: str) -> None:
         """Append what the master sends.
@@ -250,7 +286,12 @@ class Slave:
 
 def _reason(group: BaseExceptionGroup[Exception]) -> str:
     """Return the text of the first error of a group."""
-    error: BaseException = group
+    error = _first(group)
+    return str(error) or type(error).__name__
+
+
+def _first(group: BaseExceptionGroup[Error]) -> Error:
+    error: Any = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return str(error) or type(error).__name__
+    return cast(Error, error)

@@ -12,6 +12,7 @@ from triomq.broker.replication.master import SILENCE_S, Master
 from triomq.broker.replication.slave import Slave
 from triomq.broker.services.group_commit import MAX_LAG_BYTES
 from triomq.protocol.bodies.replication import HaClient, HaConnection, HaStatus
+from triomq.storage.aside import tails_aside
 from triomq.storage.message_store import MessageStore
 
 
@@ -41,13 +42,22 @@ class Copies:
         rates = self._rates({each.peer: each.sent_bytes for each in slaves} | taken)
         found = [self._connection(each, rates[each.peer]) for each in slaves]
         if self.slave is not None:
-            return HaStatus(ha_connection_info=found, ha_client_runtime_info=self._client(self.slave, end, rates[""]))
+            client = self._client(self.slave, end, rates[""])
+            return HaStatus(
+                ha_connection_info=found, ha_client_runtime_info=client, tails_aside=self.tails_aside or None
+            )
         return HaStatus(
             master=True,
             master_commit_log_max_offset=end,
             in_sync_slave_nums=sum(each.in_sync for each in found),
             ha_connection_info=found,
+            tails_aside=self.tails_aside or None,
         )
+
+    @property
+    def tails_aside(self) -> int:
+        """How many tails of the log were set aside and not deleted since."""
+        return len(tails_aside(self._store.config.root))
 
     def problem(self) -> str:
         """Return why a slave is not in touch with its master; "" while it is, and for a master."""

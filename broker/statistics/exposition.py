@@ -73,6 +73,7 @@ METRICS: Final[Mapping[str, str]] = {
     "triomq_slave_lag_bytes": "bytes of the commit log that a connected slave misses",
     "triomq_slave_lag_seconds": "time since the oldest byte was stored that a connected slave misses; 0: none",
     "triomq_replicated_bytes_total": "bytes of the commit log sent to slaves",
+    "triomq_tails_aside": "tails of the log that the master did not have, set aside and not deleted since",
     "triomq_in_touch": "1: the master of this slave sent something within 20 s; only slaves have it",
     "triomq_received_bytes_total": "bytes of the commit log that this slave received from its master",
     "triomq_events_total": "trouble with peers, by the event",

@@ -80,6 +80,7 @@ def describe(replica: Replica) -> dict[str, Any]:
         "in_touch": replica.is_in_touch,
         "heard_ms": replica.heard_ms,
         "reported_ms": replica.reported_ms,
+        "tails_aside": replica.tails_aside,
         "slaves": None if replica.copies is None else list(map(_describe_copy, replica.copies)),
         "note": replica.error,
     }

@@ -20,7 +20,7 @@ from triomq.protocol.errors import TriomqError
 from triomq.protocol.host import decode_host
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.record import decode_record
-from triomq.storage.commit_log.log_scan import DamagedPart, Progress
+from triomq.storage.commit_log.log_scan import FILLER_TOPIC, DamagedPart, Progress
 from triomq.storage.tools.stopped_store import StoppedStore
 from triomq.storage.tools.store_check import check as check_store
 
@@ -120,7 +120,7 @@ def _wanted(store: StoppedStore, options: StoreDumpOptions, progress: Progress |
     begin_ms = int(options.begin.timestamp() * 1000) if options.begin is not None else 0
     end_ms = int(options.end.timestamp() * 1000) if options.end is not None else 2**63
     for found in store.walk(progress):
-        if isinstance(found, DamagedPart):
+        if isinstance(found, DamagedPart) or found[1].topic == FILLER_TOPIC:
             continue
         record = store.log.look_message(found[0])
         assert record is not None, "the walk has found it"

@@ -29,6 +29,7 @@ _REPORTED_JUMP_MS: Final = 86_400_000  # how long a jump of a broker's clock is 
 DISK_LIMIT: Final = 0.85
 #: Masters do not wait for a slave that is further behind.
 BEHIND_BYTES: Final = 256 * 1024**2
+_TAIL_ADVICE: Final = "send missing messages again (triomq store dump --store STORE/aside/FROM-TO), then delete it"
 
 
 class FindingKind(StrEnum):
@@ -49,6 +50,7 @@ class FindingKind(StrEnum):
     NO_MASTER = "slave-without-master"
     OUT_OF_TOUCH = "slave-out-of-touch"
     BEHIND = "slave-behind"
+    TAIL_ASIDE = "tail-set-aside"
     DUPLICATE_ID = "duplicate-client-id"
     SUBSCRIPTIONS = "different-subscriptions"
     IDLE_FILTER = "filter-selects-nothing"
@@ -226,6 +228,9 @@ def _about_replicas(facts: Facts) -> Iterator[Finding]:
             text = f"broker {each.name} is a sync-master, but no slave is connected: sends get SLAVE_NOT_AVAILABLE"
             advice = "start its slave, or the master as async-master (triomq broker --role, brokerRole)"
             yield Finding(FindingKind.NO_SLAVE, text, advice, broker=each.name)
+        if each.tails_aside:
+            text = f"broker {name} has set aside {each.tails_aside} tails of its log, which its master did not have"
+            yield Finding(FindingKind.TAIL_ASIDE, text, _TAIL_ADVICE, broker=each.name)
         if each.is_master:
             continue
         if each.name not in masters:

@@ -68,6 +68,7 @@ class Replica(NamedTuple):
         reported_ms: a slave: when it reported last.
         copies: the connected slaves; ``None``: a slave without any, or RocketMQ 4, which does not report them.
         error: why the broker did not answer.
+        tails_aside: how many tails of its log it has set aside, whose messages it serves no more.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Replica(NamedTuple):
     reported_ms: int | None = None
     copies: tuple[SlaveCopy, ...] | None = None
     error: str | None = None
+    tails_aside: int = 0
 
     @property
     def is_master(self) -> bool:
@@ -171,6 +173,7 @@ async def _read(instance: ClientInstance, broker: BrokerAnswer) -> Replica:
 def _with_status(replica: Replica, status: HaStatus, now_ms: int) -> Replica:
     """Add what a broker whose clock shows ``now_ms`` has answered."""
     copies = tuple(map(_copy, status.ha_connection_info))
+    replica = replica._replace(tails_aside=status.tails_aside or 0)
     if status.master:
         return replica._replace(end=status.master_commit_log_max_offset, copies=copies)
     slave = status.ha_client_runtime_info

@@ -65,6 +65,7 @@ class HaStatus(JsonBody):
         in_sync_slave_nums: how many slaves are in sync.
         ha_connection_info: the connected slaves.
         ha_client_runtime_info: the slave itself.
+        tails_aside: how many tails of its log the broker has set aside, if any.
     """
 
     master: bool = False
@@ -72,3 +73,4 @@ class HaStatus(JsonBody):
     in_sync_slave_nums: int = 0
     ha_connection_info: list[HaConnection] = field(default_factory=list)
     ha_client_runtime_info: HaClient = field(default_factory=HaClient)
+    tails_aside: Annotated[int | None, Wire("triomqTailsAside")] = None

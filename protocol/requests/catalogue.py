@@ -258,6 +258,7 @@ _ROWS: Final = (
     Request(Code.GET_BROKER_HA_STATUS, INSPECTION),
     Request(Code.PROMOTE, ADMINISTRATION, topics.PromoteRequestHeader),
     Request(Code.GET_PROMOTION, PUBLIC),
+    Request(Code.GET_LOG_CHECKSUM, TABLE, offsets.LogChecksumRequestHeader),
     Request(Code.CLONE_GROUP_OFFSET, COPIED_CHANGE, offsets.CloneGroupOffsetRequestHeader),
     Request(Code.DELETE_EXPIRED_COMMITLOG, ADMINISTRATION),
     Request(Code.CLEAN_EXPIRED_CONSUMEQUEUE, ADMINISTRATION),

@@ -131,3 +131,20 @@ class QueryConsumeQueueRequestHeader(Header):
     index: int
     count: Int32
     consumer_group: Annotated[str, Resource.GROUP] | None = None
+
+
+@dataclass(slots=True)
+class LogChecksumRequestHeader(Header):
+    """A piece of the commit log, from one physical offset to another; an empty one asks for the ends of the log."""
+
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class LogChecksum(Header):
+    """The answer: the CRC-32 of the piece, and the ends of the log; -1 and 0 without files."""
+
+    crc32: int
+    min_offset: int
+    max_offset: int

@@ -37,7 +37,9 @@ FILLER_TOPIC: Final = "-"
 QUARANTINE: Final = "quarantine"
 """Directory in the root of a store for files and records that were moved out of their place."""
 
-_FILLER_BYTES: Final = record_size(0, len(FILLER_TOPIC), 0)
+LEAST_FILLER_BYTES: Final = record_size(0, len(FILLER_TOPIC), 0)
+"""Length of a filler without a body."""
+
 _MAX_SAVED_BYTES: Final = 64 * 1024**2
 _SCRATCH: Final = "new-copy.tmp"
 _NO_HOST: Final = bytes(IPV4_HOST_LENGTH)
@@ -223,18 +225,23 @@ def _fill(files: MappedFileQueue, file: MappedFile, at: int, stop: int, store_ti
     if stop == file.size and stop - at >= BLANK_HEAD.size:
         BLANK_HEAD.pack_into(file.map, at, stop - at, BLANK_MAGIC)
         return
-    if stop - at < _FILLER_BYTES:  # a body held what proves itself as a record: the hole stays
+    if stop - at < LEAST_FILLER_BYTES:  # a body held what proves itself as a record: the hole stays
         return
-    file.map[at:stop] = encode_record(
+    file.map[at:stop] = make_filler(file.start + at, bytes(file.view[at + LEAST_FILLER_BYTES : stop]), store_timestamp)
+
+
+def make_filler(physical_offset: int, body: bytes, store_timestamp: int) -> bytes:
+    """Return a record that every broker reads over; it ends ``LEAST_FILLER_BYTES`` and its body after its offset."""
+    return encode_record(
         queue_id=0,
         queue_offset=0,
-        physical_offset=file.start + at,
+        physical_offset=physical_offset,
         sys_flag=MessageSysFlag.TRANSACTION_ROLLBACK,
         born_timestamp=store_timestamp,
         born_host=_NO_HOST,
         store_timestamp=store_timestamp,
         store_host=_NO_HOST,
-        body=bytes(file.view[at + _FILLER_BYTES : stop]),
+        body=body,
         topic=FILLER_TOPIC.encode(),
         properties=b"",
     )

@@ -65,6 +65,8 @@ TABLE: Final = {
     "QueryConsumeTimeSpanRequestHeader": "topic:str group:str",
     "ViewBrokerStatsDataRequestHeader": "statsName:str statsKey:str",
     "QueryConsumeQueueRequestHeader": "topic:str queueId:int index:long count:int consumerGroup:str?",
+    "LogChecksumRequestHeader": "begin:long end:long",
+    "LogChecksum": "crc32:long minOffset:long maxOffset:long",
     "GetRouteInfoRequestHeader": "topic:str acceptStandardJsonOnly:bool?",
     "PutKvConfigRequestHeader": "namespace:str key:str value:str",
     "KvConfigRequestHeader": "namespace:str key:str",
