@@ -56,22 +56,15 @@ def test_appended_record_equals_encoded_one(store: MessageStore, born: bytes, st
     assert store.commit_log.store_time(place.physical_offset) == place.store_timestamp
 
 
-def test_message_that_leaves_room_for_least_blank_fits(store: MessageStore) -> None:
+@pytest.mark.parametrize(("more", "begin", "blank_size"), [(0, FILE - 1000, 8), (1, FILE, 1000)])
+def test_message_fits_if_it_leaves_room_for_a_blank(
+    store: MessageStore, more: int, begin: int, blank_size: int
+) -> None:
     filled_up_to(store, 1000)
-    place = put(store, body=bytes(1000 - 8 - FIXED))
-    assert place.physical_offset == FILE - 1000
-    following = put(store)
-    assert following.physical_offset == FILE
-    blank = store.commit_log.check(FILE - 8, check_crc=True)
-    assert (blank.kind, blank.size) == (RecordKind.BLANK, 8)
-
-
-def test_message_one_byte_longer_goes_to_next_file(store: MessageStore) -> None:
-    filled_up_to(store, 1000)
-    place = put(store, body=bytes(1000 - 8 - FIXED + 1))
-    assert place.physical_offset == FILE
-    blank = store.commit_log.check(FILE - 1000, check_crc=True)
-    assert (blank.kind, blank.size) == (RecordKind.BLANK, 1000)
+    assert put(store, body=bytes(1000 - 8 - FIXED + more)).physical_offset == begin
+    assert put(store).physical_offset == FILE + 993 * more
+    blank = store.commit_log.check(FILE - blank_size, check_crc=True)
+    assert (blank.kind, blank.size) == (RecordKind.BLANK, blank_size)
 
 
 def test_file_sized_message_stored_and_longer_one_rejected(store: MessageStore) -> None:

@@ -63,12 +63,15 @@ def test_read_returns_one_to_32_messages(store: MessageStore, wanted: int, got: 
     assert (found.message_count, found.next_begin_offset) == (got, got)
 
 
-def test_read_returns_at_most_256_kib(maker: StoreMaker) -> None:
-    store = maker(commit_log_file_size_bytes=1024 * 1024)
+@pytest.mark.parametrize(("body_kib", "settings", "wanted"), [(64, {}, 4), (32, {"physical_memory_bytes": 1}, 2)])
+def test_read_returns_at_most_256_kib_or_64_from_disk(
+    maker: StoreMaker, body_kib: int, settings: dict[str, int], wanted: int
+) -> None:
+    store = maker(commit_log_file_size_bytes=1024 * 1024, **settings)
     for _ in range(6):
-        put(store, body=bytes(65536 - FIXED))
+        put(store, body=bytes(body_kib * 1024 - FIXED))
     found = store.reader.get_message(("T", 0), 0, 32)
-    assert (offsets(found), found.size_bytes) == ([0, 1, 2, 3], 262_144)
+    assert (offsets(found), found.size_bytes) == (list(range(wanted)), wanted * body_kib * 1024)
 
 
 def test_records_far_from_end_give_smaller_reads(maker: StoreMaker) -> None:
@@ -84,13 +87,6 @@ def test_records_far_from_end_give_smaller_reads(maker: StoreMaker) -> None:
         if unit.physical_offset >= near_the_end
     )
     assert offsets(store.reader.get_message(("T", 0), first_in_memory, 32)) == list(range(first_in_memory, 30))
-
-
-def test_read_from_disk_returns_at_most_64_kib(maker: StoreMaker) -> None:
-    store = maker(commit_log_file_size_bytes=1024 * 1024, physical_memory_bytes=1)
-    for _ in range(4):
-        put(store, body=bytes(32768 - FIXED))
-    assert offsets(store.reader.get_message(("T", 0), 0, 32)) == [0, 1]
 
 
 TAKES_MORE: Final[dict[str, Any]] = {"max_transfer_bytes_asked": 20 * (FIXED + 4), "max_transfer_count_asked": 15}

@@ -81,19 +81,24 @@ def test_time_search_in_unknown_or_empty_queue(store: MessageStore) -> None:
     assert finish(store.reader.offset_by_time("T", 0, START)) == 0
 
 
+FEW = (0, 10, 20, 30)
+MANY = range(0, 1700, 10)  # 50 messages in each file
+
+
 @pytest.mark.parametrize(
-    ("timestamp", "queue_offset"),
-    [(-1000, 0), (0, 0), (10, 1), (14, 1), (15, 1), (16, 2), (20, 2), (29, 3), (30, 3), (99999, 3)],
+    ("times", "min_offset", "found"),
+    [
+        (FEW, 0, {-1000: 0, 0: 0, 10: 1, 14: 1, 15: 1, 16: 2, 20: 2, 29: 3, 30: 3, 99999: 3}),
+        (MANY, 0, {10 * queue_offset: queue_offset for queue_offset in (0, 49, 50, 51, 99, 100, 120, 169)}),
+        (FEW, 4, {0: 4, 30: 4}),  # all have expired
+    ],
 )
-def test_nearest_message_found_and_older_one_of_two(maker: StoreMaker, timestamp: int, queue_offset: int) -> None:
-    store = fill(maker, [0, 10, 20, 30])
-    assert finish(store.reader.offset_by_time("T", 0, START + timestamp)) == queue_offset
-
-
-def test_time_search_in_several_files(maker: StoreMaker) -> None:
-    store = fill(maker, range(0, 1700, 10))  # 50 messages in each file
-    for queue_offset in (0, 49, 50, 51, 99, 100, 120, 169):
-        assert finish(store.reader.offset_by_time("T", 0, START + queue_offset * 10)) == queue_offset
+def test_nearest_message_found_and_older_one_of_two(
+    maker: StoreMaker, times: Sequence[int], min_offset: int, found: dict[int, int]
+) -> None:
+    store = fill(maker, times)
+    store.queue("T", 0).min_offset = min_offset
+    assert {time: finish(store.reader.offset_by_time("T", 0, START + time)) for time in found} == found
 
 
 def test_file_deleted_during_cold_search_hides_no_other(maker: StoreMaker) -> None:
@@ -115,12 +120,6 @@ def test_expired_messages_are_not_found(maker: StoreMaker) -> None:
     assert finish(store.reader.offset_by_time("T", 0, START)) == first_left  # the queue does not know yet
     store.queue("T", 0).min_offset = first_left
     assert finish(store.reader.offset_by_time("T", 0, START)) == first_left
-
-
-def test_queue_that_has_expired_altogether_gives_its_end(maker: StoreMaker) -> None:
-    store = fill(maker, [0, 10])
-    store.queue("T", 0).min_offset = 2
-    assert finish(store.reader.offset_by_time("T", 0, START)) == 2
 
 
 def test_time_search_at_unreadable_record(maker: StoreMaker) -> None:

@@ -73,22 +73,25 @@ def test_queue_ends_before_first_bad_unit(tmp_path: Path, unit: bytes) -> None:
     assert not any(queue.files.files[1].view[60:])
 
 
-def test_crash_recovery_always_checks_last_three_files(tmp_path: Path) -> None:
-    overwrite(fill(make(tmp_path), 22), 3, bytes(20))
+@pytest.mark.parametrize(
+    ("count", "bad", "log_start", "end"),
+    [
+        pytest.param(22, 3, 2**62, 22, id="only the last three files are checked"),
+        pytest.param(42, 13, 1000 + 11 * 100, 13, id="all files beyond the start are checked"),
+        pytest.param(43, 3, 0, 3, id="all files are checked"),
+        pytest.param(14, 11, None, 14, id="a clean start loses no unit after a damaged one"),
+    ],
+)
+def test_start_ends_queue_at_bad_unit_of_checked_files(
+    tmp_path: Path, count: int, bad: int, log_start: int | None, end: int
+) -> None:
+    overwrite(fill(make(tmp_path), count), bad, bytes(20))
     queue = loaded(tmp_path)
-    recover_queue(queue, FileSystem(), 2**62)
-    assert queue.next_offset == 22
-
-
-def test_crash_recovery_checks_all_files_beyond_start_position(tmp_path: Path) -> None:
-    overwrite(fill(make(tmp_path), 42), 13, bytes(20))
-    queue = loaded(tmp_path)
-    recover_queue(queue, FileSystem(), 1000 + 11 * 100)
-    assert queue.next_offset == 13
-    overwrite(fill(queue, 30), 3, bytes(20))
-    queue = loaded(tmp_path)
-    recover_queue(queue, FileSystem(), 0)
-    assert queue.next_offset == 3
+    if log_start is None:
+        resume_queue(queue, FileSystem())
+    else:
+        recover_queue(queue, FileSystem(), log_start)
+    assert queue.next_offset == end
 
 
 def test_blank_units_are_units_without_messages(tmp_path: Path) -> None:
@@ -118,13 +121,6 @@ def test_min_offset_is_first_message_log_still_has(tmp_path: Path) -> None:
     for log_start, wanted in ((-1, 0), (0, 0), (1000, 0), (1001, 1), (1850, 9), (2100, 11), (2101, 12), (10**6, 12)):
         correct_min_offset(queue, log_start)
         assert queue.min_offset == wanted, log_start
-
-
-def test_clean_start_loses_no_unit_after_damaged_one(tmp_path: Path) -> None:
-    overwrite(fill(make(tmp_path), 14), 11, bytes(20))
-    queue = loaded(tmp_path)
-    resume_queue(queue, FileSystem())
-    assert queue.next_offset == 14
 
 
 @pytest.mark.parametrize("unit", [bytes(20), UNIT.pack(-1, 100, 0), UNIT.pack(5000, 0, 0), UNIT.pack(5000, -100, 0)])
