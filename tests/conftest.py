@@ -4,10 +4,11 @@ A test whose marker names a missing tool is skipped; with ``CI=true`` it fails. 
 machines differ in speed, and uses the same examples in each CI run.  SIGINT and SIGHUP have Python's usual handlers.
 """
 
+import logging
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,19 @@ FOLDERS: Final[Mapping[Path, tuple[str, ...]]] = {
     Path(__file__).parent / "spark": ("pyspark", "java"),
 }
 _PACKAGES: Final = frozenset(("pyspark",))
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """The logger ``triomq``, which commands and demos configure; restored after the test."""
+    logger = logging.getLogger("triomq")
+    before = (logger.level, logger.handlers[:], logger.propagate)
+    yield logger
+    for handler in logger.handlers:
+        if handler not in before[1]:
+            handler.close()
+    logger.level, logger.handlers[:], logger.propagate = before
+    logger.setLevel(before[0])
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,7 @@ def test_interrupted_demo_cleans_up_processes_and_files(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("logger")
 def test_missing_data_is_reported_on_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
