@@ -8,7 +8,8 @@ origin, so two pieces of the same place that hold whole records are equal only b
 that both have is compared.  If it differs, earlier ones follow, at growing distances, and between two of them the place
 is found by halves.  The cut is at the end of the last whole record before it.
 
-A master of RocketMQ does not know the request.  Then the slave copies as RocketMQ's does.
+A master of RocketMQ does not know the request.  Of its log only the record is compared that is the last one here, and a
+slave with another one is refused: RocketMQ's would wait until the master's log is as long, and continue in a record.
 """
 
 import logging
@@ -21,11 +22,15 @@ import trio
 from triomq.broker.network.sessions import Session
 from triomq.broker.replication.asking import MasterPort, UnreachableError
 from triomq.broker.work import Worker
+from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError, StoreError
 from triomq.protocol.event_log import EventLog
+from triomq.protocol.message_queue import PhysicalOffset
+from triomq.protocol.requests.messages import ViewMessageRequestHeader
 from triomq.protocol.requests.offsets import LogChecksum, LogChecksumRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.consume_queue.unit_search import newest_unit
 from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.log_compare import log_checksum, record_border
 
@@ -58,6 +63,7 @@ class Comparison:
     """Compares the log of an open store with that of the master whose port is known."""
 
     def __init__(self, store: MessageStore, worker: Worker, port: MasterPort) -> None:
+        self._store = store
         self._log = store.commit_log
         self._worker = worker
         self._port = port
@@ -127,7 +133,9 @@ class Comparison:
         first = await self._port.ask(session, RequestCode.GET_LOG_CHECKSUM, LogChecksumRequestHeader(0, 0).encode())
         if first.code != ResponseCode.SUCCESS and first.code != ResponseCode.SYSTEM_BUSY:
             self._is_possible = False
-            if first.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            if first.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                await self._compare_last_record(session, end)
+            else:
                 self._refusals.occurred(address, f"{first.remark} ({first.code})", cause=str(first.code))
             return
         master = _decoded(first)
@@ -145,6 +153,23 @@ class Comparison:
             if border <= low:
                 raise ForeignLogError(f"they differ at {found}, and no message before that is in both")
             raise DivergedError(border)
+
+    async def _compare_last_record(self, session: Session, end: int) -> None:
+        """Compare with a master of RocketMQ, unless it does not say where its log begins and ends."""
+        queues = sorted(self._store.queues, key=lambda queue: queue.max_physical_offset)
+        unit = newest_unit(queues[-1]) if queues else None
+        answer = await self._port.ask(session, RequestCode.GET_BROKER_RUNTIME_INFO)
+        if unit is None or answer.code != ResponseCode.SUCCESS:
+            return
+        table = KVTable.decode(answer.body).table
+        low, high = (table.get(f"commitLog{name}Offset", "") for name in ("Min", "Max"))
+        if not (low.isdecimal() and high.isdecimal()) or unit.physical_offset < int(low):
+            return
+        fields = ViewMessageRequestHeader(PhysicalOffset(unit.physical_offset)).encode()
+        theirs = await self._port.ask(session, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+        (ours,) = await self._worker.run(self._store.reader.look_up((unit.physical_offset,)))
+        if int(high) < end or (ours is not None and bytes(theirs.body) != bytes(ours)):
+            raise ForeignLogError(f"the last record here, at {unit.physical_offset}, is another one there")
 
     async def _find(self, differs: Differs, low: int, high: int) -> int | None:
         if self._equal_to is None:

@@ -1,6 +1,7 @@
 """What a slave asks its master's port: checksums of the log, and what it makes of other answers."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, cast
 from zlib import crc32
 
@@ -14,6 +15,7 @@ from triomq.broker.network.sessions import Session
 from triomq.broker.replication.asking import MasterPort, UnreachableError
 from triomq.broker.replication.comparison import Comparison, DivergedError, ForeignLogError
 from triomq.broker.server import Broker
+from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.requests.offsets import LogChecksum, LogChecksumRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -59,13 +61,19 @@ class PlayedPort:
         self.registration = broker.registration
         self.registration.master = Master("192.0.2.1:10911", "192.0.2.1:10912")
         self.answers = answers
+        self.others: dict[int, RemotingCommand] = {
+            RequestCode.GET_BROKER_RUNTIME_INFO: answer(ResponseCode.NO_PERMISSION)
+        }
 
     async def connect(self, master: Master) -> Any:
         assert master == self.registration.master
         return memory_stream_pair()[0]
 
-    async def ask(self, session: Session, code: int, fields: Mapping[str, str]) -> RemotingCommand:
-        assert code == RequestCode.GET_LOG_CHECKSUM
+    async def ask(self, session: Session, code: int, fields: Mapping[str, str] | None = None) -> RemotingCommand:
+        if code != RequestCode.GET_LOG_CHECKSUM:
+            await trio.lowlevel.checkpoint()
+            return self.others[code]
+        assert fields is not None
         piece = LogChecksumRequestHeader.decode(dict(fields))
         await trio.lowlevel.checkpoint()
         return self.answers[piece.begin, piece.end]
@@ -91,6 +99,34 @@ async def test_master_that_gives_no_checksums_is_followed(
     await comparison.begin()
     await comparison.run()
     assert ("log is not compared" in caplog.text) == is_logged
+
+
+@pytest.mark.parametrize(
+    ("ends", "change", "is_followed"),
+    [
+        ((0, 1), b"", True),
+        ((0, 0), b"", True),
+        ((0, -1), b"", False),
+        ((0, 1), b"other", False),
+        ((1, 1), b"other", True),  # the master has deleted it
+    ],
+)
+async def test_last_record_is_compared_with_masters_of_rocketmq(
+    broker: Broker, ends: tuple[int, int], change: bytes, is_followed: bool
+) -> None:
+    """``ends``: whether the master's log begins after the last record here, and how much longer it is."""
+    log = broker.store.commit_log
+    Peer(broker).put("T")
+    begin = log.max_offset
+    Peer(broker).put("T")
+    port = PlayedPort(broker, {(0, 0): answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
+    info = {"commitLogMinOffset": f"{ends[0] * (begin + 1)}", "commitLogMaxOffset": f"{log.max_offset + ends[1]}"}
+    record = change or log_bytes(broker)[begin : log.max_offset]
+    port.others[RequestCode.GET_BROKER_RUNTIME_INFO] = RemotingCommand(0, 1, 1, {}, KVTable(info).encode())
+    port.others[RequestCode.VIEW_MESSAGE_BY_ID] = RemotingCommand(0, 1, 1, {}, record)
+    comparison = Comparison(broker.store, broker.worker, cast(MasterPort, port))
+    with nullcontext() if is_followed else pytest.raises(ForeignLogError, match=f"at {begin}, is another"):
+        await comparison.begin()
 
 
 async def test_busy_master_is_asked_again_before_it_is_followed(broker: Broker) -> None:
