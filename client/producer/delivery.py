@@ -253,6 +253,7 @@ class Delivery:
             known = routes.known(AUTO_CREATE_TOPIC)
         plan = TopicPlan(self._group, topic, known, route, self.namespace)
         if not plan.masters:
+            routes.refresh(topic)  # a slave may become the master
             raise NoRouteError(
                 f"topic {topic!r} has no writable queue: the permission of the topic or of its brokers forbids it, "
                 "or their masters are away (see triomq topic show)"

@@ -1,5 +1,6 @@
 import zlib
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -131,6 +132,20 @@ async def test_message_that_no_broker_stores_is_rejected(
     with pytest.raises(error, match=reason):
         await producer.send(message)
     assert not fake_broker.of(SEND)
+
+
+async def test_send_without_master_looks_for_one(fake_broker: FakeBroker, producer: Producer) -> None:
+    fake_broker.add_topic("Topic")
+    master = fake_broker.routes["Topic"]
+    slave = [BrokerData("DefaultCluster", fake_broker.name, {1: fake_broker.address})]
+    fake_broker.routes["Topic"] = TopicRouteData(queue_datas=master.queue_datas, broker_datas=slave)
+    with pytest.raises(NoRouteError, match="masters are away"):
+        await producer.send(Message("Topic", b"x"))
+    fake_broker.routes["Topic"] = master
+    while not fake_broker.of(SEND):
+        with suppress(NoRouteError):
+            await producer.send(Message("Topic", b"x"))
+        await trio.sleep(0.01)
 
 
 async def test_first_send_creates_a_new_topic(fake_broker: FakeBroker, producer: Producer) -> None:
