@@ -34,8 +34,9 @@ class Membership:
     A broker that restarts knows a member once it has connected again, which takes each of them up to a second.  The
     first one would seem to be alone: it would take over all queues and give them up a moment later, and messages in
     flight would be delivered twice.  So for :data:`RETURN_S` after a lost connection is back, members that were known
-    before count.  That delays no first message: a new member has lost no connection.  Only the queues of a member that
-    died together with its broker wait that long.
+    before count, even if all were listed meanwhile: a broker may list the old connection of a member until it notices
+    that this one ended, too.  That delays no first message: a new member has lost no connection.  Only the queues of a
+    member that dies or leaves at that time wait that long.
     """
 
     def __init__(self) -> None:
@@ -51,9 +52,11 @@ class Membership:
         until = self._until.get(broker_name)
         if until == inf:
             until = self._until[broker_name] = now + RETURN_S
-        if until is not None and now < until and (missing := self._known.get(topic, frozenset()).difference(listed)):
-            return missing
-        self._until.pop(broker_name, None)
+        if until is not None and now < until:
+            if missing := self._known.get(topic, frozenset()).difference(listed):
+                return missing
+        else:
+            self._until.pop(broker_name, None)
         self._known[topic] = frozenset(listed)
         return frozenset()
 

@@ -140,10 +140,11 @@ def known() -> Membership:
             ("one", "a", 100 + RETURN_S, ""),
             ("one", "a", 101, ""),
         ],
-        [("lost", "", 0, ""), ("one", "a", 100, "b"), ("one", "abc", 100.5, ""), ("one", "a", 100.6, "")],
+        # also after a list with a connection that has ended, too
+        [("lost", "", 0, ""), ("one", "abc", 100, ""), ("one", "a", 100.1, "bc"), ("one", "a", 100 + RETURN_S, "")],
         [("lost", "", 0, ""), ("two", "b", 50, ""), ("one", "", 100, "b")],
     ],
-    ids=["connected", "timeout", "all are back", "another broker"],
+    ids=["connected", "timeout", "all are listed", "another broker"],
 )
 def test_members_before_disconnect_count_for_a_time(steps: list[tuple[str, str, float, str]]) -> None:
     membership = known()
