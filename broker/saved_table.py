@@ -58,7 +58,12 @@ class SavedTable(ABC):
         Errors of a wrong key, type or value may leave; the table is then unchanged.
         """
         before = self.to_json()
-        self._take(sent)
+        try:
+            self._take(sent)
+            encode(self.to_json())  # as numbers of any length are read, but not written
+        except Exception:
+            self._take(before)
+            raise
         if self.to_json() != before:
             self._changed()
         yield PAUSE

@@ -1,5 +1,6 @@
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from triomq.broker.delayed import timer_index
 from triomq.broker.delayed.timer_index import MAX_TIME_MS, TimerIndex, TimerProgress
 from triomq.storage.files.json_table import JsonTable
+from triomq.storage.reading.cold_read import finish
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +69,13 @@ def test_timer_progress_never_goes_back(tmp_path: Path) -> None:
     progress.is_dirty = False
     progress.set([(17, 3)])
     assert (progress.done, progress.is_dirty) == ((17, 4), False)
+
+
+@pytest.mark.parametrize("wrong", [{"queueOffset": 1e300}, {"firstOffset": "x"}, {"earlier": [[2**64, 1, 1]]}])
+def test_progress_that_cannot_be_saved_is_not_taken(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    progress = TimerProgress(JsonTable(tmp_path / "timerProgress.json"), lambda: 3)
+    progress.set([(7, 8)])
+    before = list(progress.pieces())
+    with pytest.raises((TypeError, ValueError)):
+        finish(progress.copy_from({"timeMs": 1, "queueOffset": 2, "firstOffset": 3} | wrong))
+    assert list(progress.pieces()) == before
