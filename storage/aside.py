@@ -1,12 +1,12 @@
 """Set aside the tail of a log that the master of this store does not have: its messages stay readable.
 
-Problem: two brokers have stored messages at the same places of the log, as when a master comes back after its slave was
-promoted.  To follow the new master, the store must give up its end of the log, but no message may vanish.
+Problem: two brokers have stored messages at the same places of the log, as when a former master starts after its slave
+was promoted.  To follow the new master, the store must give up the tail of its log, but no message may vanish.
 
 Rejected: to rename the whole store, as all of it would have to be copied again.  A file of bare bytes, which no tool
 reads.
 
-The tail becomes a store of its own, ``aside/<from>-<to>``, with the same physical and queue offsets.  Its first file
+The tail becomes another store, ``aside/<from>-<to>``, with the same physical and queue offsets.  Its first file
 begins with fillers, in the place of messages that the master has, too.  All later files are moved.
 
 Invariant: ``aside/pending`` is the decision.  Before it is on the disk nothing else has changed.  From then on each
@@ -84,7 +84,7 @@ def set_aside(config: StoreConfig, begin: int, end: int, file_system: FileSystem
             files.sync_directory(aside)
             scratch = aside / f"{_PENDING}.tmp"
             files.write_file(scratch, json.dumps({"from": begin, "name": name}).encode())
-            files.rename(scratch, aside / _PENDING)  # last: from here on there is no way back
+            files.rename(scratch, aside / _PENDING)  # last: nothing undoes it
             files.sync_directory(aside)
             files.sync_directory(config.root)
     finally:
@@ -138,7 +138,7 @@ def _move(directory: StoreDirectory, begin: int, target: Path, config: StoreConf
 
 
 def _cut(directory: StoreDirectory, begin: int, config: StoreConfig) -> None:
-    """Clear the rest of the last file, and let the checkpoint end there, too; recovery cuts queues and index."""
+    """Clear the rest of the last file, and end the checkpoint there, too; recovery cuts queues and index."""
     files, size = directory.file_system, config.commit_log_file_size_bytes
     if begin % size:
         log_start = begin - begin % size

@@ -1,4 +1,4 @@
-"""Compares the log of a slave with its master's: before the slave copies, and what it has copied since, every 10 s.
+"""Compares the log of a slave with its master's: all of it before the slave copies, and every 10 s the part since then.
 
 Problem: two logs go different ways when both brokers have stored messages at the same offsets.  The HA protocol has no
 word for that: the slave would append to records that its master does not have.
@@ -94,7 +94,7 @@ class Comparison:
                     raise
 
     async def run(self) -> None:
-        """Compare regularly what came since :meth:`begin`; raises as that, but not ``UnreachableError``."""
+        """Compare regularly the part since :meth:`begin`; raises as that, but not ``UnreachableError``."""
         while self._is_possible:
             await trio.sleep(_UNKNOWN_S if self._equal_to is None else _INTERVAL_S)
             if self._port.registration.master is not None:

@@ -229,7 +229,7 @@ def _about_replicas(facts: Facts) -> Iterator[Finding]:
             advice = "start its slave, or the master as async-master (triomq broker --role, brokerRole)"
             yield Finding(FindingKind.NO_SLAVE, text, advice, broker=each.name)
         if each.tails_aside:
-            text = f"broker {name} has set aside {each.tails_aside} tails of its log, which its master did not have"
+            text = f"tails of the log of broker {name} that its master did not have are set aside: {each.tails_aside}"
             yield Finding(FindingKind.TAIL_ASIDE, text, _TAIL_ADVICE, broker=each.name)
         if each.is_master:
             continue

@@ -220,6 +220,8 @@ async def test_slave_signs_as_first_administrator(
             await wait_for(lambda: "metadata" in caplog.text)
             assert ("T" in slave.topics.configs) is signs
             assert ("request 21 refused: " in caplog.text) is not signs
+            await wait_for(lambda: "copying from the master" in caplog.text)
+            assert ("log is not compared" in caplog.text) is not signs
 
 
 async def test_long_absence_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -110,7 +110,12 @@ NO_OWNER = "lag-without-owner"
         (slave(is_in_touch=False), "slave-out-of-touch", "its master at a:9|", "--ha-master"),
         (slave(is_in_touch=False, master=None), "slave-out-of-touch", "an unknown address", "start the master"),
         (slave(lag_bytes=257 * 1024**2), "slave-behind", "misses 257 MiB", "too slow"),
-        (slave(tails_aside=2), "tail-set-aside", "(id 1) has set aside 2 tails", "triomq store dump"),
+        (
+            slave(tails_aside=2),
+            "tail-set-aside",
+            "(id 1) that its master did not have are set aside: 2",
+            "triomq store dump",
+        ),
         (group(duplicate_client_ids=("c1",)), "duplicate-client-id", "id c1: 1.1.1.1:1|", "instance name of its own"),
         (group(subscription_differences=(DIFFERENT,)), "different-subscriptions", "c1 'x'; c2 '*'", "the same topics"),
         (replace(HEALTHY, topics={"orders2", "x"}), "missing-topic", "orders, which does", "similar topics: orders2"),
