@@ -1,9 +1,9 @@
 """The master's end of replication: sends the commit log to slaves, and answers senders by the reports of slaves.
 
-Rules: one task for each slave sends views of the mapped files, several frames in one system call.  A slave that does
-not read costs the buffer of its socket, delays no other peer, and is closed after 20 s without a report.  Reports are
-read with the requests of all other peers, so a waiting sender is answered in the step that reads the report.  Parts of
-the log that are not in memory are read in worker threads.
+Rules: a slave is sent views of the mapped files, several frames in one system call: in the step that stored a message
+if it has all earlier ones, else by a task.  If it does not read, it costs the buffer of its socket, delays no other
+peer, and is closed after 20 s without a report.  Reports are read with the requests of all other peers, so a waiting
+sender is answered in the step that reads the report.  Worker threads read the parts of the log that are not in memory.
 
 No slave may acknowledge more than it was sent, so no answer relies on such a report.  Two kinds of slaves are refused:
 those with a longer log, because theirs is not a copy of this one, and those whose next messages retention has deleted,
@@ -50,7 +50,7 @@ _STOPPED: Final = "broker stopped"
 _WATCH_S: Final = 1.0
 _REPORT_BYTES: Final = 4096  # of one read: the last 8 bytes count
 _TURN_BYTES: Final = 256 * 1024  # sent before others have their turn
-_GATHER_S: Final = 0.005  # where no sender waits for a slave, messages of this time are sent together
+_GATHER_S: Final = 0.005  # the longest time for which messages are gathered
 
 
 class Slave:
@@ -75,8 +75,8 @@ class Slave:
         self._reports = Reports()
         self._writes = WriteQueue()
         self._scope = trio.CancelScope()
+        self._had_all_at = -inf  # of the log then
         self._sent_at = -inf  # an idle slave gets a heartbeat as it joins: it is in touch at once
-        self._is_idle = False  # its task waits for the log to grow
 
     @property
     def has_joined(self) -> bool:
@@ -125,44 +125,50 @@ class Slave:
         with self._scope:
             try:
                 while True:
-                    is_data = await self._fill()
+                    await self._fill()
                     await self._write()
-                    if is_data and self._master.gathers and self.sent_offset == self._master.end:
-                        await trio.sleep(_GATHER_S)
             except (OSError, trio.ClosedResourceError) as exc:
                 self.close(f"connection lost: {exc}")
             except StoreError as exc:
                 self.close(f"the log cannot be read: {exc}")
 
     def push(self) -> None:
-        """Send new messages in this step if the slave has read the earlier ones; else its task sends them.
-
-        A sender that waits alone is answered the sooner; of many, those of one turn are sent together by the task.
-        """
-        if self._is_idle and not self._writes and self.sent_offset >= self._master.hot_from():
-            self._put_frames(self._master.end)
+        """Send new messages in this step if nothing is in the way; else its task sends them."""
+        if self.sent_offset == (end := self._master.end):
+            return
+        if self.has_joined and not self._writes and self.sent_offset >= self._master.hot_from() and not self._hold_s():
+            self._put_frames(end)
             with suppress(OSError):  # the task meets it again
                 self._write_some()
-            if not self._writes and self.sent_offset == self._master.end:
+            if not self._writes and self.sent_offset == end:
                 return
         self.wanted.set()
 
-    async def _fill(self) -> bool:
-        """Wait until there is something to send, and queue it: some frames, or, with ``False``, a heartbeat."""
-        while True:
+    def _hold_s(self) -> float:
+        """Return how much longer new messages are gathered: each frame costs the CPU time of several messages.
+
+        Where senders wait for the slave, those that arrive before its report of the earlier ones go together; elsewhere
+        those of a few milliseconds.
+        """
+        sent, master = self.sent_offset, self._master
+        if master.end - sent >= _TURN_BYTES or (sent == self.acknowledged_offset and not master.gathers):
+            return 0.0
+        return max(self._had_all_at + _GATHER_S - trio.current_time(), 0.0)
+
+    async def _fill(self) -> None:
+        """Wait until there is something to send, and queue it: some frames, or a heartbeat."""
+        while not self._writes:
             self.wanted.clear()
-            if self._writes:
-                return True
-            if 0 <= self.sent_offset < self._master.end:
-                self._put_frames(await self._master.load(self.sent_offset))
-                return True
-            self._is_idle = self.has_joined
+            if self.has_joined and self.sent_offset < self._master.end:
+                if hold_s := self._hold_s():
+                    await trio.sleep(hold_s)
+                else:
+                    self._put_frames(await self._master.load(self.sent_offset))
+                continue
             with trio.move_on_at(self._sent_at + HEARTBEAT_S if self.has_joined else inf) as silence:
                 await self.wanted.wait()
-            self._is_idle = False
             if silence.cancelled_caught and trio.current_time() >= self._sent_at + HEARTBEAT_S:
                 self._writes.put(HEAD.pack(self.sent_offset, 0))
-                return False
 
     def _put_frames(self, loaded_to: int) -> None:
         log, begin = self._master.log, self.sent_offset
@@ -173,6 +179,8 @@ class Slave:
             self._writes.put(piece)
             self.sent_offset += len(piece)
         self._master.sent_bytes += self.sent_offset - begin
+        if self.sent_offset == self._master.end:
+            self._had_all_at = trio.current_time()
 
     def _write_some(self) -> None:
         self._writes.written(self.socket.sendmsg(self._writes.chunks()))
@@ -278,17 +286,13 @@ class Master:
         return any(each.acknowledged_offset < self.end for each in self._joined())
 
     def feed(self) -> None:
-        """Wake the slaves if the log has grown in this step."""
+        """Send slaves what has come to the log in this step."""
         end = self.end
         if end != self._fed_to:
             self._fed_to = end
             self._growth.note(end, trio.current_time())
-            is_urgent = self._commit is not None and self._commit.waiting == 1
             for slave in self._slaves:
-                if is_urgent:
-                    slave.push()
-                else:
-                    slave.wanted.set()
+                slave.push()
 
     async def load(self, offset: int) -> int:
         """Load some of the log from an offset on; return up to where it is in memory.
@@ -310,6 +314,7 @@ class Master:
         if not slave.has_joined and not self._join(slave, offset):
             return
         slave.acknowledged_offset = offset
+        slave.push()
         self._acknowledge()
 
     def _join(self, slave: Slave, offset: int) -> bool:

@@ -10,7 +10,9 @@ Source: HAService.java, HAClient; store.md 9.1-9.3.
 """
 
 import logging
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
 import trio
@@ -207,9 +209,11 @@ class Slave:
         """
         frames, size = Frames(), _RECEIVE_BYTES
         with trio.move_on_after(_SILENCE_S) as silence:
-            while data := await stream.receive_some(size):
+            while data := await _received(stream, size):
                 size = min(size * 2, _MAX_RECEIVE_BYTES) if len(data) == size else _RECEIVE_BYTES
-                end, silence.deadline = self._replica.end, trio.current_time() + _SILENCE_S
+                end, silent_until = self._replica.end, trio.current_time() + _SILENCE_S
+                if silent_until > silence.deadline + _SILENCE_S / 100:  # to set it costs more than to compare
+                    silence.deadline = silent_until
                 try:
                     for offset, piece in frames.feed(data):
                         if piece:  # otherwise a heartbeat
@@ -260,7 +264,7 @@ class Slave:
         try:
             while self._must_report:
                 self._must_report = False
-                await stream.send_all(REPORT.pack(self._safe_end))
+                await _send(stream, REPORT.pack(self._safe_end))
         finally:
             self._is_reporting = False
         self._reported_at = trio.current_time()
@@ -282,6 +286,29 @@ class Slave:
             await self._arrived.wait()
             if self._commit is None and (early_s := began + _GATHER_S - trio.current_time()) > 0:
                 await trio.sleep(early_s)
+
+
+async def _received(stream: Stream, most_bytes: int) -> bytes | bytearray:
+    """Do what ``receive_some`` does, for TCP in half the time."""
+    if not isinstance(stream, trio.SocketStream):
+        return await stream.receive_some(most_bytes)
+    while True:
+        await trio.lowlevel.wait_readable(stream.socket)
+        try:
+            return os.read(stream.socket.fileno(), most_bytes)
+        except BlockingIOError:
+            continue
+        except OSError as exc:
+            raise trio.BrokenResourceError(f"connection lost: {exc}") from exc
+
+
+async def _send(stream: Stream, data: bytes) -> None:
+    """Do what ``send_all`` does, but wait only if the socket has no room."""
+    if isinstance(stream, trio.SocketStream):
+        with suppress(OSError):  # send_all meets it again
+            data = data[os.write(stream.socket.fileno(), data) :]
+    if data:
+        await stream.send_all(data)
 
 
 def _reason(group: BaseExceptionGroup[Exception]) -> str:

@@ -316,7 +316,7 @@ async def test_report_answers_senders(
             peer = Peer(broker)
             assert peer.ask(310, {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}) is None
             broker.worker.end_step()
-            while not slave.frames:  # sent in this step, because only one sender waits
+            while not slave.frames:  # sent in this step
                 slave.read()
             end = broker.store.commit_log.max_offset
             await slave.until_end(end)
@@ -336,3 +336,37 @@ async def test_report_answers_senders(
         other.socket.close()
         await slave.until(lambda: not master.slaves)
         assert peer.put("T").code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("role", ["sync-master", "async-master"])
+async def test_messages_that_come_meanwhile_go_together(
+    make_broker: MakeBroker, mock_clock: MockClock, role: str
+) -> None:
+    async with serving(make_broker, role=role) as broker:
+        assert broker.master is not None
+        end = put(broker, 1)
+        slave = PlayedSlave(broker.master)
+        slave.report(end)
+        await slave.until(lambda: bool(slave.frames))
+        slave.frames.clear()
+
+        def send() -> int:
+            end = put(broker, 1, 100)
+            broker.worker.end_step()
+            slave.read()
+            return end
+
+        first = send()
+        assert await slave.until_end(first)
+        slave.frames.clear()
+        send()
+        end = send()
+        await wait_all_tasks_blocked()
+        slave.read()
+        assert slave.frames == []
+        if role == "sync-master":
+            slave.report(first)
+        else:
+            mock_clock.jump(0.006)
+        await slave.until_end(end)
+        assert [offset for offset, _ in slave.frames] == [first]
