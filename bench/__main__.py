@@ -19,6 +19,7 @@ from bench import (
     overload,
     peers,
     queues,
+    replica,
     round_trips,
     spark,
     store,
@@ -75,6 +76,11 @@ MODES: Final = {
     "topics": Mode("many topics: their disk space, and the start after a kill", topics.add_arguments, topics.run),
     "sync": Mode(
         "durability sync through sockets: one sender and many, beside fdatasync", sync.add_arguments, sync.run
+    ),
+    "replica": Mode(
+        "a pair of master and slave: sends, lag, catching up; with --apache beside Apache's (needs Java, Maven)",
+        replica.add_arguments,
+        replica.run,
     ),
     "overload": Mode(
         "several times what our broker can do, for minutes: refusals, latencies, memory",

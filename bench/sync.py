@@ -73,11 +73,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace, server: Server, folder: Path, slower_ms: float | None) -> dict[str, float]:
-    port = trio.run(_make_topic, server.namesrv)
+    port = trio.run(make_topic, server.namesrv)
     figures: dict[str, float] = {}
     rates = []
     for senders in (1, options.senders):
-        with contextlib.closing(_Senders(port, senders, options.size)) as load:
+        with contextlib.closing(Senders(port, senders, options.size)) as load:
             load.run(_WARM_UP_S)
             cpu_s = server.cpu_s()
             latencies_s = sorted(load.run(options.seconds))
@@ -94,12 +94,12 @@ def _measure(options: argparse.Namespace, server: Server, folder: Path, slower_m
     return figures
 
 
-async def _make_topic(namesrv: str) -> int:
-    """Return the broker's port."""
+async def make_topic(namesrv: str) -> int:
+    """Make the topic of the senders; return the port of the broker, of a pair that of the master."""
     async with Admin(namesrv=namesrv) as admin:
         await admin.create_topic(_TOPIC, queues=_QUEUES)
         route = await admin.topic_route(_TOPIC)
-        return int(next(iter(route.broker_datas[0].broker_addrs.values())).rpartition(":")[2])
+        return int(route.broker_datas[0].broker_addrs[0].rpartition(":")[2])
 
 
 class _Sender:
@@ -147,7 +147,7 @@ class _Sender:
         return True
 
 
-class _Senders:
+class Senders:
     """All connections, driven in turns by the thread that calls ``run``."""
 
     def __init__(self, port: int, count: int, size: int) -> None:
