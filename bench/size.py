@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-ROOMS: Final = ("protocol", "common", "storage", "broker", "client", "spark", "cli", "testing", "demo")
+ROOMS: Final = ("protocol", "common", "storage", "broker", "client", "spark", "dashboard", "cli", "testing", "demo")
 TESTS: Final = ("tests", "bench")
 MAX_FILE_LINES: Final = 400
 MAX_FUNCTION_LINES: Final = 40

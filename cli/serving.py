@@ -9,20 +9,15 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import trio
 
 from triomq import __version__
-from triomq.broker.addresses import Address, parse_networks
-from triomq.broker.config import DEFAULT_METRICS, TlsConfig
 from triomq.cli.arguments.parser import Options
-from triomq.cli.errors import UsageError
 from triomq.cli.output import write_text
 from triomq.cli.run import end_at_next_signal, stop_signals
 from triomq.common.logs import reopen_log_file
-from triomq.protocol.errors import ConfigError
 
 LOGGER: Final = logging.getLogger("triomq.cli.serving")
 
@@ -32,9 +27,7 @@ _GC_THRESHOLD: Final = 20_000
 #: Then how many of these searches before one among all that was made since: of 60,000 objects each takes some 20 ms.
 _GC_MIDDLE: Final = 3
 _GC_ALL: Final = 130
-_TLS: Final = ("tls", "tls_cert", "tls_key", "tls_client_ca", "tls_client_auth")
 
-T = TypeVar("T")
 Server = TypeVar("Server")
 
 
@@ -84,61 +77,6 @@ async def _serve(
                     LOGGER.warning("ready line not written: stdout is closed")
                 await life.stop.wait()
             nursery.cancel_scope.cancel()
-
-
-def network_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with those that protect a server, a broker or a name server, as its configuration has them.
-
-    Raises:
-        UsageError: one is malformed, or those of TLS contradict each other.
-    """
-    metrics: str | None = given.get("metrics")
-    others = {field: value for field, value in given.items() if field not in _TLS}
-    return others | {
-        "insecure": given.get("insecure", False),
-        "admin_listen": _read("--admin-listen", Address.parse, given.get("admin_listen")),
-        "brokers_from": _read("--brokers-from", parse_networks, given.get("brokers_from")) or (),
-        "metrics": DEFAULT_METRICS
-        if metrics is None
-        else _read("--metrics", Address.parse, metrics.removeprefix("off")),
-        "audit": Path(given["audit"]).expanduser() if given.get("audit") else None,
-        "tls": tls_config(given),
-    }
-
-
-def _read(option: str, read: Callable[[str], T], text: str | None) -> T | None:
-    """Return the value of an option, ``None`` if it has none; an error begins with its name."""
-    try:
-        return read(text) if text else None
-    except ConfigError as exc:
-        raise UsageError(f"{option}: {exc}") from None
-
-
-def tls_config(given: Mapping[str, Any]) -> TlsConfig | None:
-    """Convert the settings of TLS.
-
-    Raises:
-        UsageError: they contradict each other.
-    """
-    mode, cert, key, ca, client_auth = map(given.get, _TLS)
-    if mode == "disabled":
-        return None
-    if cert is None or key is None:
-        if any(field in given for field in _TLS):
-            missing = " and ".join(name for name, file in (("--tls-cert", cert), ("--tls-key", key)) if file is None)
-            raise UsageError(f"TLS needs both a certificate and its private key: add {missing}")
-        return None
-    client_auth = client_auth or ("none" if ca is None else "require")
-    if (ca is None) != (client_auth == "none"):
-        remedy = "needs --tls-client-ca FILE" if ca is None else "asks for no certificates: leave out --tls-client-ca"
-        raise UsageError(f"--tls-client-auth {client_auth}: {remedy}")
-    return TlsConfig(
-        cert=Path(cert).expanduser(),
-        key=Path(key).expanduser(),
-        client_ca=None if ca is None else Path(ca).expanduser(),
-        client_auth=cast("Literal['none', 'optional', 'require']", client_auth),  # its reader has checked it
-        enforcing=mode == "enforcing",
-    )
 
 
 class _Life:

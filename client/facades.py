@@ -236,6 +236,10 @@ class AdminFacade(Facade):
     def __init__(self) -> None: ...
 
     topics = Method(Admin.topics)
+    brokers = Method(Admin.brokers)
+    broker_settings = Method(Admin.broker_settings)
+    backlog = Method(Admin.backlog)
+    topic_contents = Method(Admin.topic_contents)
     topic_route = Method(Admin.topic_route)
     create_topic = Method(Admin.create_topic)
     delete_topic = Method(Admin.delete_topic)

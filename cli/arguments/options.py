@@ -99,6 +99,26 @@ class NamesrvOptions(ConfiguredOptions, run="broker:run_namesrv"):
     settings_rows: ClassVar[Iterable[Setting]] = NAMESRV_SETTINGS
 
 
+class DashboardOptions(ClientOptions, run="dashboard:run"):
+    """Show a cluster to a browser, as pages."""
+
+    log_level: str = option("--log-level debug|info|warning|error", "what to log (info)", "info")
+    listen: str | None = option(
+        "--listen HOST:PORT", "address of the pages (127.0.0.1:8233, or any free port if that one is taken)"
+    )
+    password_file: str | None = option(
+        "--password-file FILE",
+        "sign in with the password in the first line of this file, at least 8 characters (a token that works once)",
+    )
+    read_only: bool = option("--read-only", "refuse all changes")
+    https_cert: str | None = option("--https-cert FILE", "serve HTTPS with this certificate")
+    https_key: str | None = option("--https-key FILE", "its private key")
+    insecure: bool = option("--insecure", "allow listening beyond loopback without HTTPS")
+    end_with_stdin: bool = option(
+        "--end-with-stdin", "stop also when stdin ends, as when the program that started it ends"
+    )
+
+
 class ClusterOptions(ServerOptions, run="cluster:run"):
     """Run a name server and several brokers, each in a separate process."""
 

@@ -15,7 +15,8 @@ from triomq.broker.name_server import NameServer, open_name_server
 from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
 from triomq.cli.configuration import collect, print_settings
 from triomq.cli.errors import ExitCode, UsageError
-from triomq.cli.serving import network_settings, serve_until_signal, settle_garbage_collector
+from triomq.cli.network_settings import network_settings
+from triomq.cli.serving import serve_until_signal, settle_garbage_collector
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels

@@ -22,7 +22,8 @@ from triomq.cli.arguments.options import BrokerOptions, ClusterOptions
 from triomq.cli.commands.broker import check_host, parse_address
 from triomq.cli.configuration import collect
 from triomq.cli.errors import ExitCode, IncompleteError, UsageError
-from triomq.cli.serving import serve_until_signal, tls_config
+from triomq.cli.network_settings import tls_config
+from triomq.cli.serving import serve_until_signal
 from triomq.common.broker_settings import OPTIONS
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.cluster")

@@ -6,10 +6,20 @@ from triomq.client.admin.messages import MessageAdmin
 from triomq.client.admin.replay import ReplayAdmin
 from triomq.client.admin.replicas import ReplicaAdmin
 from triomq.client.admin.topic_config import TopicAdmin
+from triomq.client.admin.traffic import TrafficAdmin
 from triomq.client.admin.transactions import TransactionAdmin
 
 
-class Admin(TopicAdmin, DiagnosisAdmin, ReplicaAdmin, MessageAdmin, DeadLetterAdmin, ReplayAdmin, TransactionAdmin):
+class Admin(
+    TopicAdmin,
+    DiagnosisAdmin,
+    ReplicaAdmin,
+    TrafficAdmin,
+    MessageAdmin,
+    DeadLetterAdmin,
+    ReplayAdmin,
+    TransactionAdmin,
+):
     """Reads and changes topics, groups and offsets on name servers and brokers.
 
     ::

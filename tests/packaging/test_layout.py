@@ -16,7 +16,7 @@ from tests.core import CORE
 from tests.integration.test_testing_examples import run_example
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-ROOMS: Final = ("broker", "cli", "client", "common", "demo", "protocol", "spark", "storage", "testing")
+ROOMS: Final = ("broker", "cli", "client", "common", "dashboard", "demo", "protocol", "spark", "storage", "testing")
 
 LOADED_BY: Final = """
 import importlib, json, pkgutil, sys
@@ -80,7 +80,9 @@ def packaged_files() -> set[str]:
     of_rooms = {str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.py")}
     source = ROOT / "src" / "triomq"
     of_source = {str(path.relative_to(source)) for path in source.rglob("*.py")}  # does not follow the links
-    return of_rooms | of_source | {"py.typed", "cli/rocketmq_settings.txt"}
+    folders = (ROOT / "dashboard" / name for name in ("templates", "static"))
+    of_dashboard = {str(path.relative_to(ROOT)) for folder in folders for path in folder.iterdir()}
+    return of_rooms | of_source | of_dashboard | {"py.typed", "cli/rocketmq_settings.txt"}
 
 
 @pytest.fixture(scope="module")

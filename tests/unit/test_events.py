@@ -8,7 +8,7 @@ from pathlib import Path
 from triomq.common.logs import event_id
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("protocol", "common", "storage", "broker", "client", "spark", "cli", "testing", "demo")
+FOLDERS = ("protocol", "common", "storage", "broker", "client", "spark", "dashboard", "cli", "testing", "demo")
 LOG = "EventLog"
 METHODS = ("warning", "error", "exception")
 SILENT = ("logging.INFO", "logging.DEBUG")

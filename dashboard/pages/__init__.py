@@ -1,0 +1,16 @@
+"""The pages and changes, a module for each family; a new family is one line here."""
+
+from typing import Final
+
+from triomq.dashboard.pages import account, overview, topics
+from triomq.dashboard.view import Change, Page
+
+_FAMILIES: Final = (
+    overview,
+    topics,
+    account,
+)
+
+#: All pages, in the order of the navigation.
+PAGES: Final[tuple[Page, ...]] = tuple(page for family in _FAMILIES for page in family.PAGES)
+CHANGES: Final[tuple[Change, ...]] = tuple(change for family in _FAMILIES for change in family.CHANGES)

@@ -1,0 +1,69 @@
+"""The overview: what is wrong, with the remedy, then rates, backlog and brokers."""
+
+from typing import Any, Final
+
+import trio
+
+from triomq.client.admin.diagnosis import Finding
+from triomq.client.admin.traffic import lag_by_group
+from triomq.dashboard.formats import to
+from triomq.dashboard.sampler import WAIT_S, Sampler
+from triomq.dashboard.view import Change, Page, View
+from triomq.protocol.errors import NameServerError
+
+_MOST_LAGS: Final = 5
+
+
+async def overview(view: View) -> dict[str, Any]:
+    """Return findings, rates, backlog and brokers."""
+    view.command("doctor")
+    view.command("broker", "status")
+    sampled = view.sampled
+    with trio.move_on_after(WAIT_S):
+        await sampled.sampled.wait()
+    if sampled.error is not None:
+        raise NameServerError(sampled.error)
+    found: dict[str, Any] = {}
+
+    async def examine() -> None:
+        found["diagnosis"] = await sampled.examined()
+
+    async def read_backlog() -> None:
+        found["backlog"] = await sampled.backlog()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(examine)
+        nursery.start_soon(read_backlog)
+    diagnosis = found["diagnosis"]
+    lags = {group: lag for group, lag in lag_by_group(found["backlog"]).items() if lag}
+    most = sorted(lags.items(), key=lambda item: -item[1])[:_MOST_LAGS]
+    return {
+        "diagnosis": diagnosis,
+        "problems": [(finding, link_of(finding)) for finding in (diagnosis.findings if diagnosis else ())],
+        "sampled": sampled,
+        "brokers": [sampled.brokers[key] for key in sorted(sampled.brokers)],
+        "rates": plot_of(sampled),
+        "backlog": sum(lags.values()),
+        "lagging": most,
+    }
+
+
+def link_of(finding: Finding) -> str | None:
+    """Return the page about what a finding names."""
+    if finding.group is not None:
+        return to("group", name=finding.group)
+    return to("topic", name=finding.topic) if finding.topic is not None else None
+
+
+def plot_of(sampled: Sampler) -> list[list[float | None]]:
+    """Return the rates of the last hour for the plot: seconds since 1970, messages in, messages out."""
+    points = sampled.rates()
+    return [
+        [point.at for point in points],
+        [None if point.put is None else round(point.put, 1) for point in points],
+        [None if point.got is None else round(point.got, 1) for point in points],
+    ]
+
+
+PAGES: Final = (Page("", "Overview", overview, "overview.html", nav="Overview", polls_s=5),)
+CHANGES: Final[tuple[Change, ...]] = ()
