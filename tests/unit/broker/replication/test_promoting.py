@@ -107,13 +107,16 @@ async def cluster(tmp_path: Path) -> AsyncGenerator[Cluster]:
             await life.end()
 
 
-async def wait_copied(master: Broker, slave: Broker) -> None:
-    """Wait until a slave has the log and the tables of now."""
-    copy = slave.metadata
-    assert copy is not None
-    copy.copied_at = None
-    await wait_for(lambda: copy.copied_at is not None)
-    await wait_for(lambda: slave.store.commit_log.max_offset == master.store.commit_log.max_offset)
+async def wait_copied(master: Life, slave: Life) -> None:
+    """Wait until a slave, which may open again meanwhile, has the log and the tables of now."""
+
+    def has_copied() -> bool:
+        copy, ends = slave.broker.metadata, [life.broker.store.commit_log.max_offset for life in (master, slave)]
+        return copy is not None and copy.copied_at is not None and ends[0] == ends[1]
+
+    assert slave.broker.metadata is not None
+    slave.broker.metadata.copied_at = None
+    await wait_for(has_copied)
 
 
 async def send(broker: Broker) -> int:
@@ -138,7 +141,7 @@ async def test_promoted_slave_delivers_and_checks(cluster: Cluster) -> None:
         for delay in ("", "DELAY\x012", "TIMER_DELAY_MS\x014000"):
             assert (await wire.put("T", i=delay)).code == ResponseCode.SUCCESS
         assert (await wire.ask(RequestCode.SEND_MESSAGE_V2, HALF, b"half")).code == ResponseCode.SUCCESS
-    await wait_copied(master.broker, slave.broker)
+    await wait_copied(master, slave)
     await master.end()
     at, replica = slave.address, slave.broker.store.replica
     replica.append(replica.end, bytes(slave.broker.store.commit_log.piece(0, 50)))  # of a record; the rest never comes
@@ -164,7 +167,7 @@ async def test_slave_of_a_living_master_is_not_promoted(cluster: Cluster) -> Non
     await refused("must be async-master or sync-master", role="slave")
     await refused("is a master already", broker=master.address)
     await send(master.broker)
-    await wait_copied(master.broker, slave.broker)
+    await wait_copied(master, slave)
     await refused(r"its master .* lives, it sent something .*: stop it first")
     async with connected(broker_port(slave.broker)) as wire:
         both = request(RequestCode.PROMOTE, opaque=1) + request(RequestCode.PROMOTE, opaque=2)
@@ -181,7 +184,7 @@ async def test_former_master_ends_and_cannot_start(cluster: Cluster, monkeypatch
     master = await cluster.start("m")
     slave = await cluster.start("s", **SLAVE)
     await send(master.broker)
-    await wait_copied(master.broker, slave.broker)
+    await wait_copied(master, slave)
     await cluster.promote(force=True)
     complaint = (
         rf"the master of broker name broker-a is {slave.address}, which was promoted at .*: start this broker as"
@@ -191,14 +194,34 @@ async def test_former_master_ends_and_cannot_start(cluster: Cluster, monkeypatch
         await cluster.start("m")
     follower = await cluster.start("m", **SLAVE)
     await send(slave.broker)
-    await wait_copied(slave.broker, follower.broker)
+    await wait_copied(slave, follower)
+
+
+async def test_former_master_sets_aside_what_it_alone_has(cluster: Cluster) -> None:
+    def log_of(life: Life) -> bytes:
+        log = life.broker.store.commit_log
+        return bytes(log.piece(0, log.max_offset))
+
+    master = await cluster.start("m")
+    slave = await cluster.start("s", **SLAVE)
+    await send(master.broker)
+    await wait_copied(master, slave)
+    await cluster.promote(force=True)
+    assert await send(master.broker) == ResponseCode.SUCCESS  # it has not registered since
+    await send(slave.broker)
+    await send(slave.broker)
+    await master.end()
+    follower = await cluster.start("m", **SLAVE)
+    await wait_copied(slave, follower)
+    assert log_of(follower) == log_of(slave)
+    assert len(list((cluster.root / "m" / "aside").iterdir())) == 1
 
 
 async def test_brokers_take_turns_as_the_master(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     one = await cluster.start("one")
     two = await cluster.start("two", **SLAVE)
     await send(one.broker)
-    await wait_copied(one.broker, two.broker)
+    await wait_copied(one, two)
     await one.end()
     await cluster.promote()
     await two.end()
@@ -207,14 +230,14 @@ async def test_brokers_take_turns_as_the_master(cluster: Cluster, caplog: pytest
     assert again.broker.config.broker_id == 0
     await send(again.broker)
     one = await cluster.start("one", **SLAVE, ahead_ms=-3_600_000)  # its promotion counts as the later one nevertheless
-    await wait_copied(again.broker, one.broker)
+    await wait_copied(again, one)
     await again.end()
     await cluster.promote()
     assert one.broker.registration.promotion.promoted_ms > again.broker.registration.promotion.promoted_ms
     await send(one.broker)
     two = await cluster.start("two", **SLAVE)  # it was promoted before, so it is a slave again
     assert two.broker.config.is_slave
-    await wait_copied(one.broker, two.broker)
+    await wait_copied(one, two)
     assert cluster.addresses() == {0: one.address, 1: two.address}
 
 
