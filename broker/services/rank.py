@@ -23,6 +23,7 @@ from triomq.protocol.requests.topics import PROMOTED
 from triomq.protocol.wire.command import RemotingCommand
 
 _MASTER_ID: Final = 0
+_MAX_DIGITS: Final = 13  # of a time in ms: until the year 2286
 
 
 async def promoted_ms_of(address: str, tls: SSLContext | None) -> int | None:
@@ -36,7 +37,7 @@ async def promoted_ms_of(address: str, tls: SSLContext | None) -> int | None:
 def promoted_ms_in(answer: RemotingCommand) -> int:
     """Return when a broker was promoted, from its answer; 0 for never, and from Apache's brokers."""
     text = answer.ext_fields.get(PROMOTED, "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else 0
 
 
 def outranked(name: str, address: str, promoted_ms: int) -> str:
