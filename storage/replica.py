@@ -105,7 +105,7 @@ class Replica:
         return count
 
     def drop_incomplete(self) -> None:
-        """Clear the record that is not complete, before a clean stop.
+        """Forget the record that is not complete: before a stop, and before a master sends that may not have it.
 
         Raises:
             StoreError: the disk reports an error.
@@ -113,6 +113,8 @@ class Replica:
         file = self._log.files.file_at(self._whole_end)
         if file is not None and self.end > self._whole_end:
             file.zero_from(self._whole_end - file.start)
+        self._start.clear()
+        self.end = self._whole_end
 
     def _file_for(self, offset: int, length: int) -> MappedFile:
         """Return the file that takes ``length`` bytes from ``offset`` on."""

@@ -2,9 +2,10 @@
 
 Rules: the slave appends only data that continue its log, and reports only data that it has; with durability ``sync``
 they are on its disk, so that a master may rely on a report.  Whatever ends a connection, the next one begins with a
-report of the true end of the log, and the master sends from there: no state of a connection outlives it.  Records reach
-their queues in steps, so that readers of the slave are served meanwhile; those of a few milliseconds together, because
-to begin and end a step costs as much as ten of them.
+report of the true end of the log, and the master sends from there: no state of a connection outlives it.  The end of
+the last whole record counts, as a master that has lost power may have another record there.  Records reach their queues
+in steps, so that readers of the slave are served meanwhile; those of a few milliseconds together, because to begin and
+end a step costs as much as ten of them.
 
 Source: HAService.java, HAClient; store.md 9.1-9.3.
 """
@@ -155,6 +156,7 @@ class Slave:
         """Copy from a master until the connection ends; log the reason."""
         common_end: int | None = None
         try:
+            self._replica.drop_incomplete()  # the master may have lost it, and would send the rest of another one
             await self._comparison.begin()
             await self._copy(master)
         except* DivergedError as group:

@@ -5,8 +5,7 @@ seed: it decides sizes, sends, and when one of the two, or both, lose their powe
 
 * An acknowledged message is in the master's store after each start, once.  It is also in the store of a slave with
   durability ``sync``; with durability ``async`` unless the slave has lost its power since.
-* Two logs differ only behind the last acknowledged message.  A slave whose master has lost the end of its log is
-  stopped, its own log is cut, and it starts again.
+* A slave whose master has lost the end of its log gives up its own; no acknowledged message is there.
 * When both have run for a while, their logs are equal byte by byte, and so are their queues.
 * The slave, opened as master after one more loss of power, has and delivers all acknowledged messages.
 """
@@ -14,7 +13,7 @@ seed: it decides sizes, sends, and when one of the two, or both, lose their powe
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -30,6 +29,8 @@ from tests.powercut.model_disk import ModelDisk, PowerCutError
 from tests.unit.broker.recording import PLAIN, Peer
 from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
+from triomq.broker.namesrv.route_table import Master
+from triomq.broker.replication import asking
 from triomq.broker.replication import master as master_module
 from triomq.broker.replication import slave as slave_module
 from triomq.broker.server import Broker
@@ -37,14 +38,18 @@ from triomq.broker.services import group_commit
 from triomq.broker.services.flush import flush_periodically
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.record.record import decode_record
+from triomq.protocol.wire.command import RemotingCommand
+from triomq.protocol.wire.ha import TRANSFER_BYTES
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.message_store import MessageStore
+from triomq.storage.store_directory import LockFile
 
 FILE_SIZE: Final = 8192
 _EVENTS: Final = 4
 _OPERATIONS: Final = 12
 _MOST_SENT: Final = 6
-_ADDRESS: Final = Address("192.0.2.1", 10912)
+ADDRESS: Final = Address("192.0.2.1", 10911)
+HA_ADDRESS: Final = Address("192.0.2.1", 10912)
 _SHORT_PAUSES_S: Final = (0.0, 0.001, 0.01, 0.2)
 _PAUSES_S: Final = (*_SHORT_PAUSES_S, 0.0, 1.0, 4.0)
 _SYNCS_S: Final = (0.0, 0.001, 0.01, 0.5)
@@ -69,11 +74,9 @@ class End:
         self.broker: Broker | None = None
         self.fresh_from = 0
         self._life = life
-        root = life.base / role
-        root.mkdir(parents=True, exist_ok=True)  # for the lock, which is a real one
         self.disk = ModelDisk(life.base, life.random)
         self.config = StoreConfig(
-            root=root,
+            root=life.base / role,
             commit_log_file_size_bytes=FILE_SIZE,
             consume_queue_file_size_bytes=400,
             durability=durability,
@@ -84,8 +87,10 @@ class End:
             disk_full_ratio=100,
         )
         self._store: MessageStore
+        self._is_off = False
         self._scope: trio.CancelScope
-        self._ended: trio.Event
+        self._ended = trio.Event()
+        self._ended.set()
 
     @property
     def is_slave(self) -> bool:
@@ -105,23 +110,9 @@ class End:
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Open the store and start the services; an armed cut may come meanwhile."""
-        settings: dict[str, Any] = {"role": self.role, "broker_id": int(self.is_slave)}
-        settings["ha_master" if self.is_slave else "ha_listen"] = _ADDRESS if self.is_slave else Address("127.0.0.1", 0)
-        try:
-            store = self.open_store(is_replica=self.is_slave)
-            self._life.check(self, store)
-            clock_ms = self._life.clock_ms
-            broker = Broker(BrokerConfig(store=self.config, **settings), store, clock_ms, elapsed_clock_ms=clock_ms)
-            broker.worker.clock = lambda: 0.0  # no step is too long
-            broker.load()
-        except PowerCutError:
-            self._lose_power()
-            return
-        if broker.master is not None:
-            broker.master.open()
-        self._scope, self._ended = trio.CancelScope(), trio.Event()
-        self.broker = broker
-        await nursery.start(self._run, broker)
+        await self._ended.wait()
+        self._ended, self._scope, self._is_off = trio.Event(), trio.CancelScope(), False
+        await nursery.start(self._run)
 
     async def end(self, how: Ending) -> None:
         """End what runs there."""
@@ -129,17 +120,16 @@ class End:
             return
         self._scope.cancel()
         await self._ended.wait()
-        if self.broker is None:  # the power was cut before
+        if self._is_off:
             return
         self.broker = None
-        if how == "cut":
-            self._lose_power()
-            return
         try:
-            if how == "stop":
-                broker.save_tables()
-                broker.store.close()
-            self.release()
+            if how == "cut":
+                self._lose_power()
+            elif how == "stop":
+                _close(broker)
+            else:
+                self.release()
         except PowerCutError:
             self._lose_power()
 
@@ -149,7 +139,7 @@ class End:
             function()
         except PowerCutError:
             self._scope.cancel()
-            self._gone()
+            self._lose_power()
 
     def cut_at(self, boundary: int) -> None:
         """Arm a cut: the power is lost at this boundary from now on."""
@@ -161,41 +151,62 @@ class End:
 
         self.disk.boundary = cut
 
-    def cut_log(self, end: int) -> None:
-        """Let the log of a store that is not open end here."""
-        for path, content in self.disk.content().items():
-            if path.parent == self.config.root / "commitlog" and int(path.name) + len(content) > end:
-                file, left = self.disk.open_file(path), max(end - int(path.name), 0)
-                self.disk.zero(file, left, len(content) - left)
-                self.disk.sync_file(file)
-
-    async def _run(self, broker: Broker, *, task_status: trio.TaskStatus[None]) -> None:
-        services: list[Callable[[], Any]] = [
-            each.run for each in (broker.group_commit, broker.master, broker.slave) if each is not None
-        ]
+    async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve until the end; meanwhile the broker may open again."""
         try:
             with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(broker.context.reader.run, ())
-                    flush = partial(flush_periodically, broker.store, broker.worker, broker.statistics.flushes)
-                    nursery.start_soon(partial(flush, of_queues=True))
-                    if self.config.durability is Durability.ASYNC:
-                        nursery.start_soon(partial(flush, of_queues=False))
-                    for service in services:
-                        nursery.start_soon(service)
-                    task_status.started()
+                while True:
+                    self.broker = broker = self._open()
+                    await self._serve(broker, task_status)
+                    assert broker.reopening is not None
+                    _close(broker)
+                    broker.reopening.meanwhile()
+                    self._life.tails_aside += 1
+                    task_status = trio.TASK_STATUS_IGNORED
         except* PowerCutError:
-            self._gone()
+            self._lose_power()
+            if task_status is not trio.TASK_STATUS_IGNORED:
+                with suppress(RuntimeError):  # it was started before
+                    task_status.started()
         finally:
             self._ended.set()
 
-    def _gone(self) -> None:
-        if self.broker is not None:
-            self.broker = None
-            self._lose_power()
+    def _open(self) -> Broker:
+        settings: dict[str, Any] = {"role": self.role, "broker_id": int(self.is_slave)}
+        settings["ha_master" if self.is_slave else "ha_listen"] = (
+            HA_ADDRESS if self.is_slave else Address("127.0.0.1", 0)
+        )
+        store, clock_ms = self.open_store(is_replica=self.is_slave), self._life.clock_ms
+        self._life.check(self, store)
+        broker = Broker(BrokerConfig(store=self.config, **settings), store, clock_ms, elapsed_clock_ms=clock_ms)
+        broker.is_kept = True
+        broker.registration.master = Master(str(ADDRESS), str(HA_ADDRESS))
+        broker.worker.clock = lambda: 0.0  # no step is too long
+        broker.load()
+        if broker.master is not None:
+            broker.master.open()
+        return broker
+
+    async def _serve(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
+        """Run the services that handle the log until the broker wants to be opened again."""
+        flush = partial(flush_periodically, broker.store, broker.worker, broker.statistics.flushes)
+        async with trio.open_nursery() as nursery:
+            broker.worker.nursery = nursery
+            nursery.start_soon(broker.context.reader.run, ())
+            nursery.start_soon(partial(flush, of_queues=True))
+            if self.config.durability is Durability.ASYNC:
+                nursery.start_soon(partial(flush, of_queues=False))
+            for service in (broker.group_commit, broker.master, broker.slave):
+                if service is not None:
+                    nursery.start_soon(service.run)
+            task_status.started()
+            await broker.ending.wait()
+            nursery.cancel_scope.cancel()
 
     def _lose_power(self) -> None:
-        life = self._life
+        if self._is_off:
+            return
+        life, self._is_off, self.broker = self._life, True, None
         life.cuts += 1
         life.collect()
         self.release()
@@ -212,7 +223,7 @@ class PairLife:
         acknowledged: messages that had to be in a store when it was opened, over all starts.
         acknowledged_bodies: of the messages that the master has acknowledged.
         was_cut: whether there was a cut.
-        diverged: how often the slave had something that its master had lost.
+        tails_aside: how often the slave gave up the end of its log.
         decided: pairs decide no transactions.
     """
 
@@ -221,7 +232,7 @@ class PairLife:
     def __init__(self, seed: int, base: Path, *, slave_durability: Durability | None = None) -> None:
         self.random = Random(seed)
         self.base = base
-        self.cuts = self.acknowledged = self.diverged = 0
+        self.cuts = self.acknowledged = self.tails_aside = 0
         self.acknowledged_bodies: list[bytes] = []
         durability = slave_durability or self.random.choice((Durability.SYNC, Durability.SYNC, Durability.ASYNC))
         self.master = End(self, "sync-master", Durability.SYNC)
@@ -230,7 +241,6 @@ class PairLife:
         self._sent: dict[int, bytes] = {}
         self._not_waiting: set[int] = set()
         self._peer: Peer | None = None
-        self._is_linked = False
 
     @property
     def was_cut(self) -> bool:
@@ -263,14 +273,17 @@ class PairLife:
 
     async def _live(self) -> None:
         async with trio.open_nursery() as nursery:
-            await self._start(nursery)
-            await self._catch_up(nursery)  # an empty slave would begin with the newest file of a longer log
+            for end in self.ends:
+                await end.start(nursery)
+            await self._catch_up(nursery)  # a slave follows no master that has lost all, nor begins with a later file
             for _ in range(self.random.randint(1, _EVENTS)):
                 await self._send_often()
                 await self._disturb()
                 await self._send_often()
                 await self._start(nursery)
             await self._send_often()
+            for end in self.ends:
+                end.disk.boundary = lambda: None
             await self._catch_up(nursery)
             self._compare()
             await self.master.end(self.random.choice(_ENDINGS))
@@ -324,31 +337,9 @@ class PairLife:
             if end.broker is None and self.random.random() < _INTERRUPTED_SHARE:
                 end.cut_at(1 + int(self.random.expovariate(1 / 8)))
             while end.broker is None:
-                self._is_linked = False
                 await end.start(nursery)
                 if self.random.random() < 0.5:
                     await trio.sleep(self.random.choice(_PAUSES_S))
-        if not self._is_linked:
-            await self._cut_other_tail(nursery)
-            self._is_linked = True
-
-    async def _cut_other_tail(self, nursery: trio.Nursery) -> None:
-        """Cut off what a slave has that its master has lost."""
-        if self.master.broker is None or self.slave.broker is None:
-            return
-        ours, theirs = self.slave.broker.store, self.master.broker.store.commit_log
-        at = max(ours.commit_log.min_offset, 0)
-        common = at
-        while at < ours.commit_log.max_offset:
-            size = ours.commit_log.check(at, check_crc=True).size
-            if at + size > theirs.max_offset or bytes(ours.commit_log.piece(at, size)) != bytes(theirs.piece(at, size)):
-                break
-            common = at = at + size
-        if common < ours.replica.end:
-            self.diverged += 1
-            await self.slave.end("kill")
-            self.slave.cut_log(common)
-            await self.slave.start(nursery)
 
     async def _catch_up(self, nursery: trio.Nursery) -> None:
         """Start what does not run, and send until the slave has acknowledged a message."""
@@ -376,16 +367,20 @@ class PairLife:
         run = vars(trio._core._run)
         with ExitStack() as stack:
             stack.enter_context(patch.dict(run, {"_ALLOW_DETERMINISTIC_SCHEDULING": True, "_r": Random(self._seed)}))
+            stack.enter_context(patch.object(LockFile, "acquire", _lock))
             stack.enter_context(patch.object(trio.to_thread, "run_sync", _in_no_thread))
             stack.enter_context(patch.object(group_commit, "FlushThread", lambda: _Flushing(self.random)))
+            frame_bytes = self.random.choice((300, TRANSFER_BYTES))  # cuts records anywhere
+            stack.enter_context(patch.object(master_module, "TRANSFER_BYTES", frame_bytes))
             stack.enter_context(patch.object(slave_module, "connect", self._connect))
+            stack.enter_context(patch.object(asking, "connect", self._ask))
             stack.enter_context(patch.object(master_module, "ends_of", lambda *_: (_PEER, None, True)))
             yield
 
     async def _connect(self, _address: Address, _tls: None) -> tuple[trio.SocketStream, str]:
         await trio.lowlevel.checkpoint()
         broker = self.master.broker
-        if not self._is_linked or broker is None or broker.master is None or not hasattr(broker.master, "_nursery"):
+        if broker is None or broker.master is None or not hasattr(broker.master, "_nursery"):
             raise ConnectionRefusedError("the master is away")
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
@@ -396,6 +391,12 @@ class PairLife:
         except (RuntimeError, ValueError) as exc:  # its nursery has ended, or its reader
             raise ConnectionRefusedError("the master ends") from exc
         return trio.SocketStream(trio.socket.from_stdlib_socket(ours)), "127.0.0.1"
+
+    async def _ask(self, _address: Address, _tls: None) -> tuple["_Port", str]:
+        await trio.lowlevel.checkpoint()
+        if self.master.broker is None:
+            raise ConnectionRefusedError("the master is away")
+        return _Port(self.master), "127.0.0.1"
 
     # What must be
 
@@ -439,6 +440,39 @@ class PairLife:
         store.close()
 
 
+class _Port(Peer):
+    """A connection to the port of the master for requests: the peer there, and the stream of the slave."""
+
+    def __init__(self, master: End) -> None:
+        assert master.broker is not None
+        super().__init__(master.broker)
+        self._master = master
+        self._answering, self._answers = trio.open_memory_channel[bytes](10)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.closed = True
+
+    def send(self, command: RemotingCommand) -> None:
+        self._answering.send_nowait(command.encode())
+
+    async def send_all(self, request: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._master.broker is not self.broker:
+            raise trio.BrokenResourceError("the master is away")
+        self.serve(RemotingCommand.decode(request[4:]))
+
+    async def receive_some(self, _most: int) -> bytes:
+        return await self._answers.receive()
+
+
+def _close(broker: Broker) -> None:
+    broker.save_tables()
+    broker.store.close()
+
+
 class _Flushing:
     """A disk that syncs while others work, in place of ``FlushThread``."""
 
@@ -455,6 +489,11 @@ class _Flushing:
         await trio.sleep(self._random.choice(_SYNCS_S))
         action()
         await trio.lowlevel.checkpoint()
+
+
+def _lock(lock: LockFile, acquire: Callable[..., None] = LockFile.acquire, **how: bool) -> None:
+    lock.path.parent.mkdir(parents=True, exist_ok=True)  # locks are real files
+    acquire(lock, **how)
 
 
 async def _in_no_thread(function: Callable[..., object], *arguments: object, **_: object) -> object:

@@ -261,10 +261,10 @@ async def test_silent_master_is_left_after_20_s(
             await link.send(0)
             await trio.sleep(15)
         begin = trio.current_time()
-        await link.send(0, log.data[:10])
+        await link.send(0, log.data[: log.border(1) + 10])
         second = await master.accept()
         assert second.began == pytest.approx(begin + 20, abs=0.2)
-        assert await second.report() == 10
+        assert await second.report() == log.border(1)
 
 
 async def test_master_away_is_tried_soon_then_slowly(
@@ -272,7 +272,7 @@ async def test_master_away_is_tried_soon_then_slowly(
 ) -> None:
     async with running(broker):
         link = await master.accept()
-        await link.send(0, log.data[:10])
+        await link.send(0, log.data[: log.border(1) + 10])
         began, master.is_away = len(master.attempts), True
         await link.close()
         await trio.sleep(60)
@@ -281,8 +281,8 @@ async def test_master_away_is_tried_soon_then_slowly(
         assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, *[5.0] * (len(pauses) - 5)])
         master.is_away = False
         link = await master.accept()
-        assert await link.report() == 10
-        await link.send(10)
+        assert await link.report() == log.border(1)
+        await link.send(log.border(1))
     texts = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert texts == [
         "master lost address=192.0.2.1:10912 reason=the master closed the connection",
