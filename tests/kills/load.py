@@ -78,13 +78,18 @@ def dump(store: Path) -> list[str]:
     return _bodies("store", "dump", "--store", str(store), "--topic", TOPIC)
 
 
-def _bodies(*command: str) -> list[str]:
+def run_triomq(*command: str) -> str:
+    """Run a command and return its output.
+
+    Raises:
+        AssertionError: it failed.
+    """
     done = subprocess.run(
-        (sys.executable, "-m", "triomq.cli", *command, "--json"),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        (sys.executable, "-m", "triomq.cli", *command), capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    return [json.loads(line)["body"].rstrip() for line in done.stdout.splitlines()]
+    return done.stdout
+
+
+def _bodies(*command: str) -> list[str]:
+    return [json.loads(line)["body"].rstrip() for line in run_triomq(*command, "--json").splitlines()]

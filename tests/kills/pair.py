@@ -1,7 +1,8 @@
 """A sync-master and its slave under load, of which one or both are killed again and again.
 
-What a sender was acknowledged is then in both stores, once; both logs are the same; and the slave, started as master
-without the other one, delivers it.
+After some kills of the master the slave is promoted, and the former master copies it.  In the end all acknowledged
+messages are in both stores, once; both logs are the same; and the slave, started as master without the other one,
+delivers them.
 """
 
 import os
@@ -12,40 +13,52 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tests.kills.load import SMALL_FILES, Load, Outcome, consume, dump
+from tests.kills.load import SMALL_FILES, Load, Outcome, consume, dump, run_triomq
 from tests.processes import Broker, start_member, start_name_server, start_triomq
 from triomq.client import Message, SendStatus
 from triomq.client.sync import Producer
 
-ENDS: Final = ("master", "slave")
-_VICTIMS: Final = (("master",), ("master",), ("slave",), ("slave",), ENDS)
+ENDS: Final = ("first", "second")
+_VICTIMS: Final = ("master", "master", "slave", "slave", "both")
+_PROMOTED: Final = 0.5  # how often a slave is promoted after its master was killed
 _POLL_S: Final = 0.05
 _AGAIN: Final = 0.3  # how often a kill follows before the pair has come together
 
 
 class Pair:
-    """The two processes, with one address each over all restarts, so that they find each other at once."""
+    """The two processes, with one address each over all restarts, so that they find each other at once.
+
+    Attributes:
+        master, slave: which of the two has this role.
+    """
 
     def __init__(self, folder: Path, namesrv: str, durability: str) -> None:
+        self.master, self.slave = ENDS
         self._folder = folder
         self._namesrv = namesrv
         self._options = ("--durability", durability, *SMALL_FILES)
         pid = os.getpid()
-        self._host = f"127.{pid // 62_500 % 250 + 1}.{pid // 250 % 250}.{pid % 250}"  # where no other program is
-        self._ports = dict.fromkeys((*ENDS, "ha"), "0")
+        host = f"127.{pid // 62_500 % 250 + 1}.{pid // 250 % 250}.{pid % 250}"  # where no other program is
+        self._addresses = dict.fromkeys(ENDS, (f"{host}:0", f"{host}:0"))
+        self._was_promoted = False
         self._running: dict[str, Broker] = {}
 
     def start(self, end: str) -> None:
-        """Start an end that does not run."""
-        role = ("--role", "slave", "--broker-id", "1")
-        if end == "master":
-            role = ("--role", "sync-master", "--ha-listen", f"{self._host}:{self._ports['ha']}")
-        listen = ("--listen", f"{self._host}:{self._ports[end]}")
-        broker = start_member(self._folder / end, "pair", self._namesrv, *listen, *role, *self._options)
+        """Start an end that does not run: a promoted one as a supervisor does, with its command line of a slave."""
+        is_slave = end != self.master or self._was_promoted
+        role = ("slave", "--broker-id", "1") if is_slave else ("sync-master",)
+        listen, ha_listen = self._addresses[end]
+        options = ("--listen", listen, "--ha-listen", ha_listen, "--role", *role, *self._options)
+        broker = start_member(self._folder / end, "pair", self._namesrv, *options)
         self._running[end] = broker
-        self._ports[end] = broker.broker.rpartition(":")[2]
-        if broker.ha:
-            self._ports["ha"] = broker.ha.rpartition(":")[2]
+        self._addresses[end] = broker.broker, broker.ha
+
+    def promote(self) -> None:
+        """Kill the master and promote the slave."""
+        self.kill(self.master)
+        command = ("replica", "promote", "--role", "sync-master", "--broker", self._addresses[self.slave][0])
+        run_triomq(*command, "--namesrv", self._namesrv)
+        self.master, self.slave, self._was_promoted = self.slave, self.master, True
 
     def kill(self, *ends: str) -> None:
         """Kill these ends at one moment."""
@@ -57,7 +70,7 @@ class Pair:
 
     def stop(self) -> None:
         """Stop the master in order, so that the slave gets the end of its log; then the slave."""
-        for end in ENDS:
+        for end in (self.master, self.slave):
             self._running.pop(end).stop()
 
     def end(self) -> None:
@@ -89,7 +102,7 @@ def kill_pair_often(folder: Path, kills: int, seed: int, durability: str) -> Out
         finally:
             pair.end()
     faults = list(_differences(pair, acknowledged))
-    with start_triomq(pair.store("slave").parent, *SMALL_FILES, "--durability", durability) as promoted:
+    with start_triomq(pair.store(pair.slave).parent, *SMALL_FILES, "--durability", durability) as promoted:
         delivered = consume(promoted.namesrv)
     faults += [f"not delivered by the slave as master: {body}" for body in sorted(acknowledged - set(delivered))]
     return Outcome(kills, len(acknowledged), len(delivered), faults)
@@ -106,9 +119,14 @@ def _kill_some(pair: Pair, random: Random, left: int) -> int:
     """Kill and restart, under load, until both run; return how many kills are left."""
     while True:
         victims = random.choice(_VICTIMS)
-        pair.kill(*victims)
-        for end in random.sample(victims, len(victims)):
-            pair.start(end)
+        if victims == "master" and random.random() < _PROMOTED:
+            pair.promote()
+            pair.start(pair.slave)
+        else:
+            ends = {"master": (pair.master,), "slave": (pair.slave,)}.get(victims, (pair.master, pair.slave))
+            pair.kill(*ends)
+            for end in ends:  # first the master, as one that was promoted earlier takes its place otherwise
+                pair.start(end)
         left -= 1
         if not left or random.random() > _AGAIN:
             return left

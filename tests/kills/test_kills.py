@@ -30,7 +30,7 @@ def test_check_commits_transaction_after_kill(tmp_path: Path) -> None:
     assert checks == list(range(1, len(checks) + 1))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("durability", ["async", "sync"])
 def test_pair_has_all_acknowledged_twice_after_kills(tmp_path: Path, durability: str) -> None:
     outcome = kill_pair_often(tmp_path, kills=3, seed=2, durability=durability)

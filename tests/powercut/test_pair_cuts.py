@@ -14,7 +14,7 @@ from triomq.storage.replica import Replica
 
 SEEDS: Final = range(200_000, 200_040)
 #: First seeds for planted faults that only one life in a hundred shows.
-FIRST_SEEDS: Final = {"_safe_end": 50, "drop_incomplete": 1490}
+FIRST_SEEDS: Final = {"_safe_end": 40, "drop_incomplete": 1490}
 
 
 @pytest.mark.timeout(600)
