@@ -162,7 +162,7 @@ def _copy_tail(path: Path, begin: int, config: StoreConfig, files: FileSystem) -
     start, at = begin - begin % size, begin % size
     source = MappedFile(files, files.open_file(path), start, size)
     scratch = config.root / ASIDE / _SCRATCH
-    copy = MappedFile(files, files.create_file(scratch, size, scratch), start, size)
+    copy = MappedFile(files, files.create_file(scratch, size, scratch), start, size, in_order=False)  # or holes fill up
     store_timestamp = check_record(source.map, at, size, check_crc=False).store_timestamp or 1  # 0: a file's end
 
     def write(position: int, content: bytes) -> None:
