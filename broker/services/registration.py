@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from math import inf
 from typing import Final
 
 import trio
@@ -57,6 +56,7 @@ _CONFIRM_S: Final = 1.0  # how long a tool waits for name servers that do not an
 _LEAVE_S: Final = 3.0
 _FIRST_RETRY_S: Final = 0.5
 _MASTER_ID: Final = 0
+_RANK_S: Final = 5.0
 _FIND_S: Final = 5.0  # between two registrations of a slave whose master is not known
 
 
@@ -201,6 +201,12 @@ class Registration:
                 self.promotion.heard_of(their_ms)
                 raise ConfigError(outranked(self.config.broker_name, address, their_ms))
 
+    async def watch_rank(self, session: _Registered) -> None:
+        """Call :meth:`check_rank` every 5 s, and raise as that."""
+        while True:
+            await trio.sleep(_RANK_S)
+            await self.check_rank(session)
+
     async def body(self) -> bytes:
         """Return the body with all topics, made once for each change."""
         async with self._encoding:
@@ -309,6 +315,7 @@ class _Link:
                         session = _Registered(stream, broker, ha_address, self._owner.promotion.promoted_ms, nursery)
                         nursery.start_soon(session.read)
                         nursery.start_soon(session.attempt, partial(self._register, session))
+                        nursery.start_soon(session.attempt, partial(self._owner.watch_rank, session))
                     reason = session.reason
                 if self.is_registered:
                     pause_s = _FIRST_RETRY_S
@@ -326,13 +333,12 @@ class _Link:
             trio.BrokenResourceError, trio.TooSlowError: the name server cannot be reached any more.
             ConfigError: as :meth:`Registration.check_rank`.
         """
-        owner, check_at = self._owner, -inf
+        owner = self._owner
         try:
+            if not owner.promotion.promoted_ms:  # else it is most likely the last one
+                await owner.check_rank(session)
             while not owner.leaving.is_set():
                 self.changed.clear()
-                if trio.current_time() >= check_at:
-                    await owner.check_rank(session)
-                    check_at = trio.current_time() + _INTERVAL_S
                 response = await session.register(owner.body)
                 self.is_registered = response.code == ResponseCode.SUCCESS
                 if not self.is_registered:
