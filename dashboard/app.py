@@ -61,7 +61,7 @@ class Application:
         self._accounts = accounts
         self.settings = settings
         self._cookie = cookie
-        self._renderer = Renderer()
+        self._renderer = Renderer(frozenset(page.path for page in PAGES))
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
         self._tries = trio.CapacityLimiter(_TRIES)
         routes = [Route("/static/{name}", self._static, methods=["GET"])]

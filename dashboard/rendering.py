@@ -4,7 +4,7 @@ Every value is escaped, and a name that a template gets without a value is an er
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -42,7 +42,8 @@ class Renderer:
         static: the static files by name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pages: Collection[str]) -> None:
+        """Load the static files; ``pages`` are the paths to which templates may link."""
         self.static: Final = load_static()
         self._environment = Environment(
             loader=FileSystemLoader(_FOLDER / "templates"),
@@ -53,7 +54,12 @@ class Renderer:
             auto_reload=False,
         )
         self._environment.filters |= {name: getattr(formats, name) for name in _FILTERS}
-        self._environment.globals |= {"to": formats.to, "static": self._static_link, "NOTHING": formats.NOTHING}
+        self._environment.globals |= {
+            "to": formats.to,
+            "static": self._static_link,
+            "NOTHING": formats.NOTHING,
+            "has": pages,
+        }
         # Blocks that are rendered alone know no macro that their template imports.
         macros = vars(self._environment.get_template("macros.html").module)
         self._environment.globals |= {name: macro for name, macro in macros.items() if not name.startswith("_")}

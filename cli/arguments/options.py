@@ -75,6 +75,7 @@ class BrokerOptions(ConfiguredOptions, run="broker:run"):
 
     settings_rows: ClassVar[Iterable[Setting]] = SETTINGS
 
+    dashboard: bool = option("--dashboard", "also start triomq dashboard, which ends with the broker")
     end_with_stdin: bool = option(
         "--end-with-stdin", "stop also when stdin ends, as when the program that started it ends"
     )

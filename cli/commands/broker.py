@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from triomq.broker import Address, Broker, BrokerConfig, KeptBroker, Listener, keep_broker, open_broker
+from triomq.broker import Address, Broker, BrokerConfig, Listener, keep_broker, open_broker
 from triomq.broker.config import DEFAULT_BROKER, DEFAULT_NAMESRV, NameServerConfig, default_store_root
 from triomq.broker.name_server import NameServer, open_name_server
 from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
+from triomq.cli.commands.broker_dashboard import Served, check_dashboard, with_dashboard, without_dashboard
 from triomq.cli.configuration import collect, print_settings
 from triomq.cli.errors import ExitCode, UsageError
 from triomq.cli.network_settings import network_settings
@@ -42,7 +43,11 @@ def run(options: BrokerOptions) -> int:
         print_settings(options, given)
         return ExitCode.OK
     broker = keep_broker(config, partial(open_broker, is_alone=True), settle_garbage_collector)
-    serve_until_signal(broker, _describe, options, ends_with_stdin=options.end_with_stdin)
+    served = without_dashboard(broker)
+    if options.dashboard:
+        check_dashboard(config)
+        served = with_dashboard(broker, options)
+    serve_until_signal(served, _describe, options, ends_with_stdin=options.end_with_stdin)
     LOGGER.info("stopped store=%s", config.store.root)
     return ExitCode.OK
 
@@ -136,8 +141,8 @@ def _advertised(option: str, text: str | None) -> str | None:
     return text
 
 
-def _describe(kept: KeptBroker) -> tuple[dict[str, Any], str]:
-    broker, config = kept.broker, kept.broker.config
+def _describe(served: Served) -> tuple[dict[str, Any], str]:
+    broker, config = served.kept.broker, served.kept.broker.config
     listening, namesrv = map(str, broker.addresses[config.listeners[0].name])
     if config.listeners[0].namesrv is None:
         namesrv = ";".join(map(str, config.register))
@@ -157,6 +162,9 @@ def _describe(kept: KeptBroker) -> tuple[dict[str, Any], str]:
         at, name_server = map(str, broker.addresses[listener.name])
         members.setdefault("listeners", {})[listener.name] = {"broker": at, "namesrv": name_server}
         text += f"; listener {listener.name}: broker {at}, name server {name_server}"
+    if served.dashboard is not None:
+        members["dashboard"] = served.dashboard
+        text += f"; dashboard {served.dashboard}"
     return _with_others(broker, members, text)
 
 

@@ -50,9 +50,10 @@ async def overview(view: View) -> dict[str, Any]:
 
 def link_of(finding: Finding) -> str | None:
     """Return the page about what a finding names."""
-    if finding.group is not None:
-        return to("group", name=finding.group)
-    return to("topic", name=finding.topic) if finding.topic is not None else None
+    for page, name in (("group", finding.group), ("topic", finding.topic)):
+        if name is not None:
+            return to(page, name=name)
+    return None
 
 
 def plot_of(sampled: Sampler) -> list[list[float | None]]:

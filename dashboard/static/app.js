@@ -5,6 +5,8 @@
     year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
   });
 
+  const clock = new Intl.DateTimeFormat(undefined, {hour: "2-digit", minute: "2-digit"});
+
   function showTimes(root) {
     for (const element of root.querySelectorAll("time[datetime]:not([title])")) {
       const time = new Date(element.dateTime);
@@ -30,15 +32,19 @@
     const labels = JSON.parse(element.dataset.labels);
     const unit = element.dataset.unit;
     const strokes = [color("--in"), color("--out"), color("--good"), color("--bad")];
+    const span = Number(element.dataset.span);
     const axis = {stroke: color("--quiet"), grid: {stroke: color("--line"), width: 1}, ticks: {stroke: color("--line")}};
     const legend = 40;
     const plot = new uPlot({
       width: element.clientWidth,
       height: element.clientHeight - legend,
-      scales: {y: {range: (_plot, _low, high) => [0, Math.max(1, (high || 0) * 1.1)]}},
-      axes: [axis, {...axis, size: 70, values: (_plot, ticks) => ticks.map((tick) => short(tick) + unit)}],
+      scales: {
+        x: {range: (_plot, low, high) => [Math.min(low, high - span), high]},
+        y: {range: (_plot, _low, high) => [0, Math.max(1, (high || 0) * 1.1)]},
+      },
+      axes: [{...axis, space: 80, values: (_plot, ticks) => ticks.map((tick) => clock.format(tick * 1000))}, {...axis, size: 70, values: (_plot, ticks) => ticks.map((tick) => short(tick) + unit)}],
       series: [
-        {},
+        {label: "Time", value: (_plot, value) => (value === null ? "–" : times.format(value * 1000))},
         ...labels.map((label, index) => ({
           label, stroke: strokes[index % strokes.length], width: 2, dash: index % 2 ? [6, 3] : undefined,
           value: (_plot, value) => (value === null ? "–" : short(value) + unit),
