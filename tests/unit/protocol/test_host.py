@@ -26,31 +26,22 @@ def test_ipv4_written_as_ipv6_becomes_ipv4() -> None:
     assert pack_ip("fe80::1%eth0") == pack_ip("fe80::1")  # without its scope
 
 
+NO_ADDRESSES = (
+    *("", "localhost", "1.2.3", "1.2.3.4.5", "1.2.3.256", "01.2.3.4", " 1.2.3.4", "+1.2.3.4", "1_0.2.3.4", "::g"),
+    "-1.2.3.4",
+)
+
+
 @pytest.mark.parametrize(
-    "ip",
+    ("ip", "port", "reason"),
     [
-        "",
-        "localhost",
-        "1.2.3",
-        "1.2.3.4.5",
-        "1.2.3.256",
-        "01.2.3.4",
-        " 1.2.3.4",
-        "+1.2.3.4",
-        "1_0.2.3.4",
-        "::g",
-        "-1.2.3.4",
+        *((ip, 1, "not a numeric IP address") for ip in NO_ADDRESSES),
+        *(("10.0.0.1", port, "port") for port in (-1, 65536)),
     ],
 )
-def test_what_is_no_numeric_address_is_refused(ip: str) -> None:
-    with pytest.raises(ProtocolError, match="not a numeric IP address"):
-        encode_host(ip, 1)
-
-
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_impossible_port_is_refused(port: int) -> None:
-    with pytest.raises(ProtocolError, match="port"):
-        encode_host("10.0.0.1", port)
+def test_impossible_address_or_port_is_refused(ip: str, port: int, reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
+        encode_host(ip, port)
 
 
 @pytest.mark.parametrize("host", [b"", b"1234567", b"123456789", b"\x0a\0\0\x01\0\x01\0\0", b"\xff" * 8, bytes(21)])

@@ -121,18 +121,9 @@ def test_decoded_record_agrees_with_its_layout(parts: dict[str, Any]) -> None:
     data = layout_of(parts)
     message = decode_record(data)
     parsed = layouts.RECORD.parse(data)
-    for name in (
-        "queue_id",
-        "flag",
-        "queue_offset",
-        "physical_offset",
-        "sys_flag",
-        "born_timestamp",
-        "store_timestamp",
-    ):
+    numbers = ("queue_id", "flag", "queue_offset", "physical_offset", "sys_flag", "born_timestamp", "store_timestamp")
+    for name in (*numbers, "reconsume_times", "prepared_transaction_offset"):
         assert getattr(message, name) == parsed[name]
-    assert message.reconsume_times == parsed.reconsume_times
-    assert message.prepared_transaction_offset == parsed.prepared_transaction_offset
     assert message.stored_body == parsed.body
     assert message.topic == parsed.topic.decode("utf-8", "replace")
     assert message.encoded_properties == parsed.properties
