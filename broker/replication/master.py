@@ -50,7 +50,7 @@ _STOPPED: Final = "broker stopped"
 _WATCH_S: Final = 1.0
 _REPORT_BYTES: Final = 4096  # of one read: the last 8 bytes count
 _TURN_BYTES: Final = 256 * 1024  # sent before others have their turn
-_GATHER_S: Final = 0.005  # the longest time for which messages are gathered
+_GATHER_S: Final = 0.008  # the longest time for which messages are gathered
 
 
 class Slave:
@@ -61,6 +61,7 @@ class Slave:
         joined_offset: the log is sent from here on; -1 before the first report.
         reported_at: when it reported last, or connected, by trio's clock.
         wanted: set when the log has grown, or the connection was closed.
+        is_gathering: whether its task sends new messages in a moment, so that nothing else needs to.
         socket: plain, or with TLS.
         peer, peer_ip, is_local: who it is, for TLS, too.
     """
@@ -75,8 +76,8 @@ class Slave:
         self._reports = Reports()
         self._writes = WriteQueue()
         self._scope = trio.CancelScope()
-        self._had_all_at = -inf  # of the log then
-        self._sent_at = -inf  # an idle slave gets a heartbeat as it joins: it is in touch at once
+        self._had_all_at = self._sent_at = -inf  # an idle slave gets a heartbeat as it joins: it is in touch at once
+        self.is_gathering = False
 
     @property
     def has_joined(self) -> bool:
@@ -161,7 +162,9 @@ class Slave:
             self.wanted.clear()
             if self.has_joined and self.sent_offset < self._master.end:
                 if hold_s := self._hold_s():
+                    self.is_gathering = self._master.gathers
                     await trio.sleep(hold_s)
+                    self.is_gathering = False
                 else:
                     self._put_frames(await self._master.load(self.sent_offset))
                 continue
@@ -223,13 +226,9 @@ class Master:
         self.gathers: Final = commit is None
         self._is_cautious = config.is_slave and store.config.durability is Durability.SYNC
         self.hot_from: Final = store.cold_reads.hot_from
-        self._store = store
-        self._worker = worker
-        self._reader = reader
-        self._commit = commit
+        self._store, self._worker, self._reader, self._commit = store, worker, reader, commit
         self._slaves: list[Slave] = []
-        self.sent_bytes = 0
-        self._fed_to = -1
+        self.sent_bytes, self._fed_to = 0, -1
         self._growth = Growth()
         self._socket: socket.socket | None = None
         self._tls: ServerTls | None = None
@@ -292,7 +291,8 @@ class Master:
             self._fed_to = end
             self._growth.note(end, trio.current_time())
             for slave in self._slaves:
-                slave.push()
+                if not slave.is_gathering:
+                    slave.push()
 
     async def load(self, offset: int) -> int:
         """Load some of the log from an offset on; return up to where it is in memory.

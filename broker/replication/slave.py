@@ -37,7 +37,7 @@ _REPORT_S: Final = 5.0  # haSendHeartbeatInterval
 _SILENCE_S: Final = 20.0  # haHousekeepingInterval; a master sends a heartbeat every 5 s
 _RECEIVE_BYTES: Final = 256 * 1024
 _MAX_RECEIVE_BYTES: Final = 1024**2  # a slave that is behind takes as much as arrives during a step of other work
-_GATHER_S: Final = 0.005  # between two runs of the dispatch
+_GATHER_S: Final = 0.008  # between two runs of the dispatch
 _LEAST_PAUSE_S: Final = 0.1  # before the next connection; it doubles with each one that brings nothing
 _MAX_PAUSE_S: Final = 5.0
 

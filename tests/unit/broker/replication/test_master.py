@@ -367,6 +367,6 @@ async def test_messages_that_come_meanwhile_go_together(
         if role == "sync-master":
             slave.report(first)
         else:
-            mock_clock.jump(0.006)
+            mock_clock.jump(0.01)
         await slave.until_end(end)
         assert [offset for offset, _ in slave.frames] == [first]
