@@ -5,7 +5,8 @@ seed: it decides sizes, sends, and when one of the two, or both, lose their powe
 
 * An acknowledged message is in the master's store after each start, once.  It is also in the store of a slave with
   durability ``sync``; with durability ``async`` unless the slave has lost its power since.
-* A slave whose master has lost the end of its log gives up its own; no acknowledged message is there.
+* A slave whose master has lost the end of its log gives up its own; no acknowledged message is there.  So does a former
+  master after its slave was opened as master.
 * When both have run for a while, their logs are equal byte by byte, and so are their queues.
 * The slave, opened as master after one more loss of power, has and delivers all acknowledged messages.
 """
@@ -55,6 +56,7 @@ _PAUSES_S: Final = (*_SHORT_PAUSES_S, 0.0, 1.0, 4.0)
 _SYNCS_S: Final = (0.0, 0.001, 0.01, 0.5)
 _SETTLED_S: Final = 30.0
 _ARMED_SHARE: Final = 0.7
+_PROMOTED_SHARE: Final = 0.3
 _INTERRUPTED_SHARE: Final = 0.3
 _PEER: Final = Address("192.0.2.2", 50000)
 Ending = Literal["cut", "kill", "stop"]
@@ -70,7 +72,7 @@ class End:
     """
 
     def __init__(self, life: "PairLife", role: Literal["sync-master", "slave"], durability: Durability) -> None:
-        self.role: Final = role
+        self.role = role
         self.broker: Broker | None = None
         self.fresh_from = 0
         self._life = life
@@ -318,7 +320,7 @@ class PairLife:
         self.master.do(broker.worker.end_step)
 
     async def _disturb(self) -> None:
-        """End one of the two or both, at once or at some boundary of the first one."""
+        """End one of the two or both, at once or at some boundary of the first one; perhaps let them change roles."""
         how = self.random.choice(_ENDINGS)
         ends = self.random.sample(self.ends, self.random.choice((1, 1, 2)))
         if how == "cut" and self.random.random() < _ARMED_SHARE:
@@ -330,6 +332,10 @@ class PairLife:
                     await trio.sleep(self.random.choice(pauses_s))
         for end in ends:
             await end.end(how)
+        if self.master.broker is None and self._is_safe(self.slave) and self.random.random() < _PROMOTED_SHARE:
+            await self.slave.end(self.random.choice(_ENDINGS))
+            self.master, self.slave = self.slave, self.master
+            self.master.role, self.slave.role = "sync-master", "slave"
 
     async def _start(self, nursery: trio.Nursery) -> None:
         """Start what does not run; some starts lose their power."""
