@@ -173,7 +173,7 @@ def _ms(taken_s: list[float], prefix: str = "") -> Figures:
 
 
 def _catch_up(pair: _Pair, port: int) -> Figures:
-    """Measure how fast a slave copies what it has missed, and a sender that sends now and then meanwhile."""
+    """Measure how fast a slave catches up, and the latency of a sender meanwhile that sends now and then."""
     master, slave = map(_LogEnd, pair.stores)
     begin = master.now()
     with contextlib.closing(Senders(port, 4, _MISSED_BODY)) as load:
