@@ -49,6 +49,7 @@ class Application:
     Attributes:
         gate: who may see it.
         own: the cluster as the dashboard's own account sees it.
+        accounts: the cluster as visitors see it.
         asgi: the application for a server.
     """
 
@@ -58,7 +59,7 @@ class Application:
         """Make it; ``cookie`` is the name of the cookie, another one for each dashboard of a machine."""
         self.gate = gate
         self.own = own
-        self._accounts = accounts
+        self.accounts = accounts
         self.settings = settings
         self._cookie = cookie
         self._renderer = Renderer(frozenset(page.path for page in PAGES))
@@ -164,7 +165,7 @@ class Application:
         return View(
             session=session,
             watched=watched,
-            accounts=self._accounts,
+            accounts=self.accounts,
             settings=self.settings,
             query=dict(request.query_params),
             form=form or {},

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from triomq.client.admin.broker_answers import BrokerAnswer
-from triomq.dashboard.view import BadRequestError, NotFoundError
+from triomq.dashboard.view import BadRequestError, NoRightError, NotFoundError, is_about_account
 from triomq.protocol import errors as e
 
 
@@ -51,7 +51,6 @@ DEFECT: Final = Problem(
     "Please report it with the lines of the log.",
 )
 _START: Final = "Start it if it is down; otherwise open its port, or let it advertise an address that is reachable."
-_MARKS_OF_ACCOUNTS: Final = ("AclException", "accessKey", "access key", "No right", "no permission", "Authentication")
 
 
 #: The page of each kind of error without its text; the first that fits.
@@ -85,9 +84,12 @@ def problem_of(error: BaseException, silent: Sequence[BrokerAnswer]) -> Problem 
         error: of a handler.
         silent: the brokers that do not answer.
     """
-    found = next(_leaves(error))
+    leaves = list(_leaves(error))
+    if not all(isinstance(leaf, e.TriomqError) for leaf in leaves):
+        return None
+    found = leaves[0]
     text = str(found)
-    if isinstance(found, e.NoPermissionError) or _is_about_account(found):
+    if isinstance(found, NoRightError | e.NoPermissionError) or _is_about_account(found):
         advice = "Sign in with an account that has the right; triomq acl check shows which has it."
         return Problem(403, "The account has no right to do this", text, advice, wants_account=True)
     if isinstance(found, TooSlowError | e.ConnectError | e.ConnectionLostError | e.RequestTimeoutError):
@@ -99,7 +101,7 @@ def problem_of(error: BaseException, silent: Sequence[BrokerAnswer]) -> Problem 
 
 
 def _is_about_account(error: BaseException) -> bool:
-    return isinstance(error, e.BrokerResponseError) and any(mark in error.remark for mark in _MARKS_OF_ACCOUNTS)
+    return isinstance(error, e.BrokerResponseError) and is_about_account(error.remark)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -33,6 +33,18 @@ class BadRequestError(TriomqError):
     """The address or the form lacks something, or has an impossible value."""
 
 
+class NoRightError(TriomqError):
+    """The brokers refuse the account, or want one."""
+
+
+_MARKS_OF_ACCOUNTS: Final = ("AclException", "accessKey", "access key", "signature", "Authentication", "permission")
+
+
+def is_about_account(text: str) -> bool:
+    """Whether the text of a broker's refusal is about an account or its rights."""
+    return any(mark in text for mark in _MARKS_OF_ACCOUNTS)
+
+
 class Done(NamedTuple):
     """A change that is done: what to say, and the page to show next (:func:`to`)."""
 
@@ -88,6 +100,16 @@ class View:
         if not value:
             raise BadRequestError(f"{name} is missing")
         return value
+
+    def check_account(self) -> None:
+        """Check that a broker accepts the account; those that do not answer at all are another matter.
+
+        Raises:
+            NoRightError: all refuse it.
+        """
+        brokers = [sample.answer for sample in self.sampled.brokers.values()]
+        if brokers and all(each.reached_at is None and is_about_account(each.error or "") for each in brokers):
+            raise NoRightError(f"broker {brokers[0].name}: {brokers[0].error}")
 
     def command(self, *words: str) -> None:
         """Show a command line of ``triomq``; the options of the connection are added."""

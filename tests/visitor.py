@@ -1,7 +1,7 @@
 """A browser without a socket for tests of the dashboard: signed in, it calls the application itself."""
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from typing import Any, Final
@@ -72,6 +72,21 @@ async def open_visitor(namesrv: str, *, signs_in: bool = True, **changes: Any) -
                 with trio.fail_after(30):
                     await own.sampler.sampled.wait()
             yield visitor
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is true."""
+    with trio.fail_after(30):
+        while not condition():  # noqa: ASYNC110  # what others do, which have no event for it
+            await trio.sleep(0.05)
+
+
+async def until_shown(visitor: Visitor, path: str, text: str) -> str:
+    """Return a page once it shows a text."""
+    with trio.fail_after(30):
+        while text not in (page := await visitor.get(path)):  # noqa: ASYNC110  # as a browser does
+            await trio.sleep(0.1)
+    return page
 
 
 _VOID: Final = frozenset(("meta", "link", "input", "br", "hr", "img", "wbr"))

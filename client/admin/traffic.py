@@ -109,7 +109,8 @@ class TrafficAdmin(BaseAdmin):
     async def backlog(self, cluster: str | None = None) -> dict[str, dict[str, int]]:
         """Return the lag of each group, in messages, by topic and group: one request for each master.
 
-        The lag of a retry topic counts too, under its own name.
+        The lag of a retry topic counts too, under its own name.  Apache's brokers leave out groups without settings:
+        those that never had a member.
         """
         found: dict[str, dict[str, int]] = {}
         header = GetBrokerConsumeStatsRequestHeader(is_order=False)

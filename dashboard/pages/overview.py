@@ -23,6 +23,7 @@ async def overview(view: View) -> dict[str, Any]:
         await sampled.sampled.wait()
     if sampled.error is not None:
         raise NameServerError(sampled.error)
+    view.check_account()
     found: dict[str, Any] = {}
 
     async def examine() -> None:

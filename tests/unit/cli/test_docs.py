@@ -24,6 +24,7 @@ DOCUMENTS = (
     "docs/api.md",
     "docs/cli.md",
     "docs/configuration.md",
+    "docs/dashboard.md",
     "docs/deployment.md",
     "docs/metrics.md",
     "docs/performance.md",
