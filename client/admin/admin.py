@@ -1,11 +1,12 @@
 """Administration: topics, groups, messages, and the health of clusters."""
 
+from triomq.client.admin.browsing import BrowseAdmin
 from triomq.client.admin.dead_letters import DeadLetterAdmin
 from triomq.client.admin.diagnosis import DiagnosisAdmin
-from triomq.client.admin.messages import MessageAdmin
 from triomq.client.admin.replay import ReplayAdmin
 from triomq.client.admin.replicas import ReplicaAdmin
 from triomq.client.admin.topic_config import TopicAdmin
+from triomq.client.admin.traces import TraceAdmin
 from triomq.client.admin.traffic import TrafficAdmin
 from triomq.client.admin.transactions import TransactionAdmin
 
@@ -15,7 +16,8 @@ class Admin(
     DiagnosisAdmin,
     ReplicaAdmin,
     TrafficAdmin,
-    MessageAdmin,
+    BrowseAdmin,
+    TraceAdmin,
     DeadLetterAdmin,
     ReplayAdmin,
     TransactionAdmin,

@@ -2,12 +2,15 @@
 
 from typing import Final
 
-from triomq.dashboard.pages import account, overview, topics
+from triomq.dashboard.pages import account, message, messages, overview, topic, topics
 from triomq.dashboard.view import Change, Page
 
 _FAMILIES: Final = (
     overview,
     topics,
+    topic,
+    messages,
+    message,
     account,
 )
 

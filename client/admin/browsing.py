@@ -1,0 +1,250 @@
+"""Reading messages as people look at them: the newest first, one by its place, and how far groups are with it.
+
+No group is joined and no offset is stored.
+"""
+
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from triomq.client.admin.messages import MessageAdmin
+from triomq.client.cluster.route import masters_of_route
+from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
+from triomq.client.nursery import in_parallel
+from triomq.protocol.bodies.route import GroupList
+from triomq.protocol.bodies.statistics import ConsumeStats
+from triomq.protocol.codes import RequestCode, ResponseCode
+from triomq.protocol.errors import (
+    REMOTE_ERRORS,
+    ConfigError,
+    NoBrokerError,
+    NoRouteError,
+    QueryNotFoundError,
+    TopicNotExistError,
+)
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
+from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader
+from triomq.protocol.requests.topics import TopicRequestHeader
+
+_BATCH: Final = 32
+#: Of one queue, for one list; the newest message is read whatever its size.
+_QUEUE_BYTES: Final = 1024 * 1024
+_MOST_SKIPPED: Final = 10_000
+
+
+class Before(NamedTuple):
+    """Where a list of newest messages continues.
+
+    Attributes:
+        stored_ms: messages that were stored until then, this millisecond included.
+        skip: so many of that millisecond were listed before.
+    """
+
+    stored_ms: int
+    skip: int = 0
+
+
+class NewestMessages(NamedTuple):
+    """Messages, the newest first, and where the older ones begin; ``None``: there are none."""
+
+    messages: list[MessageExt]
+    older: Before | None
+
+
+class GroupProgress(NamedTuple):
+    """How far a group is with one message.
+
+    Attributes:
+        group: its name.
+        offset: that the group consumes next in the queue of the message; ``None``: it has none there.
+        is_past: whether that offset is above the message.
+        retries: copies of the message in the group's retry topic, oldest first, each with whether the group is past it.
+        dead_letter: its copy among the group's dead letters.
+    """
+
+    group: str
+    offset: int | None
+    is_past: bool
+    retries: tuple[tuple[MessageExt, bool], ...] = ()
+    dead_letter: MessageExt | None = None
+
+
+class _Part(NamedTuple):
+    """The last messages of one queue, newest last, and when the oldest of them was stored if there are older ones."""
+
+    messages: list[MessageExt]
+    horizon_ms: int | None
+
+
+class BrowseAdmin(MessageAdmin):
+    """Reads messages for people."""
+
+    async def newest_messages(self, topic: str, count: int = 32, before: Before | None = None) -> NewestMessages:
+        """Return the newest messages of a topic over all its queues, or those before some time.
+
+        There may be fewer than ``count``, and yet older ones, if their bodies are large.
+
+        Raises:
+            NoRouteError: the topic does not exist.
+            ConfigError: ``before`` skips too many messages.
+        """
+        skip = before.skip if before is not None else 0
+        if not 0 <= skip <= _MOST_SKIPPED or count < 1:
+            raise ConfigError(f"newest messages: skip {skip} must be 0 to {_MOST_SKIPPED}, count {count} above 0")
+        async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
+            queues = await pull.queues(topic, refresh=True)
+            bounds = await pull.bounds(topic)
+            for error in bounds.errors.values():
+                raise error
+
+            async def read(queue: MessageQueue) -> _Part:
+                low, end = bounds.offsets[queue].min_offset, bounds.offsets[queue].max_offset
+                if before is not None:
+                    end = min(end, await pull.offset_for_timestamp(queue, before.stored_ms + 1))
+                return await _last(pull, queue, low, end, count + skip)
+
+            parts = await in_parallel(read, [queue for queue in queues if queue in bounds.offsets])
+        return _merged(parts, count, before)
+
+    async def message_at(self, queue: MessageQueue, queue_offset: int) -> MessageExt:
+        """Return the message at an offset of a queue.
+
+        Raises:
+            NoRouteError: the topic does not exist, or has no such queue.
+            QueryNotFoundError: there is no message at this offset.
+        """
+        messages = await self.messages_from(queue, queue_offset, 1)
+        if not messages or messages[0].queue_offset != queue_offset:
+            place = f"{queue.topic}:{queue.broker_name}:{queue.queue_id}"
+            raise QueryNotFoundError(
+                int(ResponseCode.QUERY_NOT_FOUND),
+                f"{place} has no message at offset {queue_offset}; it may have expired",
+            )
+        return messages[0]
+
+    async def messages_from(self, queue: MessageQueue, queue_offset: int, count: int = _BATCH) -> list[MessageExt]:
+        """Return messages of a queue from an offset on, or from its first one if that has a higher offset.
+
+        There may be fewer than ``count`` if their bodies are large.
+
+        Raises:
+            NoRouteError: the topic does not exist, or has no such queue.
+        """
+        async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
+            if queue not in await pull.queues(queue.topic, refresh=True):
+                raise NoRouteError(f"topic {queue.topic!r} has no readable queue {queue.broker_name}:{queue.queue_id}")
+            begin = max(queue_offset, await pull.min_offset(queue))
+            if begin >= await pull.max_offset(queue):
+                return []
+            return await _read(pull, queue, begin, begin + count, _QUEUE_BYTES)
+
+    async def consumers_of(self, topic: str) -> list[str]:
+        """Return the groups that consume a topic, or have an offset in it, sorted."""
+        if topic.startswith(RETRY_PREFIX):
+            return [topic.removeprefix(RETRY_PREFIX)]
+        masters, header = masters_of_route(await self.topic_route(topic)).values(), TopicRequestHeader(topic)
+        answers = await self._requests.ask_each(masters, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+        return sorted({group for answer in answers for group in GroupList.decode(answer.body).group_list})
+
+    async def progress_of(self, message: MessageExt, groups: Collection[str]) -> list[GroupProgress]:
+        """Return how far groups are with a message, in their order: by their offsets and by copies of the message.
+
+        ``message.topic`` is the topic in which it is stored.
+
+        Raises:
+            NoBrokerError: the broker of the message has no master now.
+        """
+        address = self._entered().brokers.find(message.broker_name)
+        if address is None:
+            raise NoBrokerError(f"broker {message.broker_name!r} has no master now")
+        place = MessageQueue(message.topic, message.broker_name, message.queue_id)
+
+        async def read(group: str) -> GroupProgress:
+            code, header = RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(group, message.topic)
+            answers = await self._requests.ask_each([address], code, header, without=(TopicNotExistError,))
+            offset = None
+            for answer in answers:
+                if (found := ConsumeStats.decode(answer.body).offset_table.get(place)) is not None:
+                    offset = found.consumer_offset
+            if offset is None or offset <= message.queue_offset:
+                return GroupProgress(group, offset, is_past=False)
+            return await self._with_copies(GroupProgress(group, offset, is_past=True), message)
+
+        return await in_parallel(read, groups)
+
+    async def _with_copies(self, progress: GroupProgress, message: MessageExt) -> GroupProgress:
+        """Add the copies that the broker stored when the group failed to consume the message."""
+        if message.unique_id is None or message.topic.startswith(DEAD_LETTER_PREFIX):
+            return progress
+        group, found = progress.group, dict[str, list[MessageExt]]()
+        for topic in (retry_topic(group), dead_letter_topic(group)):
+            with suppress(NoRouteError, QueryNotFoundError):
+                copies = await self.find_messages(topic, message.message_id, unique=True)
+                found[topic] = [copy for copy in copies if copy.store_timestamp >= message.store_timestamp]
+        retries = [copy for copy in found.get(retry_topic(group), ()) if copy.reconsume_times > message.reconsume_times]
+        offsets: dict[MessageQueue, int] = {}
+        if retries:
+            with suppress(*REMOTE_ERRORS):
+                lags = await self._retry_offsets(group)
+                offsets.update(lags)
+        pairs = [(copy, copy.queue_offset < offsets.get(_queue_of(copy), 0)) for copy in retries]
+        dead = found.get(dead_letter_topic(group), ())
+        return progress._replace(retries=tuple(pairs), dead_letter=dead[-1] if dead else None)
+
+    async def _retry_offsets(self, group: str) -> dict[MessageQueue, int]:
+        topic = retry_topic(group)
+        code, header = RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(group, topic)
+        masters = (await self._masters()).values()
+        answers = await self._requests.ask_each(masters, code, header, without=(TopicNotExistError,))
+        tables = [ConsumeStats.decode(answer.body).offset_table for answer in answers]
+        return {queue: found.consumer_offset for table in tables for queue, found in table.items()}
+
+
+def _queue_of(message: MessageExt) -> MessageQueue:
+    return MessageQueue(message.topic, message.broker_name, message.queue_id)
+
+
+async def _last(pull: PullConsumer, queue: MessageQueue, low: int, end: int, count: int) -> _Part:
+    """Return the last messages before an offset: backwards in blocks that are small if the messages are large."""
+    found: list[MessageExt] = []
+    begin, size, step = end, 0, 1
+    while begin > low and len(found) < count and size < _QUEUE_BYTES:
+        first = max(low, begin - step)
+        block = await _read(pull, queue, first, begin)
+        found, begin = block + found, first
+        size += sum(message.store_size for message in block)
+        average = max(1, size // max(1, len(found)))
+        step = max(1, min(count - len(found), _QUEUE_BYTES // average))
+    return _Part(found, found[0].store_timestamp if begin > low and found else None)
+
+
+async def _read(
+    pull: PullConsumer, queue: MessageQueue, begin: int, end: int, max_bytes: int | None = None
+) -> list[MessageExt]:
+    """Return the messages between two offsets; with a limit it ends after the one that reaches it."""
+    messages: list[MessageExt] = []
+    while begin < end and (max_bytes is None or sum(message.store_size for message in messages) < max_bytes):
+        found = await pull.pull(queue, QueueOffset(begin), max_messages=min(_BATCH, end - begin))
+        messages += (message for message in found.messages if begin <= message.queue_offset < end)
+        if found.next_begin_offset <= begin:
+            break
+        begin = found.next_begin_offset
+    return messages
+
+
+def _merged(parts: Collection[_Part], count: int, before: Before | None) -> NewestMessages:
+    """Merge the ends of queues; nothing is listed that is older than a message that was not read."""
+    horizon_ms = max((part.horizon_ms for part in parts if part.horizon_ms is not None), default=0)
+    until_ms, skip = before or (None, 0)
+    known = [message for part in parts for message in part.messages if message.store_timestamp >= horizon_ms]
+    known.sort(key=lambda one: (one.store_timestamp, one.broker_name, one.queue_id, one.queue_offset), reverse=True)
+    shown = known[skip : skip + count]
+    if len(known) <= skip + count and not any(part.horizon_ms is not None for part in parts):
+        return NewestMessages(shown, None)
+    if not shown:
+        return NewestMessages(shown, Before((until_ms or horizon_ms) - 1))
+    last_ms = shown[-1].store_timestamp
+    same = sum(message.store_timestamp == last_ms for message in shown)
+    return NewestMessages(shown, Before(last_ms, same + (skip if last_ms == until_ms else 0)))

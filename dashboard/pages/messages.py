@@ -1,0 +1,181 @@
+"""Messages of a topic: the newest first, or by time, queue and offset, key, or id."""
+
+import re
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from triomq.client.admin.browsing import Before
+from triomq.client.config import join_address
+from triomq.dashboard.pages.bodies import start_of, visible
+from triomq.dashboard.view import BadRequestError, Change, NotFoundError, Page, View
+from triomq.protocol.errors import ProtocolError, QueryNotFoundError
+from triomq.protocol.message_queue import MessageQueue
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message_id import parse_offset_message_id
+
+_COUNT: Final = 32
+_FOUND: Final = 64
+_MAX_DIGITS: Final = 18
+_AGO: Final = re.compile(r"-(\d{1,6})([smhd])")
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+class Row(NamedTuple):
+    """A message in a list.
+
+    Attributes:
+        place: the address of its page, as words of the query.
+        message: where and when it is stored.
+        start: of its body; ``None``: no text.
+    """
+
+    place: dict[str, str]
+    message: MessageExt
+    tags: str
+    keys: str
+    start: str | None
+
+
+def row_of(message: MessageExt) -> Row:
+    """Return a message as lists show it."""
+    return Row(
+        place_of(message),
+        message,
+        visible(message.tags or ""),
+        visible(" ".join(message.keys)),
+        start_of(message),
+    )
+
+
+def place_of(message: MessageExt) -> dict[str, str]:
+    """Return the words of the query that name a message."""
+    queue = f"{message.broker_name}:{message.queue_id}"
+    return {"topic": message.topic, "queue": queue, "offset": str(message.queue_offset)}
+
+
+async def messages(view: View) -> dict[str, Any]:
+    """Return messages by the first of id, key, queue and offset, time that the form has; else the newest."""
+    topic = view.required("name")
+    queues = sorted({f"{queue.broker_name}:{queue.queue_id}" for queue in await view.admin.topic_stats(topic)})
+    values: dict[str, Any] = {"older": {}, "newer": {}, "note": ""}
+    word = {name: view.query.get(name, "").strip() for name in ("id", "key", "queue", "offset", "until")}
+    if word["id"] or word["key"]:
+        found = await _by_key(view, topic, word["id"], word["key"])
+    elif word["queue"] and word["offset"]:
+        found = await _from_offset(view, topic, word, values)
+    else:
+        found = await _newest(view, topic, word["until"], values)
+    return values | {
+        "title": f"Messages of {topic}",
+        "topic": topic,
+        "kind": "",
+        "queues": queues,
+        "word": word,
+        "rows": [row_of(message) for message in found],
+    }
+
+
+async def _by_key(view: View, topic: str, message_id: str, key: str) -> list[MessageExt]:
+    if message_id:
+        view.command("message", "show", message_id, "--topic", topic)
+        try:
+            return [await by_id(view, message_id, topic)]
+        except (NotFoundError, QueryNotFoundError):
+            return []
+    view.command("message", "find", "--topic", topic, "--key", key)
+    return (await view.admin.find_messages(topic, key, max_messages=_FOUND))[::-1]
+
+
+async def by_id(view: View, message_id: str, topic: str) -> MessageExt:
+    """Return a message by the id of its producer, if a topic is given, or by its offset id.
+
+    Raises:
+        NotFoundError: its id names a machine that is no broker; nothing is sent there.
+        QueryNotFoundError: there is none.
+    """
+    if topic and (found := await view.admin.find_messages(topic, message_id, unique=True)):
+        return found[-1]
+    with suppress(ProtocolError):
+        host, port, _ = parse_offset_message_id(message_id)
+        if join_address(host, port) not in {sample.answer.address for sample in view.sampled.brokers.values()}:
+            raise NotFoundError(f"no message has the id {message_id}")
+    return await view.admin.message(message_id)
+
+
+async def _from_offset(view: View, topic: str, word: dict[str, str], values: dict[str, Any]) -> list[MessageExt]:
+    queue, offset = queue_of(topic, word["queue"]), offset_of(word["offset"])
+    found = await view.admin.messages_from(queue, offset, _COUNT)
+    if found:
+        first, last = found[0].queue_offset, found[-1].queue_offset
+        values["note"] = f"Queue {word['queue']}, offsets {first} to {last}, the oldest first."
+        values["newer"] = {"queue": word["queue"], "offset": last + 1}
+        if first:
+            values["older"] = {"queue": word["queue"], "offset": max(0, first - _COUNT)}
+    return found
+
+
+async def _newest(view: View, topic: str, until: str, values: dict[str, Any]) -> list[MessageExt]:
+    before = None
+    if until:
+        skip = view.query.get("skip", "0")
+        before = Before(time_of(until), int(skip) if skip.isdecimal() and len(skip) < _MAX_DIGITS else 0)
+    page = await view.admin.newest_messages(topic, _COUNT, before)
+    if page.older is not None:
+        values["older"] = {"until": _iso(page.older.stored_ms), "skip": page.older.skip}
+    values["note"] = "The newest first."
+    if page.messages:
+        limits = ["--from", _iso(page.messages[-1].store_timestamp)]
+        limits += ["--to", _iso(page.messages[0].store_timestamp)] if until else []
+        view.command("message", "find", "--topic", topic, *limits)
+    return page.messages
+
+
+def queue_of(topic: str, text: str) -> MessageQueue:
+    """Return the queue that a form names as ``broker:number``.
+
+    Raises:
+        BadRequestError: it has another form.
+    """
+    broker, _, number = text.rpartition(":")
+    if not broker or not number.isdecimal() or len(number) > len("65535"):
+        raise BadRequestError(f"queue {text!r}: it is written broker:number")
+    return MessageQueue(topic, broker, int(number))
+
+
+def offset_of(text: str) -> int:
+    """Return the offset in a form.
+
+    Raises:
+        BadRequestError: it is no whole number from 0 on.
+    """
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
+        raise BadRequestError(f"offset {text!r}: it is a whole number from 0 on")
+    return int(text)
+
+
+def time_of(text: str) -> int:
+    """Return a time of a form in milliseconds since 1970: ISO 8601, UTC unless it names a zone, or ``-10m``.
+
+    Raises:
+        BadRequestError: it is none.
+    """
+    if ago := _AGO.fullmatch(text):
+        return max(0, time.time_ns() // 1_000_000 - int(ago[1]) * _UNITS_S[ago[2]] * 1000)
+    try:
+        at = datetime.fromisoformat(text)
+        return max(0, round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
+    except (ValueError, OverflowError):
+        raise BadRequestError(f"time {text!r}: write it as 2026-01-31T12:00 (UTC), or -10m") from None
+
+
+def _iso(time_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError):  # a wrong clock wrote it
+        return "1970-01-01T00:00:00.000Z"
+
+
+PAGES: Final = (Page("messages", "Messages", messages, "messages.html"),)
+CHANGES: Final[tuple[Change, ...]] = ()
