@@ -111,10 +111,10 @@ def test_irregular_text_can_be_forbidden() -> None:
 )
 def test_unfinished_text_is_refused_in_linear_time(piece: bytes) -> None:
     def seconds(repeat: int) -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         with pytest.raises(ProtocolError):
             loads(b"{" + piece * repeat)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     # Quadratic time would make the long text 10,000 times slower than the short one.
     assert min(seconds(50_000) for _ in range(2)) < 1000 * max(min(seconds(500) for _ in range(5)), 1e-4)
