@@ -216,20 +216,26 @@ def _apache_pair(folder: Path, version: str, role: str) -> Iterator[_Pair]:
     script = str(KIT / "run-apache.sh")
     ready = json.loads(run([script, "start", str(home), "--slave", "--version", version]).stdout)
     namesrv, pids = ready["namesrv"], ready["pids"]
-    command = Path(f"/proc/{pids['slave']}/cmdline").read_text().split("\0")[:-1]
+    running = Path(f"/proc/{pids['slave']}/cmdline")
+    command = running.read_text().split("\0")[:-1]
 
     @contextmanager
     def slave() -> Iterator[int]:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            yield process.pid
-            process.terminate()
+            try:
+                yield process.pid
+            finally:
+                process.terminate()
 
     try:
-        os.kill(pids["slave"], signal.SIGTERM)
         if role == "sync":
             with (home / "home" / "broker.conf").open("a") as settings:
                 settings.write("brokerRole=SYNC_MASTER\n")
             pids = json.loads(run([script, "restart-broker", str(home)]).stdout)["pids"]
+        os.kill(pids["slave"], signal.SIGTERM)
+        with contextlib.suppress(FileNotFoundError):
+            while running.read_text():  # it keeps its ports until it ends
+                time.sleep(_PROBE_S)
         yield _Pair(namesrv, pids["broker"], slave, (home / "store-broker", home / "store-slave"))
     finally:
         run([script, "stop", str(home), "--purge"])
