@@ -23,7 +23,7 @@ from triomq.protocol.codes import CommandFlag, ResponseCode
 from triomq.protocol.codes import RequestCode as Code
 from triomq.protocol.record.batch import encode_batch
 from triomq.protocol.record.index_unit import key_hash
-from triomq.protocol.requests.catalogue import CATALOGUE, Right
+from triomq.protocol.requests.catalogue import CATALOGUE, PUBLIC, Right
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.headers import Resource
 from triomq.protocol.wire.signing import Credentials
@@ -107,13 +107,13 @@ class Door:
             assert text in str(answer.remark), (account, asked, answer)
 
     def every(self, right: Right | None = None) -> list[Asked]:
-        """Return each request that the broker serves, or those with a right, on ``orders`` and ``billing``."""
+        """Return each request that needs an account, or those with a right, on ``orders`` and ``billing``."""
         given = {Resource.TOPIC: "orders", Resource.GROUP: "billing"}
         bodies = {asked.code: asked.body for asked in (heartbeat(), *LOCKS, SUBSCRIPTION)}
         return [
             Asked(code, {n: given[kind] for n, kind, _ in row.resources if kind in given}, bodies.get(code, b""))
             for code, row in CATALOGUE.items()
-            if code in self.broker.pipeline.served and right in (None, row.right)
+            if code in self.broker.pipeline.served and right in (None, row.right) and row.kind is not PUBLIC
         ]
 
 
@@ -200,8 +200,6 @@ ACCOUNTS: Final = (
 
 # fmt: off
 CLAIMS: Final[dict[str, Check]] = {
-    "A client without an account cannot do anything at a broker's port.":
-        lambda door: door.denied(None, *door.every(), text="No accessKey is configured"),
     "A client cannot use an account without its secret.":
         lambda door: door.denied(
             None, *(each.signed("operator", "wrong secret") for each in (send(), SETTINGS, ROUTE)), text=UNSIGNED),
@@ -380,6 +378,13 @@ async def _(door: Door) -> None:
     await door.allowed("operator", SETTINGS)
     await door.denied(None, SETTINGS)
     await door.denied("no-rights", SETTINGS)
+
+
+@says("A client without an account cannot do anything at a broker's port but read the time of the broker's promotion.")
+async def _(door: Door) -> None:
+    await door.denied(None, *door.every(), text="No accessKey is configured")
+    assert [code for code, row in CATALOGUE.items() if row.kind is PUBLIC] == [Code.GET_PROMOTION]
+    await door.allowed(None, Asked(Code.GET_PROMOTION, {}))
 
 
 @says("A deleted account cannot do anything, on open connections either.")
