@@ -130,7 +130,7 @@ def write_records(columns: Sequence[str], records: Sequence[Mapping[str, Any]], 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Write a table: drawn on a terminal, otherwise as aligned columns that are never cut, for ``awk`` and files."""
-    texts = [[_text(cell) for cell in row] for row in rows]
+    texts = [[cell_text(cell) for cell in row] for row in rows]
     are_numbers = [bool(rows) and all(not isinstance(row[i], str) for row in rows) for i in range(len(columns))]
     if sys.stdout.isatty():
         _draw(columns, texts, are_numbers)
@@ -152,7 +152,8 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
     return text
 
 
-def _text(cell: Cell) -> str:
+def cell_text(cell: Cell) -> str:
+    """Return a value as the text of a table."""
     if cell is None:
         return "-"
     if isinstance(cell, float):

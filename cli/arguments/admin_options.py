@@ -299,5 +299,16 @@ class PingOptions(ClientOptions, run="health:ping"):
     """Ask whether name server and brokers answer."""
 
 
+class TopOptions(ClientOptions, run="top:top"):
+    """Show rates, lag and faults of a cluster until q or Ctrl-C.
+
+    Keys sort the groups: l by lag, c by its change, n by name; p pauses, q quits.
+    """
+
+    interval: float = option("--interval S", "seconds between two frames (2)", 2.0)
+    sort: str = option("--sort lag|change|name", "the order of the groups at first (lag)", "lag")
+    once: bool = option("--once", "write one frame as text, or with --json as one line")
+
+
 class DoctorOptions(ClientOptions, run="health:doctor"):
     """Examine name servers, brokers and consumer groups; describe each fault and its remedy."""

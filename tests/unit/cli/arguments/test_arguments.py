@@ -105,7 +105,7 @@ def test_every_command_has_json_help_and_exit_codes() -> None:
         ("topic describe T", "triomq topic: unknown command 'describe'; did you mean show?; commands:"),
         ("produce T --body x", "bodies are the lines of stdin"),
         ("group show g --toppic=T", "did you mean --topic?; see triomq group show --help"),
-        ("prodce T", "triomq: unknown command 'prodce'; did you mean produce?; commands: broker, namesrv, cluster,"),
+        ("prodce T", "triomq: unknown command 'prodce'; did you mean produce?; commands: broker, namesrv, dashboard,"),
         ("topic lst", "unknown command 'lst'; did you mean list?; commands: list, create, update, delete, show;"),
     ],
 )
