@@ -272,6 +272,7 @@ class AdminFacade(Facade):
     dead_letter_counts = Method(Admin.dead_letter_counts)
     dead_letters = Method(Admin.dead_letters)
     redrive = Method(Admin.redrive)
+    redrive_chosen = Method(Admin.redrive_chosen)
     plan_replay = Method(Admin.plan_replay)
     replay = Method(Admin.replay)
     transactions = Method(Admin.transactions)

@@ -8,7 +8,7 @@ Source: behaviour.md A.7, 0.3; wire.md 10.4.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -159,6 +159,37 @@ class DeadLetterAdmin(BaseAdmin):
                 await run.queue(pull, None if dry_run else producer, span, span.begin if again else span.pending)
         return Redrive(run.sent, run.skipped, run.left)
 
+    async def redrive_chosen(
+        self, group: str, places: Iterable[tuple[str, int, int]], *, dry_run: bool = False
+    ) -> Redrive:
+        """Send some dead letters of a group back to their original topics.
+
+        The progress that :meth:`redrive` continues stays as it is, so that it sends them again if it comes to them.
+
+        Args:
+            group: name of the group.
+            places: broker name, queue id and offset of each; those that have expired are left out.
+            dry_run: send nothing.
+
+        Raises:
+            NoRouteError: an original topic no longer exists; messages before this one were sent back.
+            UnsupportedCompressionError: the package for the compression of a body is not installed.
+        """
+        instance, topic = self._entered(), dead_letter_topic(group)
+        run = _Run(instance, None, lambda _message: None)
+        settings = ProducerConfig(max_message_size_bytes=instance.config.max_body_bytes)
+        async with (
+            PullConsumer(TOOLS_GROUP, instance=instance) as pull,
+            Producer(REDRIVE_GROUP, instance=instance, settings=settings) as producer,
+        ):
+            await pull.queues(topic, refresh=True)
+            for broker_name, queue_id, offset in places:
+                queue = MessageQueue(topic, broker_name, queue_id)
+                messages, _ = await _read(pull, _Span(queue, offset, offset, offset + 1), offset)
+                for message in messages:
+                    await run.send(None if dry_run else producer, message)
+        return Redrive(run.sent, run.skipped, run.left)
+
 
 class _Run:
     """Sends the dead letters of one queue after the other."""
@@ -181,7 +212,7 @@ class _Run:
                 for message in messages:
                     if self._is_over():
                         break
-                    await self._send(producer, message)
+                    await self.send(producer, message)
                     done = message.queue_offset + 1
                 else:
                     done = behind
@@ -193,7 +224,8 @@ class _Run:
                     await _note(pull, span, done)
         self.left += span.end - done
 
-    async def _send(self, producer: Producer | None, message: MessageExt) -> None:
+    async def send(self, producer: Producer | None, message: MessageExt) -> None:
+        """Send back one dead letter; without a producer only count it."""
         topic = original_topic(message)
         if topic is None:
             self.skipped += 1

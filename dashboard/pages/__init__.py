@@ -2,7 +2,18 @@
 
 from typing import Final
 
-from triomq.dashboard.pages import account, message, messages, overview, topic, topics
+from triomq.dashboard.pages import (
+    account,
+    dead_letters,
+    delayed,
+    message,
+    messages,
+    overview,
+    send,
+    tail,
+    topic,
+    topics,
+)
 from triomq.dashboard.view import Change, Page
 
 _FAMILIES: Final = (
@@ -11,6 +22,10 @@ _FAMILIES: Final = (
     topic,
     messages,
     message,
+    send,
+    tail,
+    dead_letters,
+    delayed,
     account,
 )
 

@@ -6,7 +6,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from triomq.client.admin.browsing import Before
+from triomq.client.admin.browsing import Before, NewestMessages
+from triomq.client.admin.dead_letters import original_topic
 from triomq.client.config import join_address
 from triomq.dashboard.pages.bodies import start_of, visible
 from triomq.dashboard.view import BadRequestError, Change, NotFoundError, Page, View
@@ -23,29 +24,34 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class Row(NamedTuple):
-    """A message in a list.
+    """A message in a list; the message itself, which may be large, is not kept.
 
     Attributes:
         place: the address of its page, as words of the query.
-        message: where and when it is stored.
+        original: the topic to which it was sent, if that is another one; "": not known.
         start: of its body; ``None``: no text.
+        size: of the stored body in bytes.
     """
 
     place: dict[str, str]
-    message: MessageExt
+    stored_ms: int
+    original: str
     tags: str
     keys: str
     start: str | None
+    size: int
 
 
 def row_of(message: MessageExt) -> Row:
     """Return a message as lists show it."""
     return Row(
         place_of(message),
-        message,
+        message.store_timestamp,
+        original_topic(message) or "",
         visible(message.tags or ""),
         visible(" ".join(message.keys)),
         start_of(message),
+        len(message.stored_body),
     )
 
 
@@ -117,19 +123,31 @@ async def _from_offset(view: View, topic: str, word: dict[str, str], values: dic
 
 
 async def _newest(view: View, topic: str, until: str, values: dict[str, Any]) -> list[MessageExt]:
-    before = None
-    if until:
-        skip = view.query.get("skip", "0")
-        before = Before(time_of(until), int(skip) if skip.isdecimal() and len(skip) < _MAX_DIGITS else 0)
-    page = await view.admin.newest_messages(topic, _COUNT, before)
-    if page.older is not None:
-        values["older"] = {"until": _iso(page.older.stored_ms), "skip": page.older.skip}
+    page = await view.admin.newest_messages(topic, _COUNT, time_before(view))
+    values["older"] = older_of(page)
     values["note"] = "The newest first."
     if page.messages:
         limits = ["--from", _iso(page.messages[-1].store_timestamp)]
         limits += ["--to", _iso(page.messages[0].store_timestamp)] if until else []
         view.command("message", "find", "--topic", topic, *limits)
     return page.messages
+
+
+def time_before(view: View) -> Before | None:
+    """Return where the list of the address begins; ``None``: with the newest message.
+
+    Raises:
+        BadRequestError: the address has no time.
+    """
+    until, skip = view.query.get("until", "").strip(), view.query.get("skip", "0")
+    if not until:
+        return None
+    return Before(time_of(until), int(skip) if skip.isdecimal() and len(skip) < _MAX_DIGITS else 0)
+
+
+def older_of(page: NewestMessages) -> dict[str, object]:
+    """Return the words of the query for the older messages; none if there are none."""
+    return {} if page.older is None else {"until": _iso(page.older.stored_ms), "skip": page.older.skip}
 
 
 def queue_of(topic: str, text: str) -> MessageQueue:

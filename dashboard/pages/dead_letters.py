@@ -1,0 +1,73 @@
+"""Dead letters: by group, look at them, send chosen ones or all back."""
+
+from typing import Any, Final
+
+from triomq.dashboard.formats import to
+from triomq.dashboard.pages.messages import offset_of, older_of, queue_of, row_of, time_before
+from triomq.dashboard.view import BadRequestError, Change, Done, Page, View, slice_of
+from triomq.protocol.errors import NoRouteError
+from triomq.protocol.names import dead_letter_topic
+
+_CHOSEN: Final = "chosen:"
+
+
+async def dead_letters(view: View) -> dict[str, Any]:
+    """Return how many dead letters groups have, and the newest ones of one group."""
+    group = view.query.get("name", "")
+    view.command("dlq", "list", *([group] if group else []))
+    counts = await view.admin.dead_letter_counts()
+    values: dict[str, Any] = {"group": group, "rows": [], "older": {}}
+    if group:
+        try:
+            page = await view.admin.newest_messages(dead_letter_topic(group), before=time_before(view))
+        except NoRouteError:  # it never had any
+            page = None
+        if page is not None:
+            values |= {"rows": [row_of(message) for message in page.messages], "older": older_of(page)}
+        counts = [count for count in counts if count.group == group]
+        values["title"] = f"Dead letters of {group}"
+    found = [count for count in counts if count.messages or group]
+    return values | {"part": slice_of(found, view.page_number), "chosen": _CHOSEN}
+
+
+async def plan(view: View) -> dict[str, Any]:
+    """Return what would be sent back."""
+    group, chosen = view.required("name"), _chosen(view)
+    if chosen:
+        return {"plan": await view.admin.redrive_chosen(group, chosen, dry_run=True), "is_chosen": True}
+    view.command("dlq", "redrive", group, "--dry-run")
+    view.command("dlq", "redrive", group)
+    return {"plan": await view.admin.redrive(group, dry_run=True), "is_chosen": False}
+
+
+async def redrive(view: View) -> Done:
+    """Send dead letters back to their original topics."""
+    group, chosen = view.required("name"), _chosen(view)
+    done = await (view.admin.redrive_chosen(group, chosen) if chosen else view.admin.redrive(group))
+    skipped = f" {done.skipped} were skipped." if done.skipped else ""
+    return Done(f"{done.sent} dead letters of {group} were sent back.{skipped}", to("dead-letters", name=group))
+
+
+def _chosen(view: View) -> list[tuple[str, int, int]]:
+    """Return the places that the form has; none: all dead letters are meant.
+
+    Raises:
+        BadRequestError: a place has another form, or none was chosen.
+    """
+    if view.form.get("which") == "all":
+        return []
+    places = []
+    for field in view.form:
+        if field.startswith(_CHOSEN):
+            queue_text, _, offset = field.removeprefix(_CHOSEN).rpartition("@")
+            queue = queue_of(dead_letter_topic(view.required("name")), queue_text)
+            places.append((queue.broker_name, queue.queue_id, offset_of(offset)))
+    if not places:
+        raise BadRequestError("no dead letter is chosen")
+    return places
+
+
+PAGES: Final = (Page("dead-letters", "Dead letters", dead_letters, "dead_letters.html", nav="Dead letters"),)
+CHANGES: Final = (
+    Change("redrive", "Send dead letters back", redrive, asks_for="name", plan=plan, template="redrive.html"),
+)
