@@ -5,11 +5,13 @@ who looks, and at most once in some seconds, whatever the number of browsers.  M
 broker, and the last counters of topics that were looked at.
 """
 
+import logging
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -18,8 +20,10 @@ from triomq.client import Admin
 from triomq.client.admin.broker_answers import BrokerAnswer
 from triomq.client.admin.diagnosis import Diagnosis
 from triomq.client.admin.traffic import Counters, TopicContents, counters_of
-from triomq.protocol.errors import REMOTE_ERRORS
+from triomq.protocol.errors import REMOTE_ERRORS, NameServerError
 from triomq.protocol.names import topic_kind
+
+LOGGER: Final = logging.getLogger("triomq.dashboard.sampler")
 
 _WATCHED_S: Final = 2.0
 _IDLE_S: Final = 5.0
@@ -28,8 +32,9 @@ _POINT_S: Final = 10
 _POINTS: Final = 360
 _DIAGNOSIS_S: Final = 30.0
 _FRESH_S: Final = 2.0
-#: Pages do not wait longer than that for what is asked for them.
-WAIT_S: Final = 1.5
+#: A page does not wait longer than that for one answer: it shows the one before, and the next page has the new one.
+WAIT_S: Final = 0.8
+_GIVE_UP_S: Final = 10.0
 _MAX_BROKERS: Final = 256
 _MAX_TOPICS: Final = 6000
 _NO_COUNTERS: Final = counters_of({})
@@ -150,13 +155,14 @@ class Sampler:
         self._nursery: trio.Nursery
         self.looked_at = trio.current_time() - _LOOKS_S
         self._woken = trio.Event()
-        self._examining: trio.Event | None = None
+        self._asked: dict[object, trio.Event] = {}
         self._examined_at = -math.inf
         self._backlog: Mapping[str, Mapping[str, int]] = {}
         self._backlog_at = -math.inf
         self._topics: OrderedDict[str, TopicSample] = OrderedDict()
         self._kinds: Mapping[str, str] = {}
         self._kinds_at = -math.inf
+        self._kinds_error: Exception | None = None
         self.sampled = trio.Event()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -164,7 +170,10 @@ class Sampler:
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             while True:
-                await self._ask()
+                try:
+                    await self._ask()
+                except Exception:
+                    LOGGER.exception("answer not understood")
                 self.sampled.set()
                 self._woken = trio.Event()
                 looks = trio.current_time() - self.looked_at < _LOOKS_S
@@ -214,39 +223,55 @@ class Sampler:
         """Return the rates of all brokers together over the last hour."""
         return sum_points((sample.meter for sample in self.brokers.values()), time.time())
 
-    # --- asked for somebody who looks ---------------------------------------------------------------------------
+    # --- asked for a page ---------------------------------------------------------------------------------------
+
+    async def _share(self, key: object, ask: Callable[[], Awaitable[None]]) -> None:
+        """Wait a moment for an answer that is asked once for all pages; it is kept even if it comes too late."""
+        done = self._asked.get(key)
+        if done is None:
+            done = self._asked[key] = trio.Event()
+            self._nursery.start_soon(self._ask_once, key, ask, done)
+        with trio.move_on_after(WAIT_S):
+            await done.wait()
+
+    async def _ask_once(self, key: object, ask: Callable[[], Awaitable[None]], done: trio.Event) -> None:
+        try:
+            with trio.move_on_after(_GIVE_UP_S):
+                await ask()
+        except REMOTE_ERRORS as exc:
+            LOGGER.debug("not sampled key=%s error=%s", key, exc)  # brokers that do not answer are shown
+        except Exception:
+            LOGGER.exception("answer not understood")
+        finally:
+            del self._asked[key]
+            done.set()
 
     async def examined(self) -> Diagnosis | None:
-        """Return what the doctor found, at most 30 s ago; while it examines, what it found before."""
-        now = trio.current_time()
-        if self._examining is None and now - self._examined_at >= _DIAGNOSIS_S:
-            self._examining = trio.Event()
-            self._nursery.start_soon(self._examine, self._examining)
-        if self.diagnosis is None and self._examining is not None:
-            with trio.move_on_after(WAIT_S):
-                await self._examining.wait()
+        """Return the findings of the doctor, at most 30 s old, or those before while it examines; at first ``None``."""
+        if "doctor" in self._asked and self.diagnosis is not None:
+            return self.diagnosis
+        if trio.current_time() - self._examined_at >= _DIAGNOSIS_S:
+            await self._share("doctor", self._examine)
         return self.diagnosis
 
-    async def _examine(self, done: trio.Event) -> None:
+    async def _examine(self) -> None:
         try:
             self.diagnosis, self.diagnosis_error = await self._admin.diagnose(), None
             self.diagnosed_ms = time.time_ns() // 1_000_000
         except REMOTE_ERRORS as exc:
             self.diagnosis, self.diagnosis_error = None, str(exc)
         finally:
-            self._examined_at, self._examining = trio.current_time(), None
-            done.set()
+            self._examined_at = trio.current_time()
 
     async def backlog(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the lag of groups by topic and group, at most 2 s old; the last known if a broker does not answer."""
+        """Return the lag of groups by topic and group, at most 2 s old, or the last one known."""
         if trio.current_time() - self._backlog_at >= _FRESH_S:
-            self._backlog_at = trio.current_time()
-            with trio.move_on_after(WAIT_S):
-                try:
-                    self._backlog = await self._admin.backlog()
-                except REMOTE_ERRORS:
-                    return self._backlog
+            await self._share("backlog", self._read_backlog)
         return self._backlog
+
+    async def _read_backlog(self) -> None:
+        self._backlog = await self._admin.backlog()
+        self._backlog_at = trio.current_time()
 
     async def topic_kinds(self) -> Mapping[str, str]:
         """Return all topics, sorted, at most 2 s old, with their kinds: ``normal``, ``retry``, ``dlq``, ``system``.
@@ -255,20 +280,33 @@ class Sampler:
             NameServerError: no name server answers.
         """
         if trio.current_time() - self._kinds_at >= _FRESH_S:
-            names, cluster = await self._admin.topics(), await self._admin.cluster()
-            own = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
-            self._kinds = {name: topic_kind(name, own) for name in names}
-            self._kinds_at = trio.current_time()
+            await self._share("kinds", self._read_kinds)
+        if self._kinds_error is not None:
+            raise self._kinds_error
+        if self._kinds_at < 0:
+            raise NameServerError(f"no name server answered within {WAIT_S:g} s")
         return self._kinds
 
+    async def _read_kinds(self) -> None:
+        try:
+            names, cluster = await self._admin.topics(), await self._admin.cluster()
+        except REMOTE_ERRORS as exc:
+            self._kinds_error = exc
+            return
+        own = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
+        self._kinds, self._kinds_error = {name: topic_kind(name, own) for name in names}, None
+        self._kinds_at = trio.current_time()
+
     async def topics(self, names: Collection[str]) -> dict[str, TopicSample]:
-        """Return contents and rate of topics, at most 2 s old; without those that could not be asked about."""
+        """Return contents and rate of topics, at most 2 s old, or the last ones known; without those not known yet."""
         now = trio.current_time()
-        stale = [name for name in names if name not in self._topics or now - self._topics[name].at_s >= _FRESH_S]
+        stale = tuple(name for name in names if name not in self._topics or now - self._topics[name].at_s >= _FRESH_S)
         if stale:
-            with trio.move_on_after(WAIT_S):
-                self._note_topics(await self._admin.topic_contents(stale))
+            await self._share(stale, partial(self._read_topics, stale))
         return {name: self._topics[name] for name in names if name in self._topics}
+
+    async def _read_topics(self, names: Collection[str]) -> None:
+        self._note_topics(await self._admin.topic_contents(names))
 
     def _note_topics(self, found: Mapping[str, TopicContents]) -> None:
         now = trio.current_time()

@@ -6,7 +6,7 @@ from typing import Final
 import trio
 
 from triomq.client import Admin, ClientInstance
-from triomq.dashboard.sampler import WAIT_S, Sampler
+from triomq.dashboard.sampler import Sampler
 from triomq.dashboard.settings import Settings
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.signing import Credentials
@@ -16,6 +16,8 @@ MAX_ACCOUNTS: Final = 16
 #: After so long without a request the account is signed out.
 IDLE_S: Final = 1800.0
 _CHECK_S: Final = 60.0
+#: Limit for each request, so that pages can say in time that a server does not answer.
+_ANSWER_S: Final = 1.5
 
 
 class Watched:
@@ -37,7 +39,7 @@ class Watched:
             settings: of the dashboard.
             credentials: account of a visitor, checked at the start; ``None``: the dashboard's own, if it has one.
         """
-        config = replace(settings.client, connect=False, api_timeout_s=WAIT_S, connect_timeout_s=WAIT_S)
+        config = replace(settings.client, connect=False, api_timeout_s=_ANSWER_S, connect_timeout_s=_ANSWER_S)
         if credentials is not None:
             config = replace(config, credentials=credentials, connect=True)
         self._namesrv, self._config = settings.namesrv, config
