@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import trio
 
@@ -37,7 +37,10 @@ WAIT_S: Final = 0.8
 _GIVE_UP_S: Final = 10.0
 _MAX_BROKERS: Final = 256
 _MAX_TOPICS: Final = 6000
+_MAX_ANSWERS: Final = 32
 _NO_COUNTERS: Final = counters_of({})
+
+_T = TypeVar("_T")
 
 
 class Point(NamedTuple):
@@ -163,6 +166,7 @@ class Sampler:
         self._kinds: Mapping[str, str] = {}
         self._kinds_at = -math.inf
         self._kinds_error: Exception | None = None
+        self._answers: OrderedDict[str, tuple[float, Any, Exception | None]] = OrderedDict()
         self.sampled = trio.Event()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -296,6 +300,37 @@ class Sampler:
         own = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
         self._kinds, self._kinds_error = {name: topic_kind(name, own) for name in names}, None
         self._kinds_at = trio.current_time()
+
+    async def remembered(self, key: str, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Return an answer that is at most 2 s old, or the one before while it is asked again.
+
+        ``key`` is the question; ``ask`` never returns ``None``.  What it raises is remembered, too.
+        """
+        known, ask_once = self._answers.get(key), partial(self._remember, key, ask)
+        if known is None or trio.current_time() - known[0] >= _FRESH_S:
+            await self._share(f"answer {key}", ask_once)
+            while (newer := self._answers.get(key, known)) is None:
+                await self._share(f"answer {key}", ask_once)
+            known = newer
+        _, answer, error = known
+        if error is not None:
+            raise error
+        return cast("_T", answer)
+
+    async def _remember(self, key: str, ask: Callable[[], Awaitable[Any]]) -> None:
+        answer, error = None, None
+        try:
+            answer = await ask()
+        except Exception as exc:  # noqa: BLE001  # raised in the task of the page
+            error = exc
+        self._answers[key] = trio.current_time(), answer, error
+        self._answers.move_to_end(key)
+        if len(self._answers) > _MAX_ANSWERS:
+            self._answers.popitem(last=False)
+
+    def forget(self) -> None:
+        """Forget the remembered answers, because something was changed."""
+        self._answers.clear()
 
     async def topics(self, names: Collection[str]) -> dict[str, TopicSample]:
         """Return contents and rate of topics, at most 2 s old, or the last ones known; without those not known yet."""

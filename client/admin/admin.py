@@ -9,6 +9,7 @@ from triomq.client.admin.topic_config import TopicAdmin
 from triomq.client.admin.traces import TraceAdmin
 from triomq.client.admin.traffic import TrafficAdmin
 from triomq.client.admin.transactions import TransactionAdmin
+from triomq.client.admin.waiting import WaitingAdmin
 
 
 class Admin(
@@ -16,6 +17,7 @@ class Admin(
     DiagnosisAdmin,
     ReplicaAdmin,
     TrafficAdmin,
+    WaitingAdmin,
     BrowseAdmin,
     TraceAdmin,
     DeadLetterAdmin,
