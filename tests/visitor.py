@@ -43,7 +43,11 @@ class Visitor:
 
     async def fragment(self, path: str, **query: str) -> str:
         """Return the part of a page that polls."""
-        response = await self.http.get(f"/{path}", params=query or None, headers={"hx-request": "true"})
+        headers = {"hx-request": "true"}
+        response = await self.http.get(f"/{path}", params=query or None, headers=headers)
+        with trio.fail_after(60):
+            while response.status_code == 504:
+                response = await self.http.get(f"/{path}", params=query or None, headers=headers)
         assert response.status_code == 200, response.text
         return response.text
 

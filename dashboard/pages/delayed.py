@@ -7,7 +7,7 @@ from triomq.client import Producer, TransactionState
 from triomq.dashboard.formats import to
 from triomq.dashboard.pages.send import GROUP
 from triomq.dashboard.view import BadRequestError, Change, Done, Page, View, slice_of
-from triomq.protocol.errors import NoRouteError, ProtocolError
+from triomq.protocol.errors import NoPermissionError, NoRouteError, ProtocolError
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.protocol.record.message_id import RecallHandle
 
@@ -40,7 +40,12 @@ async def recall(view: View) -> Done:
     if wanted.topic != topic:
         raise BadRequestError(f"the handle is of a message for topic {wanted.topic}, not for {topic}")
     async with Producer(GROUP, instance=view.watched.instance) as producer:
-        message_id = await producer.recall(handle)
+        try:
+            message_id = await producer.recall(handle)
+        except NoPermissionError as exc:
+            if "operation is forbidden" not in exc.remark:  # that is Apache's word for a setting
+                raise
+            raise BadRequestError("the broker takes no messages back: its setting recallMessageEnable is off") from None
     return Done(f"Message {message_id} is taken back.", to("delayed"))
 
 

@@ -38,6 +38,10 @@ async def send(view: View) -> Done:
     async with Producer(GROUP, instance=view.watched.instance) as producer:
         result = await producer.send(message)
     text = f"Message {result.message_id} is sent."
+    if message.is_delayed and result.recall_handle is None:
+        return Done(
+            f"{text} The broker ignores the delay, or cannot take the message back.", to("messages", name=topic)
+        )
     if message.is_delayed:
         return Done(text, to("delayed", name=topic, handle=result.recall_handle))
     queue = f"{result.queue.broker_name}:{result.queue.queue_id}"

@@ -1,4 +1,4 @@
-"""A topic as it grows: the messages that arrive while somebody looks, by tag or SQL."""
+"""A topic as it grows: the messages that arrive while the page is open, by tag or SQL."""
 
 from collections import OrderedDict, deque
 from typing import Any, Final
@@ -15,7 +15,7 @@ _MOST: Final = 32
 
 
 class Followed:
-    """A tail that somebody looks at, with the last messages that it found, the newest first."""
+    """An open tail, with the last messages that it found, the newest first."""
 
     def __init__(self, tail: Tail) -> None:
         self.tail = tail
