@@ -16,7 +16,7 @@ from triomq.client.cluster.route import MASTER_ID, dialled_address
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import HeartbeatData
-from triomq.protocol.bodies.route import KVTable, MissingBroker
+from triomq.protocol.bodies.route import ClusterInfo, KVTable, MissingBroker
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import (
     REMOTE_ERRORS,
@@ -63,6 +63,33 @@ class BrokerAnswer(NamedTuple):
     def is_master(self) -> bool:
         """Whether it takes messages."""
         return self.broker_id == MASTER_ID
+
+
+class NameServerAnswer(NamedTuple):
+    """How a name server answered.
+
+    Attributes:
+        address: of the name server.
+        cluster: all brokers that it knows; ``None``: it did not answer.
+        error: why it did not answer.
+    """
+
+    address: str
+    cluster: ClusterInfo | None = None
+    error: str | None = None
+
+
+async def ask_name_servers(instance: ClientInstance) -> list[NameServerAnswer]:
+    """Ask all name servers of a client for the brokers that they know, at once; in the client's order."""
+
+    async def ask(address: str) -> NameServerAnswer:
+        try:
+            answer = await instance.requests.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+            return NameServerAnswer(address, ClusterInfo.decode(answer.body))
+        except REMOTE_ERRORS as exc:
+            return NameServerAnswer(address, error=str(exc))
+
+    return await in_parallel(ask, instance.requests.name_servers.addresses)
 
 
 async def known_brokers(instance: ClientInstance) -> list[BrokerAnswer]:

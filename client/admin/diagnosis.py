@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, describe_missing
+from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, ask_name_servers, describe_missing
 from triomq.client.admin.group_state import GroupState, QueueState, StateAdmin
 from triomq.client.admin.replicas import SYNC_MASTER, Replica, read_replicas
 from triomq.client.environment import wall_clock_ms
@@ -350,21 +350,11 @@ class DiagnosisAdmin(StateAdmin):
         masters = [broker.reached_at for broker in brokers if broker.is_master and broker.reached_at is not None]
         states, not_examined = await self._read_groups(masters)
         topics = map(self._requests.namespace.unwrap, await self.topics())
-        silent: dict[str, str] = {}
-        clusters = []
-
-        async def ask(address: str) -> None:
-            try:
-                answer = await self._requests.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
-                clusters.append(ClusterInfo.decode(answer.body))
-            except REMOTE_ERRORS as exc:
-                silent[address] = str(exc)
-
-        await in_parallel(ask, self._requests.name_servers.addresses)
+        servers = await ask_name_servers(self._entered())
         facts = Facts(
             now_ms=wall_clock_ms(),
-            name_servers=silent,
-            clusters=clusters,
+            name_servers={each.address: each.error for each in servers if each.error is not None},
+            clusters=[each.cluster for each in servers if each.cluster is not None],
             brokers=brokers,
             groups=states,
             not_examined=not_examined,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from triomq.client.admin.base import BaseAdmin
-from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers
+from triomq.client.admin.broker_answers import BrokerAnswer, NameServerAnswer, ask_brokers, ask_name_servers
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.statistics import ConsumeStatsList, TopicStatsTable
 from triomq.protocol.codes import RequestCode
@@ -100,6 +100,10 @@ class TrafficAdmin(BaseAdmin):
             NameServerError: no name server answered, or it knows no broker.
         """
         return await ask_brokers(self._entered())
+
+    async def name_servers(self) -> list[NameServerAnswer]:
+        """Ask all name servers of this client, at once, for the brokers that they know; in the order given."""
+        return await ask_name_servers(self._entered())
 
     async def broker_settings(self, address: str) -> dict[str, str]:
         """Return the settings of one broker by RocketMQ's names."""

@@ -4,6 +4,7 @@ from typing import Final
 
 from triomq.dashboard.pages import (
     account,
+    brokers,
     dead_letters,
     delayed,
     group,
@@ -30,6 +31,7 @@ _FAMILIES: Final = (
     tail,
     dead_letters,
     delayed,
+    brokers,
     account,
 )
 

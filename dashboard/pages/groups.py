@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from triomq.client.admin.waiting import Positions, lag_of
@@ -24,7 +25,7 @@ async def groups(view: View) -> dict[str, Any]:
     diagnosis = await view.sampled.examined()
     problems = Counter(finding.group for finding in diagnosis.findings) if diagnosis else None
     dead = await dead_letters(view, part.rows)
-    rows = await view.sampled.remembered(f"rows {part.rows}", lambda: _rows(view, part.rows, positions))
+    rows = await view.sampled.remembered(f"rows {part.rows}", partial(_rows, view, part.rows, positions))
     shown_rows = []
     for name in part.rows:
         lags = lags_of(positions.get(name, {}))
