@@ -25,6 +25,7 @@ _BACKLOG: Final = 128
 _KEEP_ALIVE_S: Final = 30
 _READ_S: Final = 60
 _GRACE_S: Final = 1
+_UNREAD_MS: Final = 30_000
 
 
 class Dashboard:
@@ -63,7 +64,9 @@ def _bind(address: Address) -> socket.socket:
     sock = socket.socket(family, kind)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
+        # Accepted sockets inherit both.  The second ends connections whose browser does not read.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
         sock.bind(place)
         sock.listen(_BACKLOG)
     except BaseException:
