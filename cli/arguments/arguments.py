@@ -6,7 +6,7 @@ broker`` does not load the client, and ``--help`` loads neither.
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from triomq import __version__
@@ -26,6 +26,21 @@ _GROUPS: Final = {
     "replica": "show masters and slaves, and make a slave the master",
     "store": "inspect a store that no broker uses, triomq's or Apache's",
 }
+_SECTIONS: Final[Mapping[str, str]] = {
+    "network": "listener admin-listen brokers-from no-local-peers max-connections-per-address memory-budget metrics",
+    "accounts and TLS": "quotas audit tls tls-cert tls-key tls-client-ca tls-client-auth",
+    "store": "commit-log-file-size consume-queue-file-size no-index index-slots index-units",
+    "cluster and replication": "cluster-name broker-name role broker-id ha-listen ha-master ha-tls fast-listen"
+    " slave-read-ratio",
+    "retention": "retention-hours retention-bytes delete-when disk-max-used-ratio disk-clean-ratio disk-full-ratio",
+    "messages and limits": "delay-levels no-auto-create-topic max-topics max-groups timer-max-delay transaction-timeout"
+    " transaction-check-interval transaction-check-max stall-after order-messages",
+    "connection": "as-dialled namespace tls tls-ca tls-cert tls-key tls-verify",
+    "logging": "log-level log-file log-max-size log-backups log-format",
+    "other": "print-config end-with-stdin",
+}
+"""Options that only ``--help-all`` shows, by their sections: a server has no ``connection``, a client only that."""
+_OF_SERVERS: Final = "network", "accounts and TLS"
 VARIABLES: Final = ("config", "log-level", "log-file", "log-max-size", "log-backups", "log-format")
 """Options of a server that are none of its settings, but may be environment variables, too."""
 _SETTING: Final = "setting "
@@ -97,10 +112,18 @@ def _add_parser(commands: Commands, name: str, text: str, more: str) -> Parser:
 
 def _add_options(parser: Parser, options_type: type[Options]) -> None:
     exclusive: dict[str, Any] = {}
-    for field, declared in options_type.declared().items():
-        if declared.group and declared.group not in exclusive:
-            exclusive[declared.group] = parser.add_mutually_exclusive_group()
-        declared.add(exclusive.get(declared.group, parser), field)
+    skipped = ("connection",) if options_type.settings_rows else _OF_SERVERS
+    declared = dict(options_type.declared())
     for row in options_type.settings_rows:
         if row.option.startswith("--"):  # one that is not given stays out
-            Option(row.option, row.help, argparse.SUPPRESS).add(parser, _SETTING + row.field)
+            declared[_SETTING + row.field] = Option(row.option, row.help, argparse.SUPPRESS)
+    names = {each.spec.partition(" ")[0].removeprefix("--") for each in declared.values()}
+    places: dict[str, Any] = {}
+    for title, members in _SECTIONS.items():
+        if title not in skipped and (found := names.intersection(members.split())):
+            places |= dict.fromkeys(found, parser.section(title))
+    for field, each in declared.items():
+        if each.group and each.group not in exclusive:
+            exclusive[each.group] = parser.add_mutually_exclusive_group()
+        place = places.get(each.spec.partition(" ")[0].removeprefix("--"), parser)
+        each.add(exclusive.get(each.group, place), field)

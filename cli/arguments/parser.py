@@ -8,6 +8,7 @@ The docstring of the class is the help of the command.  The classes are no datac
 import argparse
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, NoReturn
 
@@ -46,6 +47,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:  # argparse's own signature is of this kind
         self.commands: Commands = None
+        self._sections: dict[str, Any] = {}
         super().__init__(allow_abbrev=False, **settings)
         self._negative_number_matcher = values.RELATIVE_TIME  # -10m is the value of an option, too
 
@@ -88,6 +90,29 @@ class Parser(argparse.ArgumentParser):
                 return f"; did you mean {action.option_strings[0]}?"
         return "".join(f"; did you mean {name}?" for name in get_close_matches(word, names, 1, cutoff=0.75))
 
+    def section(self, title: str) -> Any:
+        """Return the group of options with this title, which only ``--help-all`` shows."""
+        if not self._sections:
+            self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options and exit")
+        if title not in self._sections:
+            self._sections[title] = self.add_argument_group(title)
+        return self._sections[title]
+
+    def format_help(self) -> str:
+        """Return the help without the options of sections."""
+        hidden = [(action, action.help) for group in self._sections.values() for action in group._group_actions]
+        for action, _ in hidden:
+            action.help = argparse.SUPPRESS
+        try:
+            return super().format_help()
+        finally:
+            for action, text in hidden:
+                action.help = text
+
+    def format_full_help(self) -> str:
+        """Return the help with all options."""
+        return super().format_help()
+
     def option_names(self) -> list[str]:
         """Return the options, long forms only."""
         return [name for name in self._option_string_actions if name.startswith("--")]
@@ -95,6 +120,15 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Write one line to stderr and exit."""
         self.exit(ExitCode.USAGE, usage_line(self.prog, message, f"{self.prog} --help"))
+
+
+class _HelpAll(argparse.Action):
+    """Writes the help with all options, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:  # argparse's own signature
+        assert isinstance(parser, Parser)
+        sys.stdout.write(parser.format_full_help())
+        parser.exit()
 
 
 def usage_line(program: str, message: str, help_command: str) -> str:

@@ -1,8 +1,9 @@
+import re
 from datetime import datetime
 
 import pytest
 
-from triomq.cli.arguments.arguments import build_parser, parse
+from triomq.cli.arguments.arguments import _SECTIONS, build_parser, parse
 from triomq.cli.arguments.options import ClientOptions
 from triomq.cli.arguments.parser import Parser
 from triomq.cli.session import client_config
@@ -117,3 +118,26 @@ def test_an_invalid_command_line_is_one_line(words: str, complaint: str, capsys:
     assert complaint in text
     assert text.count("\n") == 1
     assert "--help" in text
+
+
+def test_help_shows_common_options_and_help_all_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as stop:
+            parse(["broker", option])
+        assert stop.value.code == 0
+        shown[option] = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    common = (
+        "help help-all json config dashboard listen namesrv-listen register advertise acl insecure store durability"
+    )
+    assert shown["--help"] == {f"--{name}" for name in common.split()}
+    assert shown["--help-all"] - shown["--help"] >= {"--log-level", "--tls", "--role", "--delete-when"}
+    assert shown["--help-all"] == set(build_parser("broker").commands.choices["broker"].option_names())
+
+
+def test_sections_name_options_that_exist() -> None:
+    parsers = build_parser().commands.choices
+    known = {option for parser in parsers.values() for option in parser.option_names()}
+    below = [parser.commands.choices.values() for parser in parsers.values() if parser.commands is not None]
+    known |= {option for each in below for parser in each for option in parser.option_names()}
+    assert {f"--{name}" for names in _SECTIONS.values() for name in names.split()} <= known
