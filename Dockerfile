@@ -14,6 +14,7 @@ COPY storage /src/storage
 COPY broker /src/broker
 COPY client /src/client
 COPY cli /src/cli
+COPY dashboard /src/dashboard
 COPY testing /src/testing
 COPY demo /src/demo
 RUN python -m venv /opt/triomq

@@ -100,7 +100,8 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help without the options of sections."""
-        hidden = [(action, action.help) for group in self._sections.values() for action in group._group_actions]
+        groups = self._sections.values()
+        hidden = [(action, action.help) for group in groups for action in group._group_actions]  # noqa: SLF001
         for action, _ in hidden:
             action.help = argparse.SUPPRESS
         try:
