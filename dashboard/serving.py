@@ -25,6 +25,8 @@ _BACKLOG: Final = 128
 _KEEP_ALIVE_S: Final = 30
 _READ_S: Final = 60
 _GRACE_S: Final = 1
+#: Where this machine reaches a listener on all of its addresses.
+_LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 _UNREAD_MS: Final = 30_000
 
 
@@ -33,7 +35,7 @@ class Dashboard:
 
     Attributes:
         address: where it listens.
-        link: for a browser; with the one-time token, unless there is a password.
+        link: for a browser on this machine; with the one-time token, unless there is a password.
         gate: who may see it.
     """
 
@@ -41,7 +43,8 @@ class Dashboard:
         self.address = address
         self.gate = gate
         scheme = "http" if settings.cert is None else "https"
-        self.link = f"{scheme}://{address}/" + ("" if gate.token is None else f"?token={gate.token}")
+        dialled = Address(_LOOPBACKS.get(address.host, address.host), address.port)
+        self.link = f"{scheme}://{dialled}/" + ("" if gate.token is None else f"?token={gate.token}")
 
 
 def bind(listen: Address | None) -> socket.socket:

@@ -29,7 +29,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-TOOLS: Final[Mapping[str, tuple[str, ...]]] = {"jvm": ("java", "mvn"), "go": ("go",), "spark": ("pyspark",)}
+TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
+    "jvm": ("java", "mvn"),
+    "go": ("go",),
+    "nginx": ("nginx",),
+    "spark": ("pyspark",),
+}
 #: Folders whose test modules cannot be imported without these.
 FOLDERS: Final[Mapping[Path, tuple[str, ...]]] = {
     Path(__file__).parent / "unit" / "spark": ("pyspark",),

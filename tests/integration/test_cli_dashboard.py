@@ -2,17 +2,22 @@
 
 import json
 import os
+import re
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.request
 from pathlib import Path
 from urllib.error import HTTPError, URLError
+from urllib.parse import urljoin
 
+import httpx
 import pytest
 
-from tests.integration.cli_tools import LIMIT_S, read_line, running, triomq
+from tests.certificates import Authority, Identity
+from tests.integration.cli_tools import LIMIT_S, complaint, read_line, running, triomq
 from tests.processes import ANY_DISK
 from triomq.testing import RunningBroker
 
@@ -77,6 +82,62 @@ def test_taken_port_is_refused_or_another_one_is_used(rocketmq: RunningBroker) -
             other = ready_line(second)["dashboard"]
             assert one.partition("?")[0] != other.partition("?")[0]
             assert status_of(one) == status_of(other) == 200
+
+
+def test_https_has_a_secure_cookie_and_bad_files_are_refused(
+    rocketmq: RunningBroker, authority: Authority, identity: Identity, tmp_path: Path
+) -> None:
+    files = ("--https-cert", str(identity.cert), "--https-key", str(identity.key))
+    bad = tmp_path / "bad.pem"
+    bad.write_text("nothing")
+    text = complaint(2, "dashboard", *files[:3], str(bad), namesrv=rocketmq.namesrv)
+    assert f"{bad} contains no private key" in text
+    with running("dashboard", "--json", "--listen", "0.0.0.0:0", *files, namesrv=rocketmq.namesrv) as process:
+        link = ready_line(process)["dashboard"]
+        assert link.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=str(authority.ca))
+        with urllib.request.urlopen(link, timeout=LIMIT_S, context=context) as answer:
+            assert "; Secure" in answer.headers["set-cookie"]
+    text = complaint(2, "dashboard", "--listen", "0.0.0.0:0", namesrv=rocketmq.namesrv)
+    assert "needs HTTPS" in text
+
+
+NGINX = """
+pid {folder}/pid; error_log {folder}/error.log; daemon off; worker_processes 1;
+events {{ worker_connections 64; }}
+http {{
+  access_log off; client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
+  uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
+  server {{ listen 127.0.0.1:{port}; location /mq/ {{ proxy_pass {dashboard}; proxy_set_header Host $http_host; }} }}
+}}
+"""
+
+
+@pytest.mark.nginx
+def test_pages_work_under_a_path_of_nginx(rocketmq: RunningBroker, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("correct horse\n")
+    words = ("dashboard", "--json", "--listen", "127.0.0.1:0", "--password-file", str(password))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with running(*words, namesrv=rocketmq.namesrv) as process:
+        text = NGINX.format(folder=tmp_path, port=port, dashboard=ready_line(process)["dashboard"])
+        (tmp_path / "nginx.conf").write_text(text)
+        with subprocess.Popen(("nginx", "-c", str(tmp_path / "nginx.conf"))) as nginx:
+            try:
+                base = f"http://127.0.0.1:{port}/mq/"
+                transport = httpx.HTTPTransport(retries=10)
+                with httpx.Client(transport=transport, headers={"host": "mq.example.org"}) as browser:
+                    assert browser.get(base).status_code == 401
+                    answer = browser.post(base + "sign-in", data={"password": "correct horse"})
+                    assert (answer.status_code, answer.headers["location"]) == (303, "./")
+                    page = browser.get(base)
+                    assert page.status_code == 200
+                    links = {urljoin(base, link) for link in re.findall(r'(?:href|src|action)="([^"]+)"', page.text)}
+                    assert all(link.startswith(base) for link in links)
+                    assert {browser.get(link).status_code for link in links if "sign-out" not in link} == {200}
+            finally:
+                nginx.terminate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
