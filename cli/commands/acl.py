@@ -3,19 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
 from triomq.cli.arguments.admin_options import AclCheckOptions, AclDeleteOptions, AclListOptions, AclSetOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.output import escape_controls, write_records, write_result
 from triomq.cli.session import client_command, open_brokers
-from triomq.client import ClientInstance
+from triomq.client.admin.accounts import judge_account, read_accounts
 from triomq.client.config import load_credentials
-from triomq.protocol.acl.accounts import PUB, SUB
-from triomq.protocol.acl.plain_acl import read_rules, set_account
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import ClientError, ProtocolError, RequestCodeNotSupportedError
-from triomq.protocol.names import retry_topic
 from triomq.protocol.requests.groups import DeleteAccountRequestHeader, UpdateAccountRequestHeader
 
 _COLUMNS: Final = ("BROKER", "ACCOUNT", "ADMIN", "ADDRESSES", "TOPIC DEFAULT", "GROUP DEFAULT", "TOPICS", "GROUPS")
@@ -31,7 +25,7 @@ async def list_accounts(options: AclListOptions) -> None:
     records = []
     async with open_brokers(options, options.broker) as (instance, addresses):
         for address in addresses:
-            records += [_record(address, fields) for fields in await _accounts(instance, address)]
+            records += [_record(address, fields) for fields in await read_accounts(instance, address)]
     write_records(_COLUMNS, records, as_json=options.json)
 
 
@@ -48,7 +42,7 @@ async def set_one(options: AclSetOptions) -> None:
         raise UsageError(f"--secret {options.secret}: this is the account {given.access_key}, not {options.key}")
     async with open_brokers(options, options.broker) as (instance, addresses):
         for address in addresses:
-            known = {str(fields.get("accessKey")): fields for fields in await _accounts(instance, address)}
+            known = {str(fields.get("accessKey")): fields for fields in await read_accounts(instance, address)}
             before = known.get(options.key)
             header = UpdateAccountRequestHeader(
                 options.key,
@@ -88,50 +82,14 @@ async def check(options: AclCheckOptions) -> None:
     records: list[dict[str, Any]] = []
     async with open_brokers(options, options.broker) as (instance, addresses):
         for address in addresses:
-            found = [each for each in await _accounts(instance, address) if each.get("accessKey") == options.key]
+            found = [each for each in await read_accounts(instance, address) if each.get("accessKey") == options.key]
             if not found:
                 raise UsageError(f"{address} has no account {options.key}; triomq acl list shows those it has")
-            records += [{"broker": address, **each} for each in judge(found[0], options.topic, options.group)]
+            records += (
+                {"broker": address, "what": each.action, "allowed": each.is_allowed, "why": each.reason}
+                for each in judge_account(found[0], options.topic, options.group)
+            )
     write_records(("BROKER", "WHAT", "ALLOWED", "WHY"), records, as_json=options.json)
-
-
-def judge(fields: Mapping[str, Any], topic: str | None, group: str | None) -> list[dict[str, Any]]:
-    """Return the rights of an account: ``what``, ``allowed`` and ``why``.
-
-    Raises:
-        ConfigError: the broker's rules for it cannot be read.
-    """
-    shown = {name: value for name, value in fields.items() if value is not None} | {"secretKey": "not shown"}
-    (account,) = read_rules(set_account("", shown)).accounts.values()
-    records = [{"what": "administer", "allowed": account.is_admin, "why": f"admin: {str(account.is_admin).lower()}"}]
-    asked = []
-    if topic is not None:
-        asked += [(f"send to {topic}", topic, PUB), (f"read {topic}", topic, SUB)]
-    if group is not None:
-        asked.append((f"consume as {group}", retry_topic(group), SUB))
-    for what, resource, right in asked:
-        records.append({"what": what, "allowed": account.may(resource, right), "why": account.reason(resource)})
-    if account.white:
-        why = f"whiteRemoteAddress: {fields['whiteRemoteAddress']}"
-        records.append({"what": "everything, from its addresses", "allowed": True, "why": why})
-    return records
-
-
-async def _accounts(instance: ClientInstance, address: str) -> list[dict[str, Any]]:
-    """Return the accounts of a broker.
-
-    Raises:
-        ClientError: it has none.
-    """
-    try:
-        response = await instance.requests.ask(address, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
-    except RequestCodeNotSupportedError:
-        raise ClientError(f"the broker at {address} has no accounts: start it with --acl FILE") from None
-    try:
-        found = orjson.loads(response.body)["plainAccessConfigs"] or []
-        return [dict(each) for each in found]
-    except (ValueError, KeyError, TypeError) as exc:
-        raise ProtocolError(f"the accounts of {address} cannot be read: {type(exc).__name__}") from None
 
 
 def _record(address: str, fields: Mapping[str, Any]) -> dict[str, Any]:

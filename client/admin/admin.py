@@ -1,5 +1,6 @@
 """Administration: topics, groups, messages, and the health of clusters."""
 
+from triomq.client.admin.accounts import AccountAdmin
 from triomq.client.admin.browsing import BrowseAdmin
 from triomq.client.admin.dead_letters import DeadLetterAdmin
 from triomq.client.admin.diagnosis import DiagnosisAdmin
@@ -18,6 +19,7 @@ class Admin(
     ReplicaAdmin,
     TrafficAdmin,
     WaitingAdmin,
+    AccountAdmin,
     BrowseAdmin,
     TraceAdmin,
     DeadLetterAdmin,

@@ -4,6 +4,7 @@ from typing import Final
 
 from triomq.dashboard.pages import (
     account,
+    accounts,
     brokers,
     dead_letters,
     delayed,
@@ -32,6 +33,7 @@ _FAMILIES: Final = (
     dead_letters,
     delayed,
     brokers,
+    accounts,
     account,
 )
 
