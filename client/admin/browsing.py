@@ -31,6 +31,8 @@ from triomq.protocol.requests.topics import TopicRequestHeader
 _BATCH: Final = 32
 #: Of one queue, for one list; the newest message is read whatever its size.
 _QUEUE_BYTES: Final = 1024 * 1024
+#: Of all queues, if they are few.
+_LIST_BYTES: Final = 16 * 1024 * 1024
 _MOST_SKIPPED: Final = 10_000
 
 
@@ -99,11 +101,13 @@ class BrowseAdmin(MessageAdmin):
             for error in bounds.errors.values():
                 raise error
 
+            most_bytes = max(_QUEUE_BYTES, _LIST_BYTES // max(1, len(queues)))
+
             async def read(queue: MessageQueue) -> _Part:
                 low, end = bounds.offsets[queue].min_offset, bounds.offsets[queue].max_offset
                 if before is not None:
                     end = min(end, await pull.offset_for_timestamp(queue, before.stored_ms + 1))
-                return await _last(pull, queue, low, end, count + skip)
+                return await _last(pull, queue, (low, end), (skip, count), most_bytes)
 
             parts = await in_parallel(read, [queue for queue in queues if queue in bounds.offsets])
         return _merged(parts, count, before)
@@ -206,17 +210,23 @@ def _queue_of(message: MessageExt) -> MessageQueue:
     return MessageQueue(message.topic, message.broker_name, message.queue_id)
 
 
-async def _last(pull: PullConsumer, queue: MessageQueue, low: int, end: int, count: int) -> _Part:
-    """Return the last messages before an offset: backwards in blocks that are small if the messages are large."""
+async def _last(
+    pull: PullConsumer, queue: MessageQueue, bounds: tuple[int, int], counts: tuple[int, int], most_bytes: int
+) -> _Part:
+    """Return the last messages between two offsets: backwards in blocks that are small if the messages are large.
+
+    However large they are, there is one more than are skipped, so that a list always advances.
+    """
+    skip, count = counts[0], sum(counts)
     found: list[MessageExt] = []
-    begin, size, step = end, 0, 1
-    while begin > low and len(found) < count and size < _QUEUE_BYTES:
+    (low, begin), size, step = bounds, 0, 1
+    while begin > low and len(found) < count and (size < most_bytes or len(found) <= skip):
         first = max(low, begin - step)
         block = await _read(pull, queue, first, begin)
         found, begin = block + found, first
         size += sum(message.store_size for message in block)
         average = max(1, size // max(1, len(found)))
-        step = max(1, min(count - len(found), _QUEUE_BYTES // average))
+        step = max(1, min(count - len(found), (most_bytes - size) // average))
     return _Part(found, found[0].store_timestamp if begin > low and found else None)
 
 
@@ -243,8 +253,6 @@ def _merged(parts: Collection[_Part], count: int, before: Before | None) -> Newe
     shown = known[skip : skip + count]
     if len(known) <= skip + count and not any(part.horizon_ms is not None for part in parts):
         return NewestMessages(shown, None)
-    if not shown:
-        return NewestMessages(shown, Before((until_ms or horizon_ms) - 1))
     last_ms = shown[-1].store_timestamp
     same = sum(message.store_timestamp == last_ms for message in shown)
     return NewestMessages(shown, Before(last_ms, same + (skip if last_ms == until_ms else 0)))

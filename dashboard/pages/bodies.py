@@ -1,6 +1,7 @@
 """Bodies and names of messages as text that a page can show: no control characters, bounded."""
 
 import json
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -40,10 +41,13 @@ def start_of(message: MessageExt) -> str | None:
     except (ProtocolError, TriomqError):
         return None
     part = body[: 4 * _START_CHARACTERS]
-    text = part.decode(errors="ignore" if len(part) < len(body) else "replace")
-    if text.count("\ufffd") or b"\0" in part:
+    try:
+        text = getincrementaldecoder("utf-8")().decode(part, final=len(part) == len(body))
+    except UnicodeDecodeError:
         return None
-    return text[:_START_CHARACTERS].translate(_LINE) + ("…" if len(text) > _START_CHARACTERS or text == "" else "")
+    if "\0" in text:
+        return None
+    return text[:_START_CHARACTERS].translate(_LINE) + ("…" if len(text) > _START_CHARACTERS else "")
 
 
 class Body(NamedTuple):
