@@ -6,6 +6,7 @@ Source: behaviour.md A.15; wire.md 7, 9.6, 9.8, 9.10; AdminBrokerProcessor.java.
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from math import ceil, inf
 from typing import Final
 
 import triomq
@@ -52,6 +53,13 @@ _VERSION_NAME: Final = "V4_9_7"  # of VERSION, which our frames contain
 #: Queues of RocketMQ's thread pools.  Here a request is served in the step that reads it, so none ever waits.
 _THREAD_POOLS: Final = ("send", "pull", "query", "endTransaction")
 _MS_PER_DAY: Final = 86_400_000
+#: Of ``putMessageDistributeTime``: each bound in seconds that our histogram has, and RocketMQ's name of what is below.
+_PUT_TIMES: Final = (
+    *((0.001, "<=0ms"), (0.01, "0~10ms"), (0.05, "10~50ms"), (0.1, "50~100ms"), (0.1, "100~200ms")),
+    *((0.5, "200~500ms"), (1.0, "500ms~1s"), (1.0, "1~2s"), (1.0, "2~3s"), (1.0, "3~4s"), (5.0, "4~5s")),
+    *((5.0, "5~10s"), (inf, "10s~")),
+)
+_NO_POOL: Final = 2**31 - 1  # RocketMQ's number of free buffers where it has no pool of them
 _LANGUAGES: Final = {code.value: code for code in LanguageCode}
 
 
@@ -294,7 +302,10 @@ class StatisticsProcessors:
         return {
             "putTps": put,
             "getTransferedTps": get,
-            "getTotalTps": get,  # counts messages, too: reads that found none do not count
+            "getFoundTps": get,
+            "getMissTps": "0.000 0.000 0.000",  # reads that found none do not count
+            "getTotalTps": get,  # counts messages, too
+            **self._durations(),
             "putMessageTimesTotal": puts,
             "putMessageSizeTotal": statistics.put_bytes,
             "putMessageAverageSize": f"{statistics.put_bytes / max(puts, 1):.1f}",
@@ -306,23 +317,51 @@ class StatisticsProcessors:
             "msgGetTotalTodayNow": gets,
         }
 
+    def _durations(self) -> dict[str, object]:
+        """Return how long sends and pulls took since the start, rounded up to a bound of our histograms.
+
+        Apache's exporter reports nothing of a broker without them.  RocketMQ counts the sends of the last minute.
+        """
+        sends, pulls = self.statistics.sends, self.statistics.pulls
+        up_to = [0, *(sends.up_to(bound_s) for bound_s, _ in _PUT_TIMES)]
+        times = zip(_PUT_TIMES, up_to[1:], up_to, strict=False)
+        return {
+            "putMessageDistributeTime": " ".join(f"[{name}]:{end - begin}" for (_, name), end, begin in times),
+            "putLatency99": f"{sends.bound_s(0.99) * 1000:.2f}",
+            "putLatency999": f"{sends.bound_s(0.999) * 1000:.2f}",
+            "putMessageEntireTimeMax": ceil(sends.bound_s(1.0) * 1000),
+            "getMessageEntireTimeMax": ceil(pulls.bound_s(1.0) * 1000),
+        }
+
     def _store_state(self) -> dict[str, object]:
+        """Return the state of the store.  Source of texts with units: MixAll.java, humanReadableByteCount."""
         store, log = self.store, self.store.commit_log
         with translated("look at", store.config.root):
-            disk_ratio = f"{FileSystem().space(store.config.root).used_percent / 100:.2f}"
+            space = FileSystem().space(store.config.root)
+        disk_ratio = f"{space.used_percent / 100:.2f}"
+        total, free = map(_size_text, (space.used_bytes + space.available_bytes, space.available_bytes))
         hidden_bytes = 0  # stored, but not visible to consumers before the disk has confirmed it
         if store.config.durability is Durability.SYNC:
             hidden_bytes = log.max_offset - log.flushed_offset
         return {
             "commitLogMinOffset": log.min_offset,
             "commitLogMaxOffset": log.max_offset,
+            "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
             "commitLogDiskRatio": disk_ratio,
             "consumeQueueDiskRatio": disk_ratio,  # one directory, so one disk
             "earliestMessageTimeStamp": log.store_time(log.min_offset),
             "dispatchBehindBytes": hidden_bytes,
+            "dispatchMaxBuffer": 0,  # RocketMQ 4.9.7 reports 0, too
+            "remainHowManyDataToFlush": _size_text(log.max_offset - log.flushed_offset),
+            "remainTransientStoreBufferNumbs": _NO_POOL,
             "pageCacheLockTimeMills": 0,  # one thread appends without a lock
             "triomqRefusal": str(store.refused.error() or ""),
         }
+
+
+def _size_text(size_bytes: int) -> str:
+    power = min(max((size_bytes.bit_length() - 1) // 10, 0), 6)
+    return f"{size_bytes / 1024**power:.1f} {'KMGTPE'[power - 1]}iB" if power else f"{size_bytes} B"
 
 
 def _time_text(time_ms: int) -> str:

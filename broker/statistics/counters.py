@@ -7,10 +7,11 @@ copied at intervals, as often as in RocketMQ, and compared with the present ones
 Source: wire.md 7; StatsItem.java, BrokerStatsManager.java.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from itertools import accumulate
+from math import inf
 from operator import sub
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
@@ -63,6 +64,18 @@ class Histogram:
     def buckets(self) -> list[tuple[str, int]]:
         """Return the number of durations up to each bound, and of all (``+Inf``)."""
         return list(zip((*map(repr, _STEP_BOUNDS_S), "+Inf"), accumulate(self._counts), strict=True))
+
+    def up_to(self, seconds: float) -> int:
+        """Return the number of durations up to the greatest bound that is not above ``seconds``; ``inf``: of all."""
+        return sum(self._counts[: bisect_right((*_STEP_BOUNDS_S, inf), seconds)])
+
+    def bound_s(self, share: float) -> float:
+        """Return the bound that this share of the durations (0 to 1) does not exceed; above the last, the last."""
+        wanted = share * self.up_to(inf)
+        for bound_s, number in zip(_STEP_BOUNDS_S, accumulate(self._counts), strict=False):
+            if number >= wanted:
+                return bound_s if number else 0.0
+        return _STEP_BOUNDS_S[-1]
 
 
 class Flushes(Histogram):

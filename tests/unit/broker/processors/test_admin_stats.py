@@ -297,7 +297,7 @@ def test_unknown_statistic_is_rejected_like_in_rocketmq(peer: Peer, name: str, k
     assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
 
 
-#: What mqadmin and the conformance kit read.
+#: What mqadmin, Apache's exporter and the conformance kit read; the exporter reports nothing if one is missing.
 WANTED = """
     brokerVersionDesc putTps getTransferedTps getTotalTps sendThreadPoolQueueSize pullThreadPoolQueueSize
     sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills
@@ -306,6 +306,9 @@ WANTED = """
     msgGetTotalTodayNow putMessageAverageSize brokerVersion bootTimestamp runtime commitLogMinOffset
     commitLogMaxOffset dispatchBehindBytes putMessageTimesTotal putMessageSizeTotal
     startAcceptSendRequestTimeStamp sendThreadPoolQueueCapacity pullThreadPoolQueueCapacity
+    queryThreadPoolQueueSize queryThreadPoolQueueCapacity queryThreadPoolQueueHeadWaitTimeMills
+    putMessageDistributeTime putLatency99 putLatency999 putMessageEntireTimeMax getMessageEntireTimeMax getFoundTps
+    getMissTps commitLogDirCapacity remainHowManyDataToFlush dispatchMaxBuffer remainTransientStoreBufferNumbs
 """
 
 
@@ -322,6 +325,31 @@ def test_a_broker_without_messages_has_its_figures_too(peer: Peer) -> None:
     assert told["commitLogMaxOffset"] == "0"
     assert told["earliestMessageTimeStamp"] == "-1"
     assert told["putTps"] == "0.000 0.000 0.000"
+
+
+def test_sends_are_counted_by_their_duration(peer: Peer) -> None:
+    sends = peer.broker.statistics.sends
+    assert figures(peer)["putLatency99"] == "0.00"
+    for ms, times in ((0.4, 90), (1.5, 7), (30, 1), (90, 1), (400, 1)):
+        for _ in range(times):
+            sends.observe(ms / 1000)
+    reported = figures(peer)
+    assert reported["putMessageDistributeTime"] == (
+        "[<=0ms]:90 [0~10ms]:7 [10~50ms]:1 [50~100ms]:1 [100~200ms]:0 [200~500ms]:1 [500ms~1s]:0 "
+        "[1~2s]:0 [2~3s]:0 [3~4s]:0 [4~5s]:0 [5~10s]:0 [10s~]:0"
+    )
+    assert (reported["putLatency99"], reported["putLatency999"]) == ("100.00", "500.00")
+    assert reported["putMessageEntireTimeMax"] == "500"
+    sends.observe(7)
+    assert figures(peer)["putMessageDistributeTime"].endswith("[5~10s]:0 [10s~]:1")
+
+
+def test_sizes_are_written_as_the_exporter_reads_them(peer: Peer) -> None:
+    peer.put("T", bytes(5000))
+    reported = figures(peer)
+    size = r"[0-9]+\.[0-9] [KMGTPE]iB"
+    assert re.fullmatch(f"Total : {size}, Free : {size}\\.", reported["commitLogDirCapacity"])
+    assert re.fullmatch(size, reported["remainHowManyDataToFlush"])
 
 
 def test_totals_and_offsets_match_the_sends(peer: Peer, clock: Clock) -> None:
