@@ -151,7 +151,9 @@ class Pipeline:
             account = self._check_account(connection, command, None)  # it needs an account, but no right
             if self._audit is not None and account is not None:
                 self._audit.login(connection, command, account)
-            remark = f" request type {command.code} not supported"
+            row, remark = CATALOGUE.get(command.code), f" request type {command.code} not supported"
+            if row is not None and row.refused:
+                remark += f": {row.refused}"
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
         request, method = found
         if self._is_guarded or request.is_restricted:

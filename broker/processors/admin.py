@@ -4,8 +4,8 @@ Source: behaviour.md A.15; wire.md 7, 9.7, 14; AdminBrokerProcessor.java.
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Final
 
 from triomq.broker.config import MAX_QUEUES
@@ -20,16 +20,29 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.work import encode
 from triomq.protocol.bodies import fastjson
-from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicConfig, TopicFilterType, TopicList
+from triomq.protocol.bodies.route import (
+    GroupConfigList,
+    GroupNameList,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigList,
+    TopicFilterType,
+    TopicList,
+)
+from triomq.protocol.bodies.statistics import QuerySubscriptionBody
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import RefusedError, StoreError
 from triomq.protocol.java import properties_text, read_properties
 from triomq.protocol.names import validate_group
-from triomq.protocol.requests.groups import DeleteSubscriptionGroupRequestHeader, GroupRequestHeader
+from triomq.protocol.requests.groups import (
+    DeleteSubscriptionGroupRequestHeader,
+    GroupRequestHeader,
+    QuerySubscriptionRequestHeader,
+)
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.message_store import MessageStore
-from triomq.storage.reading.cold_read import Work
+from triomq.storage.reading.cold_read import PAUSE, Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.admin")
 
@@ -55,38 +68,70 @@ class AdminProcessors:
         The ``order`` field is ignored, as in RocketMQ 4.9.7.
         """
         header = CreateTopicRequestHeader.decode(command.ext_fields)
-        topics = self.topics
-        topics.check_changeable(header.topic)
-        topics.check_room(header.topic)
-        for name, count in (("readQueueNums", header.read_queue_nums), ("writeQueueNums", header.write_queue_nums)):
-            _check_range(f"{name} of topic[{header.topic}]", count, MAX_QUEUES)
-        _check_range(f"perm of topic[{header.topic}]", header.perm, _ALL_PERMISSIONS)
         filter_type = TopicFilterType.__members__.get(header.topic_filter_type)
         if filter_type is None:
             raise RefusedError(f"topicFilterType[{header.topic_filter_type}] is illegal: SINGLE_TAG or MULTI_TAG")
-        topics.put(
-            TopicConfig(
-                topic_name=header.topic,
-                read_queue_nums=header.read_queue_nums,
-                write_queue_nums=header.write_queue_nums,
-                perm=header.perm,
-                topic_filter_type=filter_type,
-                topic_sys_flag=header.topic_sys_flag,
-            )
+        config = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=filter_type,
+            topic_sys_flag=header.topic_sys_flag,
         )
+        self._check_topic(config)
+        self._put_topic(connection, config)
+        return self.registration.answer_later(connection, command, header.topic)
+
+    def update_and_create_topic_list(
+        self, connection: Connection, command: RemotingCommand
+    ) -> Work[RemotingCommand | None]:
+        """Create several topics or replace their configurations; all are checked before the first is set."""
+        configs = TopicConfigList.decode(command.body).topic_config_list
+        for config in configs:
+            self._check_topic(config)
+            yield PAUSE
+        for config in configs:
+            self.topics.check_room(config.topic_name)  # others may have been created meanwhile
+            self._put_topic(connection, replace(config, order=False, attributes=None))
+            yield PAUSE
+        return self.registration.answer_later(connection, command, *(config.topic_name for config in configs))
+
+    def _check_topic(self, config: TopicConfig) -> None:
+        name = config.topic_name
+        self.topics.check_changeable(name)
+        self.topics.check_room(name)
+        for setting, count in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
+            _check_range(f"{setting} of topic[{name}]", count, MAX_QUEUES)
+        _check_range(f"perm of topic[{name}]", config.perm, _ALL_PERMISSIONS)
+
+    def _put_topic(self, connection: Connection, config: TopicConfig) -> None:
+        self.topics.put(config)
         LOGGER.info(
             "topic set topic=%s read_queues=%d write_queues=%d perm=%d peer=%s",
-            header.topic, header.read_queue_nums, header.write_queue_nums, header.perm, connection.peer,
+            config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, connection.peer,
         )  # fmt: skip
-        return self.registration.answer_later(connection, command, header.topic)
 
     def delete_topic_in_broker(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Delete a topic with its queues and offsets."""
         topic = TopicRequestHeader.decode(command.ext_fields).topic
-        self.topics.check_changeable(topic)
-        yield from self.deletion(topic)
-        LOGGER.info("topic deleted topic=%s peer=%s", topic, connection.peer)
-        return self.registration.answer_later(connection, command, topic)
+        return (yield from self._delete_topics(connection, command, [topic]))
+
+    def delete_topic_in_broker_list(
+        self, connection: Connection, command: RemotingCommand
+    ) -> Work[RemotingCommand | None]:
+        """Delete several topics; all names are checked before the first is deleted."""
+        return (yield from self._delete_topics(connection, command, TopicList.decode(command.body).topic_list))
+
+    def _delete_topics(
+        self, connection: Connection, command: RemotingCommand, topics: Collection[str]
+    ) -> Work[RemotingCommand | None]:
+        for topic in topics:
+            self.topics.check_changeable(topic)
+        for topic in topics:
+            yield from self.deletion(topic)
+            LOGGER.info("topic deleted topic=%s peer=%s", topic, connection.peer)
+        return self.registration.answer_later(connection, command, *topics)
 
     def deletion(self, topic: str) -> Work[None]:
         """Delete a topic with its queues and offsets; pulls that wait for its messages are answered.
@@ -131,12 +176,32 @@ class AdminProcessors:
     def update_and_create_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Create a subscription group or replace its configuration."""
         config = SubscriptionGroupConfig.decode(command.body)
+        self._check_group(config)
+        self._put_group(connection, config)
+        return command.reply()
+
+    def update_and_create_subscriptiongroup_list(
+        self, connection: Connection, command: RemotingCommand
+    ) -> Work[RemotingCommand]:
+        """Create several subscription groups or replace them; all are checked before the first is set."""
+        configs = GroupConfigList.decode(command.body).group_config_list
+        for config in configs:
+            self._check_group(config)
+            yield PAUSE
+        for config in configs:
+            self.groups.settings.check_new(config.group_name)  # others may have been created meanwhile
+            self._put_group(connection, config)
+            yield PAUSE
+        return command.reply()
+
+    def _check_group(self, config: SubscriptionGroupConfig) -> None:
         self.groups.settings.check_new(config.group_name)
         validate_group(config.group_name, with_retry_topic=self.groups.settings.get(config.group_name) is None)
         _check_range(f"retryQueueNums of group[{config.group_name}]", config.retry_queue_nums, MAX_QUEUES)
+
+    def _put_group(self, connection: Connection, config: SubscriptionGroupConfig) -> None:
         self.groups.settings.put(config)
         LOGGER.info("subscription group set group=%s peer=%s", config.group_name, connection.peer)
-        return command.reply()
 
     def get_all_subscriptiongroup_config(
         self, _connection: Connection, command: RemotingCommand
@@ -152,16 +217,45 @@ class AdminProcessors:
             raise RefusedError(f"No group in this broker. group: {group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return command.reply(body=config.encode())
 
+    def query_topics_by_consumer(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+        """Answer with the topics that a group subscribes to now or has offsets in."""
+        name = GroupRequestHeader.decode(command.ext_fields).group
+        group = self.groups.consumers.get(name)
+        topics = set() if group is None else set(group.subscriptions)
+        topics.update((yield from self.groups.offsets.of_group(name)))
+        return command.reply(body=TopicList(sorted(topics), broker_addr=connection.advertised).encode())
+
+    def query_subscription_by_consumer(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer with the subscription of a group to a topic, without one if its members have none."""
+        header = QuerySubscriptionRequestHeader.decode(command.ext_fields)
+        group = self.groups.consumers.get(header.group)
+        found = None if group is None else group.subscriptions.get(header.topic)
+        data = None if found is None else found.data.with_tags()
+        return command.reply(body=QuerySubscriptionBody(data, group=header.group, topic=header.topic).encode())
+
     def delete_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Delete a subscription group, and its offsets if requested; a live member creates it again."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
-        check_changeable(header.group_name)
-        self.groups.settings.delete(header.group_name)
-        self.statistics.forget_group(header.group_name)
-        if header.remove_offset or header.clean_offset:
-            yield from self.groups.offsets.delete_group(header.group_name)
-        LOGGER.info("subscription group deleted group=%s peer=%s", header.group_name, connection.peer)
+        with_offsets = header.remove_offset or header.clean_offset
+        yield from self._delete_groups(connection, [header.group_name], with_offsets=with_offsets)
         return command.reply()
+
+    def delete_subscription_group_list(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+        """Delete several subscription groups; all names are checked before the first is deleted."""
+        wanted = GroupNameList.decode(command.body)
+        yield from self._delete_groups(connection, wanted.group_name_list, with_offsets=wanted.clean_offset)
+        return command.reply()
+
+    def _delete_groups(self, connection: Connection, names: Collection[str], *, with_offsets: bool) -> Work[None]:
+        for name in names:
+            check_changeable(name)
+        for name in names:
+            self.groups.settings.delete(name)
+            self.statistics.forget_group(name)
+            if with_offsets:
+                yield from self.groups.offsets.delete_group(name)
+            LOGGER.info("subscription group deleted group=%s peer=%s", name, connection.peer)
+            yield PAUSE
 
     def get_all_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with all stored offsets, as slaves copy them."""

@@ -302,6 +302,7 @@ class StatisticsProcessors:
         return {
             "putTps": put,
             "getTransferedTps": get,
+            "getTransferredTps": get,  # the name in 5.x
             "getFoundTps": get,
             "getMissTps": "0.000 0.000 0.000",  # reads that found none do not count
             "getTotalTps": get,  # counts messages, too

@@ -216,36 +216,36 @@ class Registration:
                 self._encoded = version, await self._worker.run(encode(body))
             return self._encoded[1]
 
-    async def single_body(self, topic: str) -> bytes:
-        """Return the body with one topic, or none if it was deleted.
+    async def part_body(self, topics: Iterable[str]) -> bytes:
+        """Return the body with these topics, without those that were deleted.
 
         Its version is unique: with that of the table, a name server would ignore the next registration of all topics.
         """
-        config = self._topics.get(topic)
+        found = {topic: config for topic in topics if (config := self._topics.get(topic)) is not None}
         version = DataVersion(counter=next(self._single_versions), timestamp=0)
-        return RegisterBrokerBody(TopicConfigSerializeWrapper({topic: config} if config else {}, version)).encode()
+        return RegisterBrokerBody(TopicConfigSerializeWrapper(found, version)).encode()
 
     @property
     def pause_s(self) -> float:
         """The least time between two registrations of all topics."""
         return max(_PAUSE_S, len(self._encoded[1]) * _PAUSE_S_PER_BYTE)
 
-    def answer_later(self, connection: Connection, command: RemotingCommand, topic: str) -> RemotingCommand | None:
-        """Return the response to a request that changed a topic; ``None``: it is sent when name servers know of it.
+    def answer_later(self, connection: Connection, command: RemotingCommand, *topics: str) -> RemotingCommand | None:
+        """Return the response to a request that changed topics; ``None``: it is sent when name servers know of them.
 
         Name servers that do not answer are waited for up to 1 s.
         """
         sessions = [link.session for link in self._links if link.session is not None]
         if command.is_oneway or not sessions:
             return command.reply()
-        self._worker.nursery.start_soon(self._answer, connection, command.reply(), topic, sessions)
+        self._worker.nursery.start_soon(self._answer, connection, command.reply(), topics, sessions)
         return None
 
     async def _answer(
-        self, connection: Connection, response: RemotingCommand, topic: str, sessions: Iterable[_Registered]
+        self, connection: Connection, response: RemotingCommand, topics: Iterable[str], sessions: Iterable[_Registered]
     ) -> None:
         with trio.move_on_after(_CONFIRM_S):
-            for done in [session.announce(lambda: self.single_body(topic)) for session in sessions]:
+            for done in [session.announce(lambda: self.part_body(topics)) for session in sessions]:
                 await done.wait()
         connection.send(response)
         self._worker.end_step()

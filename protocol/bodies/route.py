@@ -166,6 +166,28 @@ class SubscriptionGroupConfig(JsonBody):
 
 
 @dataclass(slots=True)
+class TopicConfigList(JsonBody):
+    """Topics to set (18 of 5.x).  Source: CreateTopicListRequestBody.java."""
+
+    topic_config_list: list[TopicConfig] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class GroupConfigList(JsonBody):
+    """Groups to set (225 of 5.x).  Source: SubscriptionGroupList.java."""
+
+    group_config_list: list[SubscriptionGroupConfig] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class GroupNameList(JsonBody):
+    """Groups to delete (5003 of 5.5.1).  Source: DeleteSubscriptionGroupListRequestBody.java."""
+
+    group_name_list: list[str] = field(default_factory=list)
+    clean_offset: bool = False
+
+
+@dataclass(slots=True)
 class SubscriptionGroupWrapper(JsonBody):
     """All consumer groups of a broker (201).  Source: SubscriptionGroupWrapper.java."""
 

@@ -43,6 +43,15 @@ class ConsumeStats(JsonBody):
 
 
 @dataclass(slots=True)
+class QuerySubscriptionBody(JsonBody):
+    """Answer to QUERY_SUBSCRIPTION_BY_CONSUMER (345 of 5.x).  Source: QuerySubscriptionResponseBody.java."""
+
+    subscription_data: SubscriptionData | None = None
+    group: str = ""
+    topic: str = ""
+
+
+@dataclass(slots=True)
 class ConsumeStatsList(JsonBody):
     """Answer to GET_BROKER_CONSUME_STATS (317): of each group its progress.  Source: ConsumeStatsList.java."""
 

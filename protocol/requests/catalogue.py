@@ -19,7 +19,13 @@ from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from triomq.protocol.bodies.client import CheckClientRequestBody, HeartbeatData, LockBatchRequestBody
-from triomq.protocol.bodies.route import SubscriptionGroupConfig
+from triomq.protocol.bodies.route import (
+    GroupConfigList,
+    GroupNameList,
+    SubscriptionGroupConfig,
+    TopicConfigList,
+    TopicList,
+)
 from triomq.protocol.codes import RequestCode as Code
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.java import read_properties
@@ -167,9 +173,47 @@ def _in_group(body: bytes | memoryview) -> Named:
     yield Resource.GROUP, SubscriptionGroupConfig.decode(body).group_name
 
 
+def _in_groups(body: bytes | memoryview) -> Named:
+    return [(Resource.GROUP, config.group_name) for config in GroupConfigList.decode(body).group_config_list]
+
+
+def _in_topics(body: bytes | memoryview) -> Named:
+    return [(Resource.TOPIC, config.topic_name) for config in TopicConfigList.decode(body).topic_config_list]
+
+
+def _in_group_names(body: bytes | memoryview) -> Named:
+    return [(Resource.GROUP, name) for name in GroupNameList.decode(body).group_name_list]
+
+
+def _in_topic_names(body: bytes | memoryview) -> Named:
+    return [(Resource.TOPIC, name) for name in TopicList.decode(body).topic_list]
+
+
 def _in_settings(body: bytes | memoryview) -> Named:
     return [(Resource.SETTINGS, name) for name in read_properties(bytes(body).decode(errors="replace"))]
 
+
+#: Requests of 5.x that only its own features need, by the reason for which they are refused.
+_NOT_HERE: Final[Mapping[str, Iterable[Code]]] = {
+    "members of a group share its queues among themselves": (
+        Code.QUERY_ASSIGNMENT,
+        Code.SET_MESSAGE_REQUEST_MODE,
+        Code.POP_ROLLBACK,
+    ),
+    "accounts, or the setting consumeEnable of a group, stop reading": (Code.UPDATE_AND_GET_GROUP_FORBIDDEN,),
+    "queues, offsets and settings are in files, without RocksDB": (
+        Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+        Code.EXPORT_ROCKSDB_CONFIG_TO_JSON,
+        Code.SWITCH_TIMER_ENGINE,
+    ),
+    "topics are not static": (Code.UPDATE_AND_CREATE_STATIC_TOPIC,),
+    "a process holds one broker": (Code.ADD_BROKER, Code.REMOVE_BROKER),
+    "a slave finds out itself where its log continues": (Code.RESET_MASTER_FLUSH_OFFSET,),
+    "masters and slaves need no controller": tuple(map(Code, range(1001, 1014))),
+    "cold reads run in worker threads, without limits of groups": tuple(map(Code, range(2001, 2005))),
+    "accounts are those of 4.9.7: use triomq acl, or mqadmin 4.9.7": tuple(map(Code, range(3001, 3011))),
+    "there are no Lite topics": tuple(map(Code, range(200_070, 200_080))),
+}
 
 _ROWS: Final = (
     # --- messages ---------------------------------------------------------------------------------------
@@ -269,6 +313,15 @@ _ROWS: Final = (
     Request(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ADMINISTRATION, offsets.GetConsumerStatusRequestHeader),
     Request(Code.GET_CONSUMER_RUNNING_INFO, ADMINISTRATION, groups.GetConsumerRunningInfoRequestHeader),
     Request(Code.CONSUME_MESSAGE_DIRECTLY, ADMINISTRATION, messages.ConsumeMessageDirectlyRequestHeader),
+    # --- several topics or groups, of 5.x ---------------------------------------------------------------
+    Request(Code.UPDATE_AND_CREATE_TOPIC_LIST, COPIED_CHANGE, names_in=_in_topics, max_body_bytes=IN_ONE_STEP),
+    Request(
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, COPIED_CHANGE, names_in=_in_groups, max_body_bytes=IN_ONE_STEP
+    ),
+    Request(Code.DELETE_TOPIC_IN_BROKER_LIST, COPIED_CHANGE, names_in=_in_topic_names, max_body_bytes=IN_ONE_STEP),
+    Request(Code.DELETE_SUBSCRIPTION_GROUP_LIST, COPIED_CHANGE, names_in=_in_group_names, max_body_bytes=IN_ONE_STEP),
+    Request(Code.QUERY_TOPICS_BY_CONSUMER, INSPECTION, groups.GroupRequestHeader),
+    Request(Code.QUERY_SUBSCRIPTION_BY_CONSUMER, INSPECTION, groups.QuerySubscriptionRequestHeader),
     # --- accounts ---------------------------------------------------------------------------------------
     Request(Code.UPDATE_AND_CREATE_ACL_CONFIG, ADMINISTRATION, groups.UpdateAccountRequestHeader, refused=_NO_ACCOUNTS),
     Request(Code.DELETE_ACL_CONFIG, ADMINISTRATION, groups.DeleteAccountRequestHeader, refused=_NO_ACCOUNTS),
@@ -283,7 +336,7 @@ _ROWS: Final = (
         Code.GET_CONSUMER_STATUS_FROM_CLIENT, TO_CLIENT, offsets.GetConsumerStatusRequestHeader, refused=_TO_CLIENTS
     ),
     Request(Code.PUSH_REPLY_MESSAGE_TO_CLIENT, TO_CLIENT, messages.PushReplyMessageRequestHeader, refused=_TO_CLIENTS),
-    Request(Code.QUERY_ASSIGNMENT, TO_CLIENT, refused="members of a group share its queues among themselves"),
+    *(Request(code, ADMINISTRATION, refused=reason) for reason, codes in _NOT_HERE.items() for code in codes),
 )
 
 #: All rows by code.

@@ -51,9 +51,17 @@ class ProducerGroupRequestHeader(Header):
 
 @dataclass(slots=True)
 class GroupRequestHeader(Header):
-    """Code 352 of 5.x.  Source: GetSubscriptionGroupConfigRequestHeader.java."""
+    """Names one group: codes 343 and 352 of 5.x."""
 
     group: Annotated[str, Resource.GROUP]
+
+
+@dataclass(slots=True)
+class QuerySubscriptionRequestHeader(Header):
+    """Source: QuerySubscriptionByConsumerRequestHeader.java of 5.x."""
+
+    group: Annotated[str, Resource.GROUP]
+    topic: Annotated[str, Resource.TOPIC]
 
 
 @dataclass(slots=True)

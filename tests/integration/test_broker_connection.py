@@ -209,7 +209,7 @@ async def test_an_unknown_request_is_answered_with_code_3(root: Path, mock_clock
             async with connected(port) as wire:
                 response = await wire.ask(code)
                 assert response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                assert response.remark == f" request type {code} not supported"
+                assert str(response.remark).startswith(f" request type {code} not supported")
 
 
 async def test_unsolicited_response_is_counted_and_dropped(root: Path, mock_clock: MockClock) -> None:

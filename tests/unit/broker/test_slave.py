@@ -16,7 +16,7 @@ from triomq.storage.delays import DelayLevels
 
 SLAVE: Final[dict[str, Any]] = {"role": "slave", "broker_id": 1, "ha_master": Address("192.0.2.8", 10912)}
 STORES: Final = (10, 310, 320, 324, 325, 36, 370)
-CHANGES: Final = (17, 215, 200, 207, 314, 323)
+CHANGES: Final = (17, 18, 215, 200, 207, 225, 314, 323, 5002, 5003)
 PULL: Final = {
     "consumerGroup": "G", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
     "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subVersion": 0, "subscription": "*",

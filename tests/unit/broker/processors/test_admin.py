@@ -8,11 +8,15 @@ import trio
 
 from tests.unit.broker.recording import Peer
 from triomq.protocol.bodies.route import (
+    GroupConfigList,
+    GroupNameList,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
+    TopicConfigList,
     TopicConfigSerializeWrapper,
     TopicFilterType,
+    TopicList,
 )
 from triomq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from triomq.protocol.wire.command import RemotingCommand
@@ -238,3 +242,106 @@ def test_copied_offsets_have_bare_number_keys(peer: Peer) -> None:
         peer.broker.delayed.schedule.offsets.set(number, 4)
     assert peer.get(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@G":{1:4,3:4}}}'
     assert peer.get(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{1:4,3:4}}'
+
+
+def put_topics(peer: Peer, *configs: TopicConfig) -> RemotingCommand:
+    return peer.get(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=TopicConfigList(list(configs)).encode())
+
+
+def put_groups(peer: Peer, *configs: SubscriptionGroupConfig) -> RemotingCommand:
+    return peer.get(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=GroupConfigList(list(configs)).encode())
+
+
+def test_topics_are_set_and_deleted_together(peer: Peer) -> None:
+    wanted = [TopicConfig(topic_name=name, read_queue_nums=3, perm=4) for name in ("T", "U")]
+    assert put_topics(peer, *wanted).code == ResponseCode.SUCCESS
+    assert [peer.broker.topics.get(name) for name in ("T", "U")] == wanted
+    peer.put("T")
+    body = TopicList(["T", "U", "unknown"]).encode()
+    assert peer.get(RequestCode.DELETE_TOPIC_IN_BROKER_LIST, body=body).code == ResponseCode.SUCCESS
+    assert {"T", "U"}.isdisjoint(peer.broker.topics.configs)
+
+
+def test_groups_are_set_and_deleted_together(peer: Peer) -> None:
+    settings, offsets = peer.broker.groups.settings, peer.broker.groups.offsets
+    for with_offsets in (False, True):
+        wanted = [SubscriptionGroupConfig(name, retry_max_times=3) for name in ("G", "H")]
+        assert put_groups(peer, *wanted).code == ResponseCode.SUCCESS
+        assert [settings.get(name) for name in ("G", "H")] == wanted
+        offsets.commit("G", "T", 0, 1)
+        body = GroupNameList(["G", "H"], clean_offset=with_offsets).encode()
+        assert peer.get(RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST, body=body).code == ResponseCode.SUCCESS
+        assert {"G", "H"}.isdisjoint(settings.configs)
+        assert offsets.query("G", "T", 0) == (None if with_offsets else 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic_name": "with space"},
+        {"topic_name": "TBW102"},
+        {"topic_name": "U", "perm": 16},
+        {"topic_name": "U", "write_queue_nums": -1},
+    ],
+)
+def test_one_impossible_topic_refuses_the_list(peer: Peer, wrong: dict[str, Any]) -> None:
+    before = dict(peer.broker.topics.configs)
+    assert put_topics(peer, TopicConfig("T"), TopicConfig(**wrong)).code == ResponseCode.SYSTEM_ERROR
+    assert peer.broker.topics.configs == before
+
+
+def test_one_impossible_name_refuses_the_list(peer: Peer) -> None:
+    put_topics(peer, TopicConfig("T"))
+    put_groups(peer, SubscriptionGroupConfig("G"))
+    refused = (
+        put_groups(peer, SubscriptionGroupConfig("H"), SubscriptionGroupConfig("a@b")),
+        peer.get(RequestCode.DELETE_TOPIC_IN_BROKER_LIST, body=TopicList(["T", "TBW102"]).encode()),
+        peer.get(RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST, body=GroupNameList(["G", "CID_RMQ_SYS_TRANS"]).encode()),
+    )
+    assert ResponseCode.SUCCESS not in {each.code for each in refused}
+    assert peer.broker.topics.get("T") is not None
+    assert "G" in peer.broker.groups.settings.configs
+    assert "H" not in peer.broker.groups.settings.configs
+
+
+#: RPC fields of 5.x, and paging fields of 21 and 201: no broker of 4.9.7 has them.
+FIELDS_OF_5: dict[str, Any] = {
+    "ns": "space",
+    "nsd": "true",
+    "bname": "broker-a",
+    "oway": "false",
+    "lo": "true",
+    "liteTopic": "l",
+}
+PAGING = {"topicSeq": "0", "groupSeq": "0", "maxTopicNum": "1", "maxGroupNum": "1", "dataVersion": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_ALL_TOPIC_CONFIG, PAGING),
+        (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, PAGING),
+        (RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}),
+        (RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}),
+        (RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "G", "topic": "T", "queueId": "0"}),
+    ],
+)
+def test_fields_of_5x_change_no_answer(peer: Peer, code: RequestCode, fields: dict[str, str]) -> None:
+    create(peer)
+    put_group(peer)
+    peer.broker.groups.offsets.commit("G", "T", 0, 1)
+    known = {name: value for name, value in fields.items() if name not in PAGING}
+    plain, answer = peer.get(code, known), peer.get(code, {**FIELDS_OF_5, **fields})
+    assert plain.code == ResponseCode.SUCCESS
+    assert (answer.code, answer.ext_fields, bytes(answer.body)) == (plain.code, plain.ext_fields, bytes(plain.body))
+
+
+def test_send_of_5x_is_stored_as_any_other(peer: Peer) -> None:
+    assert peer.put("T", **FIELDS_OF_5).code == ResponseCode.SUCCESS
+    assert peer.broker.store.reader.max_offset_in_queue("T", 0) == 1
+
+
+def test_refused_request_names_the_reason(peer: Peer) -> None:
+    response = peer.get(RequestCode.CONTROLLER_GET_METADATA_INFO)
+    assert response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert response.remark == " request type 1005 not supported: masters and slaves need no controller"

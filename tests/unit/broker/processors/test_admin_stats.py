@@ -10,10 +10,10 @@ import pytest
 
 import triomq
 from tests.subscriptions import tag_subscription
-from tests.unit.broker.recording import Clock, MakeBroker, Peer
+from tests.unit.broker.recording import ADVERTISED, Clock, MakeBroker, Peer
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData, MessageModel, ProducerData, SubscriptionData
 from triomq.protocol.bodies.replication import HaStatus
-from triomq.protocol.bodies.route import GroupList, KVTable, TopicConfig
+from triomq.protocol.bodies.route import GroupList, KVTable, TopicConfig, TopicList
 from triomq.protocol.bodies.statistics import (
     BrokerStatsData,
     BrokerStatsItem,
@@ -23,6 +23,7 @@ from triomq.protocol.bodies.statistics import (
     OffsetWrapper,
     ProducerConnection,
     QueryConsumeTimeSpanBody,
+    QuerySubscriptionBody,
     QueueTimeSpan,
     TopicOffset,
     TopicStatsTable,
@@ -147,6 +148,26 @@ def test_topic_consumers_subscribe_or_have_offsets(peer: Peer) -> None:
     peer.broker.groups.offsets.commit("other", "U", 0, 1)
     body = peer.get(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}).body
     assert GroupList.decode(body).group_list == ["gone", "live"]
+
+
+def test_topics_of_group_are_subscribed_or_consumed(peer: Peer) -> None:
+    heartbeat(peer, "G", "T")
+    for group, topic in (("G", "U"), ("G", "T"), ("other", "V")):
+        peer.broker.groups.offsets.commit(group, topic, 0, 1)
+    found = TopicList.decode(peer.get(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "G"}).body)
+    assert (found.topic_list, found.broker_addr) == (["T", "U"], ADVERTISED)
+    nothing = peer.get(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "unknown"})
+    assert TopicList.decode(nothing.body).topic_list == []
+
+
+def test_subscription_of_group_to_topic_is_shown(peer: Peer) -> None:
+    heartbeat(peer, "G", "T")
+    for group, topic, expression in (("G", "T", "*"), ("G", "U", None), ("unknown", "T", None)):
+        answer = peer.get(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, {"group": group, "topic": topic})
+        body = QuerySubscriptionBody.decode(answer.body)
+        assert (body.group, body.topic) == (group, topic)
+        data = body.subscription_data
+        assert (data and data.sub_string) == expression
 
 
 def test_members_of_consumer_group_are_listed(peer: Peer) -> None:
@@ -299,7 +320,8 @@ def test_unknown_statistic_is_rejected_like_in_rocketmq(peer: Peer, name: str, k
 
 #: What mqadmin, Apache's exporter and the conformance kit read; the exporter reports nothing if one is missing.
 WANTED = """
-    brokerVersionDesc putTps getTransferedTps getTotalTps sendThreadPoolQueueSize pullThreadPoolQueueSize
+    brokerVersionDesc putTps getTransferedTps getTransferredTps getTotalTps sendThreadPoolQueueSize
+    pullThreadPoolQueueSize
     sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueHeadWaitTimeMills pageCacheLockTimeMills
     earliestMessageTimeStamp commitLogDiskRatio consumeQueueDiskRatio msgPutTotalYesterdayMorning
     msgPutTotalTodayMorning msgPutTotalTodayNow msgGetTotalYesterdayMorning msgGetTotalTodayMorning
