@@ -44,8 +44,9 @@ async def redrive(view: View) -> Done:
     """Send dead letters back to their original topics."""
     group, chosen = view.required("name"), _chosen(view)
     done = await (view.admin.redrive_chosen(group, chosen) if chosen else view.admin.redrive(group))
-    skipped = f" {done.skipped} were skipped." if done.skipped else ""
-    return Done(f"{done.sent} dead letters of {group} were sent back.{skipped}", to("dead-letters", name=group))
+    skipped = f" Skipped: {done.skipped}." if done.skipped else ""
+    sent = "1 dead letter" if done.sent == 1 else f"{done.sent} dead letters"
+    return Done(f"Sent back: {sent} of {group}.{skipped}", to("dead-letters", name=group))
 
 
 def _chosen(view: View) -> list[tuple[str, int, int]]:

@@ -4,13 +4,15 @@ import re
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+import trio
 
-from tests.visitor import Visitor, open_visitor
+from tests.visitor import Visitor, open_visitor, wait_until
+from triomq.broker import Address
 from triomq.client import Message, MessageExt, Producer, PullConsumer, TransactionProducer, TransactionState
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.names import TIMER_TOPIC, dead_letter_topic
-from triomq.testing import RunningBroker
+from triomq.testing import RunningBroker, open_broker
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -165,7 +167,7 @@ async def test_all_dead_letters_are_sent_back(rocketmq_broker: RunningBroker) ->
         answer = await visitor.post("redrive", **form, typed_name="billing")
         assert answer.headers["location"] == "dead-letters?name=billing"
         text = text_of(await visitor.get("dead-letters", name="billing"))
-        assert "2 dead letters of billing were sent back." in text
+        assert "Sent back: 2 dead letters of billing." in text
         assert "billing 2 2" in text
         assert len(broker.messages(topic)) == 4
         assert len(broker.messages(dead_letter_topic("billing"))) == 2
@@ -215,3 +217,20 @@ async def test_transactions_are_decided(rocketmq_broker: RunningBroker) -> None:
 
 async def unknown(_message: MessageExt) -> TransactionState:
     return TransactionState.UNKNOWN
+
+
+async def test_pages_of_a_hanging_broker_name_it(rocketmq_broker: RunningBroker) -> None:
+    register = (Address.parse(rocketmq_broker.namesrv),)
+    with open_broker(broker_name="broker-b", register=register) as other:
+        async with open_visitor(rocketmq_broker.namesrv) as visitor:
+            sampler = visitor.application.own.sampler
+            await wait_until(lambda: len(sampler.brokers) == 2)
+            topic = other.new_topic("hung")
+            with trio.fail_after(30):
+                while "Queues" not in (await visitor.http.get("/topic", params={"name": topic})).text:  # noqa: ASYNC110  # another broker registers it
+                    await trio.sleep(0.05)
+            other.faults.stall(30)
+            await wait_until(lambda: bool(sampler.silent))
+            for path in ("topic", "messages", "tail"):
+                text = text_of(await visitor.get(path, 504, name=topic))
+                assert f"broker-b at {other.address}" in text
