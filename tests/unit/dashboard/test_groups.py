@@ -8,11 +8,12 @@ import pytest
 import trio
 from markupsafe import escape
 
-from tests.visitor import check_html, open_visitor
+from tests.visitor import check_html, open_visitor, wait_until
+from triomq.broker import Address
 from triomq.client import Admin, ClientConfig, Message, MessageExt, Producer, PushConsumer
 from triomq.client.sync import LitePullConsumer
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
-from triomq.testing import RunningBroker
+from triomq.testing import RunningBroker, open_broker
 
 HOSTILE = "<script>alert(1)</script>\u202e\"'&"
 
@@ -79,7 +80,7 @@ async def test_group_has_queues_and_the_reason_of_stalls(rocketmq_broker: Runnin
         text = text_of(await visitor.get("group", name="billing"))
         for part in ("Members 0", "Messages behind 3", "No member is online", "triomq group show billing"):
             assert part in text
-        assert re.search(rf"{topic} \S+ ?:\d 1 1 2 – – ", text), text
+        assert re.search(rf"{topic} \S+:\d 1 – no member of the group is online 1 2 – ", text), text
         assert "Not found" in await visitor.get("group", 404, name="billig")
         assert "similar groups: billing" in await visitor.get("group", 404, name="billig")
         assert "does not exist" in await visitor.get("group", 404, name=HOSTILE)
@@ -182,3 +183,15 @@ async def test_many_groups_come_in_pages(rocketmq_broker: RunningBroker) -> None
         page = await visitor.get("groups", page="2")
         assert re.findall(r'href="group\?name=(\w+)"', page) == ["g100", "g101"]
         assert "No problem found" in await visitor.get("group", name="g100")
+
+
+async def test_pages_name_a_broker_that_hangs(rocketmq_broker: RunningBroker) -> None:
+    register = (Address.parse(rocketmq_broker.namesrv),)
+    with open_broker(broker_name="broker-b", register=register) as other:
+        async with open_visitor(rocketmq_broker.namesrv) as visitor:
+            sampler = visitor.application.own.sampler
+            await wait_until(lambda: len(sampler.brokers) == 2)
+            other.faults.stall(30)
+            await wait_until(lambda: bool(sampler.silent))
+            for path, status in (("groups", 504), ("group?name=billing", 504), ("brokers", 200), ("accounts", 200)):
+                assert other.address in await visitor.get(path, status)
