@@ -52,7 +52,7 @@ class TransactionAdmin(BaseAdmin):
         """Return the undecided transactions of all brokers, oldest first.
 
         Raises:
-            NoRouteError: operation messages of a broker cannot be read, as those of Apache's brokers.
+            NoRouteError: operation messages of a broker cannot be read, as those of RocketMQ 4.
         """
         async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
             try:
