@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from triomq.client import Admin
+from triomq.client.admin.sampler import Sampler
 from triomq.dashboard.formats import to
-from triomq.dashboard.sampler import Sampler
 from triomq.dashboard.security import Session
 from triomq.dashboard.settings import Settings
 from triomq.dashboard.watched import Accounts, Watched

@@ -6,7 +6,7 @@ from typing import Final
 import trio
 
 from triomq.client import Admin, ClientInstance
-from triomq.dashboard.sampler import Sampler
+from triomq.client.admin.sampler import Sampler
 from triomq.dashboard.settings import Settings
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.signing import Credentials

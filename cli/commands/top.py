@@ -15,9 +15,9 @@ from triomq.cli.errors import UsageError
 from triomq.cli.output import Cell, cell_text, local_time, plural, size_text, write_json, write_table, write_text
 from triomq.cli.session import client_command, open_admin
 from triomq.client.admin.diagnosis import Finding
+from triomq.client.admin.sampler import BrokerSample, Sampler
 from triomq.client.admin.traffic import lag_by_group, retry_lag
 from triomq.client.environment import wall_clock_ms
-from triomq.dashboard.sampler import BrokerSample, Sampler
 from triomq.protocol.errors import NameServerError
 
 if TYPE_CHECKING:

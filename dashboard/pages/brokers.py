@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from triomq.client import Replica
 from triomq.client.admin.broker_answers import describe_missing, uptime_of
-from triomq.dashboard.sampler import BrokerSample
+from triomq.client.admin.sampler import BrokerSample
 from triomq.dashboard.view import Change, NotFoundError, Page, View, slice_of
 from triomq.protocol.errors import REMOTE_ERRORS
 

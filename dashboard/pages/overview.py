@@ -5,9 +5,9 @@ from typing import Any, Final
 import trio
 
 from triomq.client.admin.diagnosis import Finding
+from triomq.client.admin.sampler import WAIT_S, Sampler
 from triomq.client.admin.traffic import lag_by_group
 from triomq.dashboard.formats import to
-from triomq.dashboard.sampler import WAIT_S, Sampler
 from triomq.dashboard.view import Change, Page, View
 from triomq.protocol.errors import NameServerError
 

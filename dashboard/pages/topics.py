@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import trio
 
-from triomq.dashboard.sampler import Sampler, TopicSample
+from triomq.client.admin.sampler import Sampler, TopicSample
 from triomq.dashboard.view import Change, Page, View, slice_of
 
 _MOST_GROUPS: Final = 6

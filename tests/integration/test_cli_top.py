@@ -17,7 +17,7 @@ from tests.integration.cli_tools import COMMAND, LIMIT_S, complaint, environment
 from triomq.cli.commands.top import Frame, GroupRow, Watch, sections, summary
 from triomq.client.admin.broker_answers import BrokerAnswer
 from triomq.client.admin.diagnosis import Finding, FindingKind
-from triomq.dashboard.sampler import BrokerSample, Sampler
+from triomq.client.admin.sampler import BrokerSample, Sampler
 from triomq.testing import RunningBroker
 
 

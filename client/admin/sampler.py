@@ -1,8 +1,8 @@
-"""What the dashboard remembers of a cluster: rates of the last hour, findings, backlog, contents of topics.
+"""What a display remembers of a cluster: rates of the last hour, findings, backlog, contents of topics.
 
-Each broker is asked for its counters every 5 s, every 2 s while somebody looks.  The rest is asked only for somebody
-who looks, and at most once in some seconds, whatever the number of browsers.  Memory is bounded: 360 points for each
-broker, and the last counters of topics that were looked at.
+Each broker is asked for its counters every 5 s, every 2 s while a display is looked at.  The rest is asked only for a
+display that shows it, and at most once in some seconds, whatever the number of browsers.  Memory is bounded: 360 points
+for each broker, and the last counters of topics that were looked at.
 """
 
 import logging
@@ -16,14 +16,14 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import trio
 
-from triomq.client import Admin
+from triomq.client.admin.admin import Admin
 from triomq.client.admin.broker_answers import BrokerAnswer
 from triomq.client.admin.diagnosis import Diagnosis
 from triomq.client.admin.traffic import Counters, TopicContents, counters_of
 from triomq.protocol.errors import REMOTE_ERRORS, NameServerError
 from triomq.protocol.names import topic_kind
 
-LOGGER: Final = logging.getLogger("triomq.dashboard.sampler")
+LOGGER: Final = logging.getLogger("triomq.client.admin.sampler")
 
 _WATCHED_S: Final = 2.0
 _IDLE_S: Final = 5.0
