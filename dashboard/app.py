@@ -35,6 +35,7 @@ _SIGN_IN_BYTES: Final = 4096
 #: After a wrong password the answer waits, and few can wait at one time, so that passwords cannot be tried quickly.
 _WRONG_S: Final = 1.0
 _TRIES: Final = 5
+_MORE_S: Final = 0.5
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -173,7 +174,8 @@ class Application:
 
     async def _page(self, page: Page, request: Request, session: Session) -> Response:
         view = self._view(request, session)
-        values = await self._values(view, page.handler, page.limit_s)
+        limit_s = max(page.limit_s, self.settings.answer_s + _MORE_S)
+        values = await self._values(view, page.handler, limit_s)
         if isinstance(values, Problem):
             return self._problem_page(values, session, request)
         here = to(page.path, **view.query)

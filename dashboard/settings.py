@@ -73,6 +73,7 @@ class Settings:
         read_only: refuse all changes.
         cert, key: serve HTTPS with this certificate.
         insecure: listen beyond loopback without TLS.
+        answer_s: how long a server may take to answer; a page that fails takes half a second more.
         options: words that the command lines on the pages end with, such as ``--namesrv``.
 
     Raises:
@@ -87,6 +88,7 @@ class Settings:
     cert: Path | None = None
     key: Path | None = None
     insecure: bool = False
+    answer_s: float = 1.5
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

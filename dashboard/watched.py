@@ -16,8 +16,6 @@ MAX_ACCOUNTS: Final = 16
 #: After so long without a request the account is signed out.
 IDLE_S: Final = 1800.0
 _CHECK_S: Final = 60.0
-#: Limit for each request, so that pages can say in time that a server does not answer.
-_ANSWER_S: Final = 1.5
 
 
 class Watched:
@@ -39,7 +37,8 @@ class Watched:
             settings: of the dashboard.
             credentials: account of a visitor, checked at the start; ``None``: the dashboard's own, if it has one.
         """
-        config = replace(settings.client, connect=False, api_timeout_s=_ANSWER_S, connect_timeout_s=_ANSWER_S)
+        limit_s = settings.answer_s
+        config = replace(settings.client, connect=False, api_timeout_s=limit_s, connect_timeout_s=limit_s)
         if credentials is not None:
             config = replace(config, credentials=credentials, connect=True)
         self._namesrv, self._config = settings.namesrv, config

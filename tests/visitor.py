@@ -65,7 +65,7 @@ class Visitor:
 @asynccontextmanager
 async def open_visitor(namesrv: str, *, signs_in: bool = True, **changes: Any) -> AsyncGenerator[Visitor, None]:
     """Open a dashboard for a cluster, and a browser that is signed in; ``changes`` are of ``Settings``."""
-    settings = Settings(**{"namesrv": namesrv, "client": ClientConfig(connect=False), **changes})
+    settings = Settings(**{"namesrv": namesrv, "client": ClientConfig(connect=False), "answer_s": 20.0, **changes})
     gate, own = Gate(settings), Watched(settings)
     async with open_service_nursery() as nursery:
         accounts = Accounts(settings, nursery)
