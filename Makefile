@@ -19,7 +19,7 @@ QUICK := -n $(QUICK_JOBS) --dist worksteal
 ONCE_MORE = || { [ $$? -eq 1 ] && echo "--- failed tests once more" && $(PYTEST) --last-failed --last-failed-no-failures none --maxfail 5
 
 QUICK_TESTS := tests/unit tests/property tests/integration
-LONG_TESTS := tests/chaos tests/fuzz tests/kills tests/packaging tests/powercut
+LONG_TESTS := tests/chaos tests/dashboard tests/fuzz tests/kills tests/packaging tests/powercut
 
 .DEFAULT_GOAL := help
 .PHONY: help venv test quick smoke test-all test-containers unit long interop interop-clients spark check static docs coverage fix demo spark-demo spark-zip bench dist docker-check lock clean distclean
@@ -50,7 +50,7 @@ test-all: unit interop spark test-containers ## Run all tests; those that need a
 unit: $(INSTALLED) ## Run all tests that need only Python
 	@$(PYTEST) $(PARALLEL) $(QUICK_TESTS) $(LONG_TESTS) $(PYTEST_ARGS) $(ONCE_MORE) $(QUICK_TESTS) $(LONG_TESTS) $(PYTEST_ARGS); }
 
-long: $(INSTALLED) ## Run the tests of unit that test leaves out: fuzzing, kills, power cuts, chaos, packages
+long: $(INSTALLED) ## Run the tests of unit that test leaves out: fuzzing, kills, power cuts, chaos, a browser, packages
 	@$(PYTEST) $(PARALLEL) $(LONG_TESTS) $(PYTEST_ARGS) $(ONCE_MORE) $(LONG_TESTS) $(PYTEST_ARGS); }
 
 interop: $(INSTALLED) ## Run the tests with Apache's brokers and clients (Java, Maven, Go)

@@ -34,13 +34,15 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "go": ("go",),
     "nginx": ("nginx",),
     "spark": ("pyspark",),
+    "browser": ("chromium", "chromedriver", "selenium"),
 }
 #: Folders whose test modules cannot be imported without these.
 FOLDERS: Final[Mapping[Path, tuple[str, ...]]] = {
     Path(__file__).parent / "unit" / "spark": ("pyspark",),
     Path(__file__).parent / "spark": ("pyspark", "java"),
+    Path(__file__).parent / "dashboard": ("selenium",),
 }
-_PACKAGES: Final = frozenset(("pyspark",))
+_PACKAGES: Final = frozenset(("pyspark", "selenium"))
 
 
 @pytest.fixture

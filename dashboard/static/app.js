@@ -40,7 +40,7 @@
       height: element.clientHeight - legend,
       scales: {
         x: {range: (_plot, low, high) => [Math.min(low, high - span), high]},
-        y: {range: (_plot, _low, high) => [0, Math.max(1, (high || 0) * 1.1)]},
+        y: {range: (_plot, _low, high) => [0, Math.max(2, (high || 0) * 1.1)]},
       },
       axes: [{...axis, space: 80, values: (_plot, ticks) => ticks.map((tick) => clock.format(tick * 1000))}, {...axis, size: 70, values: (_plot, ticks) => ticks.map((tick) => short(tick) + unit)}],
       series: [
@@ -103,7 +103,7 @@
       for (const element of document.querySelectorAll("[data-poll]")) poll(element);
     });
   });
-  document.addEventListener("htmx:afterSettle", refresh);
+  document.addEventListener("htmx:afterSwap", refresh); // before the browser paints it
   document.addEventListener("htmx:afterRequest", (event) => stale(!event.detail.successful));
   window.addEventListener("resize", redraw);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
