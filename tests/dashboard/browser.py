@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
@@ -65,6 +66,14 @@ class Browser:
         """Open a page and wait for its scripts."""
         self.driver.get(address)
         self.wait_for("document.readyState === 'complete'")
+
+    def wait_until_shown(self, address: str) -> None:
+        """Open a page of a server that is about to start."""
+        with suppress(WebDriverException):
+            self.show(address)
+        while not self.script("return location.href.startsWith('http') && document.title"):
+            with suppress(WebDriverException):
+                self.show(address)
 
     def script(self, text: str, *values: Any) -> Any:
         """Return the value of a script."""
