@@ -1,4 +1,4 @@
-"""The core of the suites with Apache's programs and with Spark: the part that the gate runs.
+"""The core of the suites with Apache's programs, Spark and a browser: the part that the gate runs.
 
 `make test-all` runs the remainder too, which takes most of an hour: run it before you call a change of the protocol,
 the store or the Spark source finished.  A test belongs here if it is the only one of its kind, or the cheapest of
@@ -34,9 +34,18 @@ _SPARK: Final[Mapping[str, str]] = {
     "test_jobs.py::test_flights_flow_through_all_four_jobs": "the jobs",
 }
 
+_DASHBOARD: Final[Mapping[str, str]] = {
+    "test_tour.py::test_links_reach_all_pages": "each page in a browser, without an error or a call of another host",
+    "test_tour.py::test_hostile_text": "names and bodies of attackers",
+    "test_tour.py::test_axe_finds_nothing[light": "accessibility",
+    "test_tour.py::test_no_page_is_wider": "a phone",
+    "test_proxy.py::": "a path of a proxy",
+}
+
 CORE: Final[Mapping[str, str]] = {
     **{f"tests/interop/{prefix}": why for prefix, why in _INTEROP.items()},
     **{f"tests/spark/{prefix}": why for prefix, why in _SPARK.items()},
+    **{f"tests/dashboard/{prefix}": why for prefix, why in _DASHBOARD.items()},
 }
 
 

@@ -138,10 +138,11 @@ def test_installed_wheel_brings_its_fixtures(built: Path, tmp_path: Path) -> Non
 @pytest.mark.timeout(600)
 @pytest.mark.jvm
 @pytest.mark.spark
+@pytest.mark.browser
 def test_every_prefix_of_the_core_names_a_test() -> None:
     command = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
     listed = subprocess.run(
-        [*command, "-m", "core", "tests/interop", "tests/spark"],
+        [*command, "-m", "core", "tests/dashboard", "tests/interop", "tests/spark"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
