@@ -74,7 +74,7 @@ static: $(INSTALLED) ## Check format, lint, types and imports
 	@$(BIN)/mypy --explicit-package-bases tests bench
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m bench.size --check
-	@find broker client spark -name '*.py' | xargs -P $(JOBS) -n 64 $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_keep_connections,serve_connections
+	@find broker client spark -name '*.py' | xargs -P $(JOBS) -n 64 $(BIN)/flake8-async --enable=ASYNC1,ASYNC2,ASYNC913 --startable-in-context-manager=_keep_connections,keep_asking,serve_connections
 
 docs: $(INSTALLED) ## Build the documentation as a site, in build/docs
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs

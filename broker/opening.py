@@ -169,7 +169,7 @@ class KeptBroker:
         self._on_reopen = on_reopen
         self._is_stopping = False
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until :meth:`stop`; started when the first broker serves.  Raises as :func:`open_broker`."""
         config, is_first = self._config, True
         while True:
@@ -231,7 +231,7 @@ async def keep_broker(
     kept = KeptBroker(config, open_one, on_reopen)
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(kept.run)
+            await nursery.start(kept.serve)
             yield kept
             kept.stop()
     except BaseExceptionGroup as group:

@@ -50,7 +50,7 @@ class Watched:
             async with ClientInstance(self._namesrv, self._config) as self.instance:
                 async with Admin(instance=self.instance) as self.admin:
                     self.sampler = Sampler(self.admin)
-                    await self.sampler.run(task_status)
+                    await self.sampler.keep_asking(task_status)
 
     def stop(self) -> None:
         """Close the connections."""

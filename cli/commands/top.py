@@ -120,7 +120,7 @@ async def top(options: TopOptions) -> None:
     async with open_admin(options) as admin, trio.open_nursery() as nursery:
         sampler = Sampler(admin)
         sampler.look()
-        await nursery.start(sampler.run)
+        await nursery.start(sampler.keep_asking)
         await sampler.sampled.wait()
         if options.once and sampler.error is not None:
             raise NameServerError(sampler.error)

@@ -169,7 +169,7 @@ class Sampler:
         self._answers: OrderedDict[str, tuple[float, Any, Exception | None]] = OrderedDict()
         self.sampled = trio.Event()
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def keep_asking(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Ask the brokers for ever."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()

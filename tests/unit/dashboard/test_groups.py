@@ -188,7 +188,7 @@ async def test_many_groups_come_in_pages(rocketmq_broker: RunningBroker) -> None
 async def test_pages_name_a_broker_that_hangs(rocketmq_broker: RunningBroker) -> None:
     register = (Address.parse(rocketmq_broker.namesrv),)
     with open_broker(broker_name="broker-b", register=register) as other:
-        async with open_visitor(rocketmq_broker.namesrv) as visitor:
+        async with open_visitor(rocketmq_broker.namesrv, answer_s=1.5) as visitor:
             sampler = visitor.application.own.sampler
             await wait_until(lambda: len(sampler.brokers) == 2)
             other.faults.stall(30)

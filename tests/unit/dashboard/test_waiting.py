@@ -222,7 +222,7 @@ async def unknown(_message: MessageExt) -> TransactionState:
 async def test_pages_of_a_hanging_broker_name_it(rocketmq_broker: RunningBroker) -> None:
     register = (Address.parse(rocketmq_broker.namesrv),)
     with open_broker(broker_name="broker-b", register=register) as other:
-        async with open_visitor(rocketmq_broker.namesrv) as visitor:
+        async with open_visitor(rocketmq_broker.namesrv, answer_s=1.5) as visitor:
             sampler = visitor.application.own.sampler
             await wait_until(lambda: len(sampler.brokers) == 2)
             topic = other.new_topic("hung")
