@@ -237,6 +237,10 @@ class AdminFacade(Facade):
 
     topics = Method(Admin.topics)
     brokers = Method(Admin.brokers)
+    name_servers = Method(Admin.name_servers)
+    accounts = Method(Admin.accounts)
+    positions = Method(Admin.positions)
+    oldest_waiting_ms = Method(Admin.oldest_waiting_ms)
     broker_settings = Method(Admin.broker_settings)
     backlog = Method(Admin.backlog)
     topic_contents = Method(Admin.topic_contents)

@@ -41,6 +41,7 @@ TABLE: Final = {
     "CheckTransactionStateRequestHeader": """tranStateTableOffset:long commitLogOffset:long msgId:str?
         transactionId:str? offsetMsgId:str? bname:str?""",
     "ConsumerGroupRequestHeader": "consumerGroup:str",
+    "QuerySubscriptionRequestHeader": "group:str topic:str",
     "ResetOffsetRequestHeader": "topic:str group:str timestamp:long isForce:bool",
     "GetConsumerStatusRequestHeader": "topic:str group:str clientAddr:str?",
     "GetConsumerRunningInfoRequestHeader": "consumerGroup:str clientId:str",
