@@ -100,7 +100,7 @@ class Application:
     def _enter(self, token: str) -> Response:
         """Open a session for the one-time token.
 
-        The answer is a page that goes on to the overview, not a redirect: after a click in another site, such as a
+        The answer is a page that leads to the overview, not a redirect: after a click in another site, such as a
         terminal in the browser, the cookie would not be sent with a redirect.
         """
         if not self.gate.accepts_token(token):
@@ -219,7 +219,7 @@ class Application:
         return HTMLResponse(self._renderer.page(change.template, common | values))
 
     async def _values(self, view: View, handler: Callable[[View], Awaitable[Any]], limit_s: float) -> Any:
-        """Return what a handler returns, or the problem that it met."""
+        """Return the result of a handler, or its problem."""
         silent = view.sampled.silent
         try:
             with trio.fail_after(limit_s):

@@ -11,7 +11,7 @@ from triomq.dashboard.settings import Settings
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.wire.signing import Credentials
 
-#: Accounts of visitors at one time: each has connections of its own, and asks the brokers regularly.
+#: Accounts of visitors at one time: each has separate connections, and asks the brokers regularly.
 MAX_ACCOUNTS: Final = 16
 #: After so long without a request the account is signed out.
 IDLE_S: Final = 1800.0
@@ -19,7 +19,7 @@ _CHECK_S: Final = 60.0
 
 
 class Watched:
-    """The connections to a cluster; they live in a task of their own.
+    """The connections to a cluster; they live in a separate task.
 
     Attributes:
         instance, admin: to ask with.

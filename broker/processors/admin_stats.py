@@ -53,7 +53,7 @@ _VERSION_NAME: Final = "V4_9_7"  # of VERSION, which our frames contain
 #: Queues of RocketMQ's thread pools.  Here a request is served in the step that reads it, so none ever waits.
 _THREAD_POOLS: Final = ("send", "pull", "query", "endTransaction")
 _MS_PER_DAY: Final = 86_400_000
-#: Of ``putMessageDistributeTime``: each bound in seconds that our histogram has, and RocketMQ's name of what is below.
+#: Ranges of ``putMessageDistributeTime``: the upper bound in our histogram, in seconds, and RocketMQ's name.
 _PUT_TIMES: Final = (
     *((0.001, "<=0ms"), (0.01, "0~10ms"), (0.05, "10~50ms"), (0.1, "50~100ms"), (0.1, "100~200ms")),
     *((0.5, "200~500ms"), (1.0, "500ms~1s"), (1.0, "1~2s"), (1.0, "2~3s"), (1.0, "3~4s"), (5.0, "4~5s")),
@@ -319,7 +319,7 @@ class StatisticsProcessors:
         }
 
     def _durations(self) -> dict[str, object]:
-        """Return how long sends and pulls took since the start, rounded up to a bound of our histograms.
+        """Return the durations of sends and pulls since the start, rounded up to a bound of our histograms.
 
         Apache's exporter reports nothing of a broker without them.  RocketMQ counts the sends of the last minute.
         """

@@ -146,7 +146,7 @@ class Slave:
         self.wanted.set()
 
     def _hold_s(self) -> float:
-        """Return how much longer new messages are gathered: each frame costs the CPU time of several messages.
+        """Return the time for which new messages are still gathered: a frame costs the CPU time of several messages.
 
         Where senders wait for the slave, those that arrive before its report of the earlier ones go together; elsewhere
         those of a few milliseconds.

@@ -8,7 +8,7 @@ Rules:
   groups consume those messages again.
 - All is saved as soon as it has changed, so that a slave can start without its master.
 
-Nothing is taken from a master that does not accept the log here as a copy of its own.  It may be another broker, or
+Nothing is taken from a master that does not accept this log as a copy.  It may be another broker, or
 have an empty disk: its tables would make the slave delete all topics.  A slave without a log has nothing to lose.
 
 The connection stays open, so that a slave notices soon that its master is away.  A commit before it notices is not

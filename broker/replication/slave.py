@@ -54,7 +54,7 @@ class Slave:
 
     Attributes:
         master: where the master of the present or last connection listens for slaves; ``None``: none is known yet.
-        is_following: whether it has sent something on this connection: it takes this log for a copy of its own.
+        is_following: whether the master has sent something on this connection, and so accepts this log as a copy.
         taken_bytes: of the log, from masters since the start.
     """
 

@@ -93,7 +93,7 @@ async def read_accounts(instance: ClientInstance, address: str) -> list[dict[str
 
 
 def judge_account(fields: AccountFields, topic: str | None = None, group: str | None = None) -> list[Verdict]:
-    """Return what an account may do, with the reasons: to administer, and something with a topic and a group.
+    """Return the rights of an account with their reasons: administration, and those on a topic and a group.
 
     Raises:
         ConfigError: the broker's rules for it cannot be read.

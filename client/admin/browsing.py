@@ -49,7 +49,7 @@ class Before(NamedTuple):
 
 
 class NewestMessages(NamedTuple):
-    """Messages, the newest first, and where the older ones begin; ``None``: there are none."""
+    """Messages, the newest first, and where the older ones begin; ``None`` at the end."""
 
     messages: list[MessageExt]
     older: Before | None
@@ -117,7 +117,7 @@ class BrowseAdmin(MessageAdmin):
 
         Raises:
             NoRouteError: the topic does not exist, or has no such queue.
-            QueryNotFoundError: there is no message at this offset.
+            QueryNotFoundError: the queue has no message at this offset.
         """
         messages = await self.messages_from(queue, queue_offset, 1)
         if not messages or messages[0].queue_offset != queue_offset:
@@ -153,7 +153,7 @@ class BrowseAdmin(MessageAdmin):
         return sorted({group for answer in answers for group in GroupList.decode(answer.body).group_list})
 
     async def progress_of(self, message: MessageExt, groups: Collection[str]) -> list[GroupProgress]:
-        """Return how far groups are with a message, in their order: by their offsets and by copies of the message.
+        """Return the progress of groups at a message, in their order: by offsets and by copies of the message.
 
         ``message.topic`` is the topic in which it is stored.
 

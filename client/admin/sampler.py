@@ -115,7 +115,7 @@ class BrokerSample:
     """What is known of one broker.
 
     Attributes:
-        answer: its last answer, or why there is none.
+        answer: its last answer, or the error.
         counters: in that answer.
         meter: its rates.
         durability: ``async`` or ``sync``; ``None``: not known.
@@ -128,7 +128,7 @@ class BrokerSample:
 
 
 class TopicSample(NamedTuple):
-    """A topic that somebody looks at; ``put_per_s``: since it was asked before, ``None``: it was not."""
+    """A topic on a page that was asked for; ``put_per_s``: since it was asked before, ``None``: it was not."""
 
     contents: TopicContents
     put_per_s: float | None
@@ -144,7 +144,7 @@ class Sampler:
         diagnosis: what the doctor found; ``None``: not asked yet.
         diagnosed_ms: when, on this machine's clock.
         diagnosis_error: why it could not examine the cluster.
-        looked_at: when somebody last looked, on trio's clock.
+        looked_at: when a page was last asked for, on trio's clock.
         sampled: set once the brokers were asked for the first time.
     """
 
@@ -170,7 +170,7 @@ class Sampler:
         self.sampled = trio.Event()
 
     async def keep_asking(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Ask the brokers for ever."""
+        """Ask the brokers until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             while True:
@@ -185,7 +185,7 @@ class Sampler:
                     await self._woken.wait()
 
     def look(self) -> None:
-        """Note that somebody looks at a page."""
+        """Note that a page was asked for."""
         now = trio.current_time()
         if now - self.looked_at > _IDLE_S:
             self._woken.set()

@@ -50,7 +50,7 @@ class TopicContents(NamedTuple):
     """The contents of a topic.
 
     Attributes:
-        messages: that are there.
+        messages: in its queues now.
         ever: how many were ever put into its queues.
         queues: how many it has.
         last_ms: when the newest was stored; 0: unknown.
@@ -129,7 +129,7 @@ class TrafficAdmin(BaseAdmin):
         return found
 
     async def topic_contents(self, topics: Iterable[str]) -> dict[str, TopicContents]:
-        """Return how many messages topics have: one request for each topic and master; no route is looked up.
+        """Return the numbers of messages in topics: one request for each topic and master; no route is looked up.
 
         Topics that no broker has, or that one cannot be asked about now, are left out.
         """
@@ -160,5 +160,5 @@ def lag_by_group(backlog: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def retry_lag(backlog: Mapping[str, Mapping[str, int]], group: str) -> int:
-    """Return how many messages wait in the retry topic of a group."""
+    """Return the number of messages that wait in the retry topic of a group."""
     return sum(backlog.get(f"{RETRY_PREFIX}{group}", {}).values())

@@ -11,7 +11,7 @@ from triomq.protocol.wire.signing import Credentials
 
 
 async def account(view: View) -> dict[str, Any]:
-    """Return who is signed in."""
+    """Return the account of the session."""
     own = view.settings.client.credentials
     return {"account": view.session.account, "own": None if own is None else own.access_key}
 

@@ -12,7 +12,7 @@ _CHOSEN: Final = "chosen:"
 
 
 async def dead_letters(view: View) -> dict[str, Any]:
-    """Return how many dead letters groups have, and the newest ones of one group."""
+    """Return the numbers of dead letters of groups, and the newest ones of one group."""
     group = view.query.get("name", "")
     view.command("dlq", "list", *([group] if group else []))
     counts = await view.admin.dead_letter_counts()

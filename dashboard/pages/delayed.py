@@ -50,7 +50,7 @@ async def recall(view: View) -> Done:
 
 
 async def transactions(view: View) -> dict[str, Any]:
-    """Return the undecided transactions; ``None``: the brokers do not let tools read them."""
+    """Return the undecided transactions; ``None``: the brokers do not show them to tools."""
     view.command("transaction", "list")
     try:
         found = await view.admin.transactions()

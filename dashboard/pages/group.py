@@ -122,7 +122,7 @@ async def _wanted(view: View) -> tuple[str, str, Start]:
 
     Raises:
         BadRequestError: one is missing, or the time is none, or has not come yet.
-        NotFoundError: there is no such group.
+        NotFoundError: the group does not exist.
     """
     name, topic = view.required("group"), view.required("topic")
     where = view.required("to")

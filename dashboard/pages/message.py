@@ -62,7 +62,7 @@ async def read(view: View) -> MessageExt:
     """Return the message that the address names.
 
     Raises:
-        NotFoundError, QueryNotFoundError: there is none.
+        NotFoundError, QueryNotFoundError: the message does not exist.
     """
     if "offset" in view.query:
         queue = queue_of(view.required("topic"), view.required("queue"))

@@ -1,4 +1,4 @@
-"""The overview: what is wrong, with the remedy, then rates, backlog and brokers."""
+"""The overview: problems with their remedies, then rates, backlog and brokers."""
 
 from typing import Any, Final
 

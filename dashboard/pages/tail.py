@@ -22,7 +22,7 @@ class Followed:
         self.rows: deque[Row] = deque(maxlen=_KEPT)
 
     async def look(self) -> None:
-        """Add what has arrived."""
+        """Add the messages that have arrived."""
         self.rows.extendleft(row_of(message) for message in await self.tail.look())
 
 
