@@ -1,7 +1,7 @@
 """The parts of a broker, built in order; nothing is read or opened yet."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -71,6 +71,12 @@ Gate: TypeAlias = Callable[[Service], Service]
 """Replaces what serves the requests: for a broker that is to refuse some."""
 
 
+_Shared: TypeAlias = tuple[
+    BrokerConfig, MessageStore, TopicTable, Groups, BrokerStatistics, ConnectionContext, Access, Callable[[], int]
+]
+"""The arguments that begin those of each :class:`Family`."""
+
+
 class Reopening(NamedTuple):
     """How a broker opens again.
 
@@ -102,6 +108,7 @@ class BrokerParts:
         housekeeping, retention, registration, table_saving: services.
         admin: the requests that administer topics and groups.
         slave, metadata: copy the log and the tables of a slave's master; ``None``: this is a master.
+        copies: how far the copies of the log are.
         pipeline: serves the requests.
         statistics, worker, connections: those of the context.
         listeners: the listening ports.
@@ -133,27 +140,28 @@ class BrokerParts:
         self.stopping, self.ending = trio.Event(), trio.Event()
         self.statistics: Final = BrokerStatistics(clock_ms())
         access = _access(config, self.statistics, clock_ms, steady_clock_ms)
-        self.config: Final = config
-        self.store: Final = store
+        self.config, self.store = config, store
         self.context: Final = self._build_context(access.quotas)
         self.worker, self.connections = self.context.worker, self.context.connections
         self.group_commit, self.master = self._build_safety()
-        self.topics: Final = TopicTable(
-            config_file(store, "topics"), config, clock_ms=clock_ms, on_change=self._topics_changed, random=random
-        )
+        self.topics: Final = TopicTable(config_file(store, "topics"), config, clock_ms, self._topics_changed, random)
         self.groups: Final = Groups(config, store, self.context, self.topics, changed, clock_ms, steady_clock_ms)
-        self.pulls: Final = self._build_pulls()
+        shared = (config, store, self.topics, self.groups, self.statistics, self.context, access, clock_ms)
+        self.pulls: Final = self._build_pulls(shared)
         self.routes: Final = RouteTable(steady_clock_ms, self.statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, config.broker_id, self.topics.configs)
         self.delayed: Final = self._build_delayed(clock_ms)
         self.transactions: Final = self._build_transactions(clocks, random, access)
         self.housekeeping: Final = self._build_housekeeping(clocks)
         self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
-        self.registration: Final = self._build_registration()
+        promotion = Promotion(config, store.file_system)
+        self.registration: Final = Registration(config, self.topics, self.worker, self._addresses_at, promotion)
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
         self.table_saving: Final = self._build_table_saving(key_values, changed)
-        self.admin, self.slave, self.metadata = self._build_admin(access)
-        self.pipeline: Final = self._build_pipeline(key_values, clock_ms, access)
+        self.admin: Final = AdminProcessors(*shared, self.pulls, self.registration, self.delayed, self.retention)
+        self.slave, self.metadata = self._build_slave(access.accounts)
+        self.copies: Final = Copies(store, self.master, self.slave, clock_ms)
+        self.pipeline: Final = self._build_pipeline(key_values, shared, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
         self.listeners: Final = Listeners(config.listeners, config.admin_listen, config.fast_listen)
         self.addresses: Final = self.listeners.addresses
@@ -169,15 +177,6 @@ class BrokerParts:
             files_of_store=lambda: self.store.max_open_files,
         )
 
-    def _build_pulls(self) -> PullAnswers:
-        config, context = self.config, self.context
-        hold = PullHold(context.budget, filtered_hold_s=config.filtered_hold_s)
-        pulls = PullAnswers(
-            config, self.store, self.statistics, self.groups.settings, hold, context.refusals, context.budget
-        )
-        self.worker.serve_arrivals = pulls.serve_arrivals
-        return pulls
-
     def _build_safety(self) -> tuple[GroupCommit | None, Master | None]:
         """Build the group commit, if answers wait for disk or slave, and the master, if slaves may connect."""
         config, is_sync = self.config, self.config.role == "sync-master"
@@ -188,9 +187,11 @@ class BrokerParts:
             return commit, None
         return commit, Master(config, self.store, self.worker, self.context.reader, commit if is_sync else None)
 
-    def _build_registration(self) -> Registration:
-        promotion = Promotion(self.config, self.store.file_system)
-        return Registration(self.config, self.topics, self.worker, self._addresses_at, promotion)
+    def _build_pulls(self, shared: _Shared) -> PullAnswers:
+        hold = PullHold(self.context.budget, filtered_hold_s=self.config.filtered_hold_s)
+        pulls = PullAnswers(*shared, hold, self.context.budget)
+        self.worker.serve_arrivals = pulls.serve_arrivals
+        return pulls
 
     def _build_delayed(self, clock_ms: Callable[[], int]) -> ScheduledDelivery:
         delivery, arrived = Delivery(self.store, self.statistics), Signal()
@@ -203,87 +204,51 @@ class BrokerParts:
         requests, commit, groups = self.context.client_requests, self.group_commit, self.groups
         return TransactionChecks(undecided, self.topics, groups, requests, commit, self.worker, random, access)
 
+    def _build_housekeeping(self, clocks: ClockWatch) -> Housekeeping:
+        config, context = self.config, self.context
+        stalls = StallWatch(config, self.store, self.topics, self.groups, context.client_requests, clocks.clock_ms)
+        return Housekeeping(config, context, self.groups, self.routes, stalls, clocks)
+
     def _build_table_saving(self, key_values: KvTable, changed: Signal) -> TableSaving:
         saved: list[SavedTable] = [self.topics, key_values, self.groups.settings, self.groups.offsets]
         if self.config.is_slave:  # it delivers nothing, so that nothing must be flushed before
             saved += (self.delayed.schedule.offsets, self.delayed.timer.progress)
         return TableSaving(saved, self.worker, changed)
 
-    def _build_housekeeping(self, clocks: ClockWatch) -> Housekeeping:
-        config, context = self.config, self.context
-        stalls = StallWatch(config, self.store, self.topics, self.groups, context.client_requests, clocks.clock_ms)
-        return Housekeeping(config, context, self.groups, self.routes, stalls, clocks)
-
-    def _build_admin(self, access: Access) -> tuple[AdminProcessors, Slave | None, MetadataCopy | None]:
-        tables = self.topics, self.groups, self.statistics
-        admin = AdminProcessors(self.store, *tables, self.pulls, self.registration, self.delayed, self.retention)
+    def _build_slave(self, accounts: Accounts | None) -> tuple[Slave | None, MetadataCopy | None]:
         if not self.config.is_slave:
-            return admin, None, None
-        port = MasterPort(self.registration, access.accounts)
+            return None, None
+        port = MasterPort(self.registration, accounts)
         comparison = Comparison(self.store, self.worker, port)
         registration, commit = self.registration, self.group_commit
         slave = Slave(self.store, self.worker, self.statistics, registration, commit, comparison, self._set_aside)
-        return admin, slave, MetadataCopy(admin, slave, self.worker, self.table_saving, port)
+        return slave, MetadataCopy(self.admin, slave, self.worker, self.table_saving, port)
 
-    def _build_pipeline(self, key_values: KvTable, clock_ms: Callable[[], int], access: Access) -> Pipeline:
-        config, statistics, settings = self.config, self.statistics, self.groups.settings
-        sends = SendProcessor(
-            config,
-            self.store,
-            self.topics,
-            settings,
-            self.delayed.schedule,
-            self.delayed.timer,
-            self.transactions.undecided,
-            statistics,
-            self.group_commit,
-        )
-        return Pipeline(
-            self.context,
-            self.routes,
-            methods_of(self._processors(sends, key_values, clock_ms, access), is_slave=config.is_slave),
-            access,
-            None if config.is_slave else PlainRequests(sends),
-            Overload(config, statistics, self.context.refusals),
-        )
+    def _build_pipeline(self, key_values: KvTable, shared: _Shared, access: Access) -> Pipeline:
+        delayed, undecided = self.delayed, self.transactions.undecided
+        sends = SendProcessor(*shared, delayed.schedule, delayed.timer, undecided, self.group_commit)
+        methods = methods_of(self._families(sends, key_values, shared, access), is_slave=self.config.is_slave)
+        plain_requests = None if self.config.is_slave else PlainRequests(sends)
+        overload = Overload(self.config, self.statistics, self.context.refusals)
+        return Pipeline(self.context, self.routes, methods, access, plain_requests, overload)
 
-    def _processors(
-        self, sends: SendProcessor, key_values: KvTable, clock_ms: Callable[[], int], access: Access
-    ) -> Iterator[object]:
+    def _families(self, sends: SendProcessor, key_values: KvTable, shared: _Shared, access: Access) -> Iterator[object]:
         """Yield one object for each family of requests."""
-        config, store, topics, groups, statistics = self.config, self.store, self.topics, self.groups, self.statistics
-        refusals, client_requests = self.context.refusals, self.context.client_requests
-        schedule, stalls = self.delayed.schedule, self.housekeeping.stalls
+        settings = NameServerSettings(config_file(self.store, "kvConfig").path)
         yield sends
-        yield WaitingProcessors(sends, access)
-        yield PullProcessor(store, topics, groups, self.worker, self.pulls)
-        yield QueryProcessors(store, topics, groups, sends, access)
-        yield ClientProcessors(config, topics, groups, access)
-        settings = NameServerSettings(config_file(store, "kvConfig").path)
+        yield WaitingProcessors(*shared, sends)
+        yield PullProcessor(*shared, self.pulls)
+        yield QueryProcessors(*shared, sends)
+        yield ClientProcessors(*shared)
         yield NameServerProcessors(self.routes, key_values, settings, access, lambda host: self._addresses_at(host)[1])
         yield self.admin
-        yield SettingsProcessor(Settings(config, statistics.start_ms), topics, clock_ms)
-        yield StatisticsProcessors(
-            config,
-            store,
-            topics,
-            groups,
-            statistics,
-            self.connections,
-            stalls,
-            schedule.offsets,
-            self.housekeeping.clock_watch,
-        )
-        yield RelayProcessors(sends, groups, client_requests, refusals, clock_ms)
-        yield ReplicationProcessors(store, self.copies.status)
-        yield PromotionProcessors(self.slave, self.registration, self.worker, refusals, clock_ms, self.reopen)
+        yield SettingsProcessor(*shared, Settings(self.config, self.statistics.start_ms))
+        yield StatisticsProcessors(*shared, self.housekeeping, self.delayed.schedule.offsets)
+        yield RelayProcessors(*shared, sends)
+        yield ReplicationProcessors(*shared, self.copies.status)
+        yield PromotionProcessors(*shared, self.slave, self.registration, self.reopen)
         if access.accounts is not None:
-            yield AclProcessors(config, access.accounts, refusals, self.worker)
-
-    @cached_property
-    def copies(self) -> Copies:
-        """How far the copies of the log are."""
-        return Copies(self.store, self.master, self.slave, self.housekeeping.clock_watch.clock_ms)
+            yield AclProcessors(self.config, access.accounts, self.context.refusals, self.worker)
 
     def _addresses_at(self, local_ip: str) -> tuple[str, str]:
         """Return the addresses that the broker registers: that of its first listener, and that for slaves."""

@@ -85,7 +85,7 @@ class Broker(BrokerParts):
         """Serve until ``stopping`` is set; started when connections are accepted."""
         config, store, access = self.config, self.store, self.pipeline.access
         async with trio.open_nursery() as services:  # 3. end last
-            services.start_soon(self.pulls.run, self.worker)
+            services.start_soon(self.pulls.run)
             services.start_soon(self.groups.notices.run)
             services.start_soon(self.housekeeping.run)
             services.start_soon(self.table_saving.run, config.persist_offsets_interval_s)

@@ -54,7 +54,6 @@ class TopicTable(ConfigTable[TopicConfig]):
         self,
         table: JsonTable,
         config: BrokerConfig,
-        *,
         clock_ms: Callable[[], int],
         on_change: Callable[[], None],
         random: Random,

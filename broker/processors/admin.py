@@ -4,20 +4,19 @@ Source: behaviour.md A.15; wire.md 7, 9.7, 14; AdminBrokerProcessor.java.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
 from triomq.broker.config import MAX_QUEUES
 from triomq.broker.delayed.levels import ScheduledDelivery
-from triomq.broker.groups.groups import Groups, check_changeable
+from triomq.broker.groups.groups import check_changeable
 from triomq.broker.network.connection import Connection
+from triomq.broker.processors.family import Family
 from triomq.broker.processors.pull import PullAnswers
 from triomq.broker.services.housekeeping import RetentionService
 from triomq.broker.services.registration import Registration
 from triomq.broker.settings import Settings
-from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.broker.topics import TopicTable
 from triomq.broker.work import encode
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import (
@@ -41,7 +40,6 @@ from triomq.protocol.requests.groups import (
 )
 from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PAUSE, Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.admin")
@@ -49,14 +47,10 @@ LOGGER: Final = logging.getLogger("triomq.broker.processors.admin")
 _ALL_PERMISSIONS: Final = int(Permission.INHERIT | Permission.WRITE | Permission.READ | Permission.PRIORITY)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AdminProcessors:
+@dataclass(slots=True, eq=False)
+class AdminProcessors(Family):
     """Creates, deletes and lists topics and groups; serves tables to slaves, and requests to clean the store."""
 
-    store: MessageStore
-    topics: TopicTable
-    groups: Groups
-    statistics: BrokerStatistics
     pulls: PullAnswers
     registration: Registration
     delayed: ScheduledDelivery
@@ -288,13 +282,11 @@ class AdminProcessors:
     clean_unused_topic = clean_expired_consumequeue
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SettingsProcessor:
+@dataclass(slots=True, eq=False)
+class SettingsProcessor(Family):
     """Reads and changes the broker's settings as Java properties text (25, 26)."""
 
     settings: Settings
-    topics: TopicTable
-    clock_ms: Callable[[], int]
 
     def get_broker_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with all settings."""

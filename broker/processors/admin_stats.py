@@ -4,21 +4,17 @@ Source: behaviour.md A.15; wire.md 7, 9.6, 9.8, 9.10; AdminBrokerProcessor.java.
 """
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Final
 
 import triomq
-from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.levels import DelayOffsetTable
-from triomq.broker.groups.groups import Groups
 from triomq.broker.groups.members import Member
 from triomq.broker.network.connection import Connection
-from triomq.broker.services.housekeeping import ClockWatch
-from triomq.broker.services.stalls import StallWatch
-from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.broker.topics import TopicTable
+from triomq.broker.processors.family import Family
+from triomq.broker.services.housekeeping import Housekeeping
 from triomq.broker.work import encode
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumeType, MessageModel
@@ -46,7 +42,6 @@ from triomq.protocol.requests.topics import TopicRequestHeader, ViewBrokerStatsD
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
 from triomq.storage.files.file_system import FileSystem, translated
-from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PAUSE, Work
 
 _VERSION_NAME: Final = "V4_9_7"  # of VERSION, which our frames contain
@@ -63,19 +58,12 @@ _NO_POOL: Final = 2**31 - 1  # RocketMQ's number of free buffers where it has no
 _LANGUAGES: Final = {code.value: code for code in LanguageCode}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StatisticsProcessors:
+@dataclass(slots=True, eq=False)
+class StatisticsProcessors(Family):
     """Answers with the state of the broker and its queues, the progress of groups, and their members."""
 
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicTable
-    groups: Groups
-    statistics: BrokerStatistics
-    connections: Collection[Connection]
-    stalls: StallWatch
+    housekeeping: Housekeeping
     delay_offsets: DelayOffsetTable
-    clock_watch: ClockWatch
 
     def get_topic_stats_info(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with first and next offset of every write queue, and the store time of its newest message."""
@@ -130,7 +118,7 @@ class StatisticsProcessors:
                     last_timestamp=max((yield from reader.store_time(topic, queue_id, consumer_offset - 1)), 0),
                     lock_owner=self.groups.locks.owner(group, queue),
                     progress_timestamp=self.groups.offsets.changed_ms(group, topic, queue_id),
-                    stalled_timestamp=self.stalls.since_ms(group, queue),
+                    stalled_timestamp=self.housekeeping.stalls.since_ms(group, queue),
                 )
                 text += b"%b%b:%b" % (b"," if queues else b"", written_key(queue), each.encode())
                 queues += 1
@@ -165,7 +153,7 @@ class StatisticsProcessors:
     def query_consume_time_span(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the store times of messages in a topic's write queues, and of those that a group consumed."""
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
-        topic, reader, now_ms = header.topic, self.store.reader, self.clock_watch.clock_ms()
+        topic, reader, now_ms = header.topic, self.store.reader, self.clock_ms()
         config = self.topics.get(topic)
         if config is None:
             raise RefusedError(f"topic[{topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
@@ -228,7 +216,7 @@ class StatisticsProcessors:
 
     def get_all_producer_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the members of all producer groups."""
-        producers, now_ms = self.groups.producers, self.clock_watch.clock_ms()
+        producers, now_ms = self.groups.producers, self.clock_ms()
         groups = {
             group: [
                 {
@@ -261,8 +249,8 @@ class StatisticsProcessors:
         return command.reply(body=KVTable({name: str(value) for name, value in found.items()}).encode())
 
     def _process(self) -> dict[str, object]:
-        start_ms, watch = self.statistics.start_ms, self.clock_watch
-        days, rest_ms = divmod(max(watch.clock_ms() - start_ms, 0), _MS_PER_DAY)
+        start_ms, watch = self.statistics.start_ms, self.housekeeping.clock_watch
+        days, rest_ms = divmod(max(self.clock_ms() - start_ms, 0), _MS_PER_DAY)
         minutes, seconds = divmod(rest_ms // 1000, 60)
         queues = ("QueueSize", "QueueCapacity", "QueueHeadWaitTimeMills")
         return {
@@ -285,12 +273,12 @@ class StatisticsProcessors:
         groups = list(self.groups.consumers)
         events = {f"triomq{name.title().replace('_', '')}": count for name, count in self.statistics.events().items()}
         return {
-            "triomqConnections": len(self.connections),
+            "triomqConnections": len(self.context.connections),
             "triomqConsumerGroups": len(groups),
             "triomqProducerGroups": len(self.groups.producers.groups),
             "triomqDuplicateClientIds": sum(len(group.duplicate_ids) for group in groups),
             "triomqDifferentSubscriptions": sum(len(group.differences) for group in groups),
-            "triomqStalledQueues": self.stalls.count(),
+            "triomqStalledQueues": self.housekeeping.stalls.count(),
             **events,
         }
 

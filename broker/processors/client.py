@@ -6,14 +6,12 @@ AdminBrokerProcessor.java.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
-from triomq.broker.access import Access
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.topics import TopicTable
+from triomq.broker.processors.family import Family
 from triomq.broker.work import encode
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
@@ -39,18 +37,12 @@ _MAX_TOPIC: Final = 512  # the retry topic of a group may be longer than a topic
 _MAX_MEMBERS: Final = 65_536  # of JSON objects and lists, such as tags and their codes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClientProcessors:
+class ClientProcessors(Family):
     """Serves heartbeats, requests of clients about their groups, and locks of queues.
 
     Limits protect other clients: a heartbeat with too many groups or subscriptions is refused as a whole.  Apache's
     brokers have no such limits.
     """
-
-    config: BrokerConfig
-    topics: TopicTable
-    groups: Groups
-    access: Access
 
     def heart_beat(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Record the groups of the connection and their subscriptions.

@@ -14,16 +14,11 @@ from typing import Final
 
 import trio
 
-from triomq.broker.config import BrokerConfig
-from triomq.broker.groups.groups import Groups
-from triomq.broker.groups.tables import SubscriptionGroupTable
 from triomq.broker.limits.peers import MemoryBudget
-from triomq.broker.limits.refused import Refusals, remark_of
+from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
+from triomq.broker.processors.family import Family
 from triomq.broker.processors.pull_hold import AT_ONCE, Pull, PullHold
-from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.broker.topics import TopicTable
-from triomq.broker.work import Worker
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode, SerializeType
 from triomq.protocol.errors import RefusedError, SubscriptionParseError
@@ -33,7 +28,6 @@ from triomq.protocol.requests.messages import PullMessageRequestHeader
 from triomq.protocol.wire.command import RemotingCommand, json_template
 from triomq.protocol.wire.frame import frame_prefix
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
-from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PAUSE, ColdRange, Work
 from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus
 from triomq.storage.reading.store_reader import scan_for
@@ -79,20 +73,15 @@ FOUND_IN_JSON: Final = json_template(_fields("%d", "%d", "%d"), remark="FOUND")
 """Header of an answer with messages that suggests the master: maximum, minimum and next offset, and the opaque."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PullAnswers:
+@dataclass(slots=True, eq=False)
+class PullAnswers(Family):
     """Answers pulls that have passed the checks.
 
     A slave may be behind its master, so it moves no reader to another offset: the reader is to ask again, the master if
     there is one.
     """
 
-    config: BrokerConfig
-    store: MessageStore
-    statistics: BrokerStatistics
-    settings: SubscriptionGroupTable
     hold: PullHold
-    refusals: Refusals
     budget: MemoryBudget
 
     def answer(self, pull: Pull) -> None:
@@ -122,18 +111,18 @@ class PullAnswers:
                 self.hold.put_back(pulls[number:])
                 return
 
-    async def run(self, worker: Worker) -> None:
+    async def run(self) -> None:
         """Answer held pulls at their deadline, and ready pulls that are too many for one step, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._serve_ready_by_turns, worker)
+            nursery.start_soon(self._serve_ready_by_turns)
             while True:
                 await self.hold.wait_sweep()
-                await worker.run(self._serve_expired())
+                await self.context.worker.run(self._serve_expired())
 
-    async def _serve_ready_by_turns(self, worker: Worker) -> None:
+    async def _serve_ready_by_turns(self) -> None:
         while True:
             await self.hold.wait_ready()
-            await worker.run(self._serve_all_ready())
+            await self.context.worker.run(self._serve_all_ready())
 
     def _serve_all_ready(self) -> Work[None]:
         while self.hold.ready:
@@ -157,7 +146,7 @@ class PullAnswers:
             peer = pull.connection.peer
             LOGGER.exception("held pull failed peer=%s", peer)
             remark = f"{type(exc).__name__}: {remark_of(exc)}"
-            pull.connection.send(self.refusals.response(peer, pull.command, ResponseCode.SYSTEM_ERROR, remark))
+            pull.connection.send(self.context.refusals.response(peer, pull.command, ResponseCode.SYSTEM_ERROR, remark))
 
     def _answer_held(self, pull: Pull, *, is_expired: bool) -> None:
         pull.began = perf_counter()
@@ -229,7 +218,7 @@ class PullAnswers:
         Source: store.md 7.3.
         """
         ratio = self.config.slave_read_ratio
-        group = None if ratio is None else self.settings.get(pull.header.consumer_group)
+        group = None if ratio is None else self.groups.settings.get(pull.header.consumer_group)
         if ratio is None or group is None:
             return 0
         unit = pull.queue.unit(found.next_begin_offset - 1) if found.next_begin_offset > pull.queue_offset else None
@@ -258,14 +247,10 @@ class PullAnswers:
             connection.send(response)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PullProcessor:
+@dataclass(slots=True, eq=False)
+class PullProcessor(Family):
     """Checks pulls, and has them answered when their messages are in memory."""
 
-    store: MessageStore
-    topics: TopicTable
-    groups: Groups
-    worker: Worker
     answers: PullAnswers
 
     def pull_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
@@ -291,7 +276,7 @@ class PullProcessor:
         cold = store.cold_reads
         if ranges := cold.find(*place):
             work = self._answer_when_read(ranges, cold.rest(*place), pull)
-            return self.worker.answer(connection, command, work)
+            return self.context.worker.answer(connection, command, work)
         self.answers.answer(pull)
         return None
 

@@ -9,11 +9,10 @@ QueryMessageProcessor.java.
 from dataclasses import dataclass
 from typing import Final
 
-from triomq.broker.access import Access
-from triomq.broker.groups.groups import Groups, check_changeable
+from triomq.broker.groups.groups import check_changeable
 from triomq.broker.network.connection import Connection
+from triomq.broker.processors.family import Family
 from triomq.broker.processors.send import SendProcessor
-from triomq.broker.topics import TopicTable
 from triomq.broker.work import encode
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import (
@@ -46,7 +45,6 @@ from triomq.protocol.requests.offsets import (
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.index.index_file import NO_OFFSET
 from triomq.storage.index.message_index import MAX_MATCHES
-from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import PAUSE, Work
 
 _UNIQUE_KEY_MATCHES: Final = 32  # defaultQueryMaxNum
@@ -57,15 +55,11 @@ _BEHIND: Final = 2**63 - 1
 _NO_PROGRESS: Final = 0, PhysicalOffset(0)  # of the index, where nothing is found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class QueryProcessors:
+@dataclass(slots=True, eq=False)
+class QueryProcessors(Family):
     """Finds stored messages; serves the offsets of groups and queues."""
 
-    store: MessageStore
-    topics: TopicTable
-    groups: Groups
     sends: SendProcessor
-    access: Access
 
     def query_message(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the newest messages of a topic that have a key.
@@ -91,7 +85,7 @@ class QueryProcessors:
                 break
             before = matches.offsets[0]
         newest: list[memoryview] = []
-        room = self.sends.config.max_frame_bytes - _HEAD_BYTES
+        room = self.config.max_frame_bytes - _HEAD_BYTES
         for record in reversed(records[-limit:]):
             room -= len(record)
             if room < 0:  # a frame cannot hold the older ones

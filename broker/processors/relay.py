@@ -10,14 +10,12 @@ ReplyMessageProcessor.java.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from triomq.broker.groups.groups import Groups
-from triomq.broker.limits.refused import Refusals
-from triomq.broker.network.client_requests import ClientRequests, NoAnswer
+from triomq.broker.network.client_requests import NoAnswer
 from triomq.broker.network.connection import Connection
+from triomq.broker.processors.family import Family
 from triomq.broker.processors.send import SendHeader, SendProcessor, read_header, response_fields
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -43,15 +41,11 @@ _MAX_STATUS_BYTES: Final = 128 * 1024  # of a member's offsets: some 2,000 queue
 _END_OF_QUEUE: Final = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RelayProcessors:
+@dataclass(slots=True, eq=False)
+class RelayProcessors(Family):
     """Sends requests of tools to consumers, and replies to requesters."""
 
     sends: SendProcessor
-    groups: Groups
-    client_requests: ClientRequests
-    refusals: Refusals
-    clock_ms: Callable[[], int]
 
     def invoke_broker_to_reset_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Tell all members of a group from where to continue in a topic; answer with these offsets.
@@ -59,10 +53,10 @@ class RelayProcessors:
         The broker's own offsets change when the members commit.  Without force nothing moves forward.
         """
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
-        config = self.sends.topics.get(header.topic)
+        config = self.topics.get(header.topic)
         if config is None:
             raise RefusedError(f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}")
-        reader, targets = self.sends.store.reader, {}
+        reader, targets = self.store.reader, {}
         for queue_id in range(config.write_queue_nums):
             current = self.groups.offsets.query(header.group, header.topic, queue_id)
             if current is None:
@@ -72,7 +66,7 @@ class RelayProcessors:
             else:
                 target = yield from reader.offset_by_time(header.topic, queue_id, header.timestamp)
             target = max(target, 0)
-            queue = MessageQueue(header.topic, self.sends.config.broker_name, queue_id)
+            queue = MessageQueue(header.topic, self.config.broker_name, queue_id)
             targets[queue] = target if header.is_force else min(target, current)
         body = ResetOffsetBody(targets)
         group = self.groups.consumers.get(header.group)
@@ -86,7 +80,7 @@ class RelayProcessors:
         content = body.encode_for_cpp() if command.language == LanguageCode.CPP else body.encode()
         fields = ResetOffsetRequestHeader(header.topic, header.group, header.timestamp, is_force=False).encode()
         for member in group.members:
-            self.client_requests.send_oneway(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
+            self.context.client_requests.send_oneway(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
         return command.reply(body=body.encode())
 
     def invoke_broker_to_get_consumer_status(
@@ -108,7 +102,7 @@ class RelayProcessors:
             connection.send(command.reply(body=GetConsumerStatusBody(consumer_table=known).encode()))
 
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        self.client_requests.ask_all(members, code, _STATUS_TIMEOUT_S, _offsets, done)
+        self.context.client_requests.ask_all(members, code, _STATUS_TIMEOUT_S, _offsets, done)
         command.strip()
         return None
 
@@ -124,13 +118,13 @@ class RelayProcessors:
         record = None
         if header.msg_id:
             place = parse_offset_message_id(header.msg_id)[2]
-            reader = self.sends.store.reader
+            reader = self.store.reader
             (record,) = yield from reader.look_up((place,))
             if record is not None and not reader.is_durable(place):  # consumers get flushed messages only
                 raise RefusedError(f"the message {header.msg_id} is not on the disk yet: try again")
         if record is None:
             raise RefusedError(f"no message with id {header.msg_id}")
-        command.ext_fields = {**command.ext_fields, "brokerName": self.sends.config.broker_name}
+        command.ext_fields = {**command.ext_fields, "brokerName": self.config.broker_name}
         self._forward(connection, command, header.consumer_group, header.client_id or "", record)
 
     def _forward(
@@ -146,20 +140,22 @@ class RelayProcessors:
         def done(answer: RemotingCommand | NoAnswer) -> None:
             if isinstance(answer, RemotingCommand):
                 try:
-                    self.client_requests.budget.check_reads(connection)
+                    self.context.budget.check_reads(connection)
                     reply = command.reply(answer.code, answer.ext_fields, answer.body, answer.remark)
                 except RefusedError as exc:
-                    reply = self.refusals.response_to(connection.peer, command, exc)
+                    reply = self.context.refusals.response_to(connection.peer, command, exc)
             elif answer is NoAnswer.TIMEOUT:
                 remark = f"consumer <{group}> <{client_id}> Timeout: no answer within {_TIMEOUT_S:.0f} s"
-                reply = self.refusals.response(connection.peer, command, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+                reply = self.context.refusals.response(
+                    connection.peer, command, ResponseCode.CONSUME_MSG_TIMEOUT, remark
+                )
             else:
                 remark = f"invoke consumer <{group}> <{client_id}> Exception: {answer.value}"
-                reply = self.refusals.response(connection.peer, command, ResponseCode.SYSTEM_ERROR, remark)
+                reply = self.context.refusals.response(connection.peer, command, ResponseCode.SYSTEM_ERROR, remark)
             connection.send(reply)
 
         member = self._member(group, client_id)
-        self.client_requests.ask(member, command.code, command.ext_fields, body, _TIMEOUT_S, done)
+        self.context.client_requests.ask(member, command.code, command.ext_fields, body, _TIMEOUT_S, done)
         command.strip()
 
     def _member(self, group: str, client_id: str) -> Connection:
@@ -179,7 +175,7 @@ class RelayProcessors:
             fields, wants_flush = self.sends.store_message(connection, command, header)
         except StoreError as exc:  # the requester can get it nevertheless
             LOGGER.warning("reply not stored topic=%s error=%s", header.topic, exc)
-            fields, wants_flush = response_fields(self.sends.config.region, "0", "0", "0"), False
+            fields, wants_flush = response_fields(self.config.region, "0", "0", "0"), False
         client_id = (get_property((header.properties or "").encode(), b"REPLY_TO_CLIENT") or b"").decode()
         if not client_id:
             raise RefusedError("reply message properties[REPLY_TO_CLIENT] is null")
@@ -196,12 +192,12 @@ class RelayProcessors:
             else:
                 reason = answer.value if isinstance(answer, NoAnswer) else f"{answer.remark} ({answer.code})"
                 remark = f"push reply message to {client_id} fail: {reason}"
-                response = self.refusals.response(connection.peer, command, ResponseCode.SYSTEM_ERROR, remark)
+                response = self.context.refusals.response(connection.peer, command, ResponseCode.SYSTEM_ERROR, remark)
             if response is not None and not command.is_oneway:
                 connection.send(response)
 
         code, pushed = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, _pushed(connection, header, self.clock_ms())
-        self.client_requests.ask(requester, code, pushed.encode(), command.body, _TIMEOUT_S, done)
+        self.context.client_requests.ask(requester, code, pushed.encode(), command.body, _TIMEOUT_S, done)
         command.strip()
 
     send_reply_message_v2 = send_reply_message

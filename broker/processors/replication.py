@@ -8,24 +8,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from triomq.broker.network.connection import Connection
+from triomq.broker.processors.family import Family
 from triomq.broker.work import Answer
 from triomq.protocol.bodies.replication import HaStatus
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.requests.offsets import LogChecksum, LogChecksumRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.message_store import MessageStore
 from triomq.storage.reading.cold_read import Work
 from triomq.storage.reading.log_compare import log_checksum
 
 _MOST_BYTES: Final = 64 * 1024**2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReplicationProcessors:
+@dataclass(slots=True, eq=False)
+class ReplicationProcessors(Family):
     """Answers with the state of the copies of the commit log, and with checksums of it."""
 
-    store: MessageStore
     ha_status: Callable[[], HaStatus]
 
     def get_broker_ha_status(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

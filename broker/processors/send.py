@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, NamedTuple, TypeAlias
 
-from triomq.broker.config import BrokerConfig
 from triomq.broker.delayed.delivery import with_real_place
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
-from triomq.broker.groups.tables import SubscriptionGroupTable
 from triomq.broker.network.connection import Connection
+from triomq.broker.processors.family import Family
 from triomq.broker.services.group_commit import GroupCommit
-from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.undecided import Undecided
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicFilterType
 from triomq.protocol.codes import (
@@ -44,7 +41,6 @@ from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import Entry, entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.delays import requested_level, requested_time, without_request
-from triomq.storage.message_store import MessageStore
 
 SendHeader: TypeAlias = SendMessageRequestHeader | SendMessageRequestHeaderV2
 
@@ -70,18 +66,13 @@ AT_ONCE: Final = Delay()
 _HALF: Final = Delay(is_half=True)
 
 
-@dataclass(eq=False)
-class SendProcessor:
+@dataclass(slots=True, eq=False)
+class SendProcessor(Family):
     """Stores messages."""
 
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicTable
-    settings: SubscriptionGroupTable
     schedule: Schedule
     timer: Timer
     undecided: Undecided
-    statistics: BrokerStatistics
     group_commit: GroupCommit | None
 
     def send_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
@@ -263,7 +254,7 @@ class SendProcessor:
         Raises:
             RefusedError: the group does not exist and may not be created.
         """
-        group = self.settings.get_or_create(name)
+        group = self.groups.settings.get_or_create(name)
         if group is None:
             raise RefusedError(f"subscription group not exist, {name}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return group

@@ -10,10 +10,10 @@ EndTransactionProcessor.java; RocketMQ 5.5.0 RecallMessageProcessor.java.
 from dataclasses import dataclass
 from typing import Final
 
-from triomq.broker.access import Access
 from triomq.broker.delayed.delivery import REAL_TOPIC, real_queue
 from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
+from triomq.broker.processors.family import Family
 from triomq.broker.processors.send import Delay, SendProcessor, retry_limit
 from triomq.broker.transactions.undecided import Decision
 from triomq.protocol.acl.accounts import PUB, SUB, missing_right
@@ -55,12 +55,11 @@ _RETRY_TOPIC: Final = b"RETRY_TOPIC"
 _ORIGIN_ID: Final = b"ORIGIN_MESSAGE_ID"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WaitingProcessors:
+@dataclass(slots=True, eq=False)
+class WaitingProcessors(Family):
     """Ends and resumes transactions, recalls delayed messages, and takes messages back from consumers."""
 
     sends: SendProcessor
-    access: Access
 
     def end_transaction(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
         """Commit or roll back; a decision that repeats the first one changes nothing and succeeds.
@@ -77,8 +76,8 @@ class WaitingProcessors:
         half = self._half(connection, command, header, (yield from self._message(header.commit_log_offset)))
         live = self.sends.undecided.find(half)
         if live is not None:
-            queue = real_queue(self.sends.store, half.encoded_properties) if decision == _COMMIT else None
-            if queue is not None and self.sends.topics.get(queue.topic) is None:
+            queue = real_queue(self.store, half.encoded_properties) if decision == _COMMIT else None
+            if queue is not None and self.topics.get(queue.topic) is None:
                 raise RefusedError(f"topic[{queue.topic}] of the transaction was deleted", ResponseCode.TOPIC_NOT_EXIST)
             self.sends.undecided.decide(Decision(half, live, decision, queue))
         elif (earlier := self.sends.undecided.decision(half)) != decision:
@@ -117,7 +116,7 @@ class WaitingProcessors:
         raise RefusedError(reason)
 
     def _message(self, physical_offset: int) -> Work[MessageExt | None]:
-        (record,) = yield from self.sends.store.reader.look_up((physical_offset,))
+        (record,) = yield from self.store.reader.look_up((physical_offset,))
         return None if record is None else decode_record(record)
 
     def resume_check_half_message(
@@ -146,11 +145,11 @@ class WaitingProcessors:
             PropertyName.PRODUCER_GROUP: header.producer_group or "",
         }
         message = entry(
-            self.sends.store.queue(handle.topic, 0),
+            self.store.queue(handle.topic, 0),
             _RECALL_BODY,
             encode_properties(properties),
             tags_code=tags_code(RECALL_TAG),
-            born_timestamp=self.sends.store.now_ms(),
+            born_timestamp=self.store.now_ms(),
             born_host=connection.peer_host,
             store_host=connection.store_host,
         )
@@ -158,7 +157,7 @@ class WaitingProcessors:
         return self.sends.answer(connection, command, command.reply(ext_fields={"msgId": handle.message_id}))
 
     def _check(self, header: RecallMessageRequestHeader) -> RecallHandle:
-        if self.sends.topics.get(header.topic) is None:
+        if self.topics.get(header.topic) is None:
             raise RefusedError(f"recall failed, the topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         try:
             handle = RecallHandle.decode(header.recall_handle)
@@ -166,9 +165,9 @@ class WaitingProcessors:
             raise RefusedError(str(exc), ResponseCode.ILLEGAL_OPERATION) from None
         if header.topic != handle.topic:
             raise RefusedError("recall failed, topic not match", ResponseCode.ILLEGAL_OPERATION)
-        if handle.broker_name != self.sends.config.broker_name:
+        if handle.broker_name != self.config.broker_name:
             raise RefusedError("recall failed, broker service not available", ResponseCode.ILLEGAL_OPERATION)
-        now_ms = self.sends.store.now_ms()
+        now_ms = self.store.now_ms()
         if handle.deliver_ms <= now_ms:
             raise RefusedError("recall failed, timestamp invalid: the message is due", ResponseCode.ILLEGAL_OPERATION)
         try:
@@ -210,9 +209,9 @@ class WaitingProcessors:
         """
         usage, missing = connection.usage, f"look message by offset failed, {offset}"
         message = yield from self._message(offset)
-        if message is None or message.topic in FORBIDDEN_TOPICS or self.sends.topics.get(message.topic) is None:
+        if message is None or message.topic in FORBIDDEN_TOPICS or self.topics.get(message.topic) is None:
             raise RefusedError(missing)
-        if not (yield from self.sends.store.reader.is_shown(message)):
+        if not (yield from self.store.reader.is_shown(message)):
             raise RefusedError(missing)
         self.access.require(connection, command, message.topic, SUB, shown=missing)
         if usage is not None:
@@ -241,5 +240,5 @@ class WaitingProcessors:
         except (MessageIllegalError, StoreError) as exc:
             raise RefusedError(remark_of(exc)) from exc
         counted_for = first_topic.decode("utf-8", "replace")
-        if self.sends.topics.get(counted_for) is not None:  # the message may contain any name, each time another
-            self.sends.statistics.send_back(group, counted_for)
+        if self.topics.get(counted_for) is not None:  # the message may contain any name, each time another
+            self.statistics.send_back(group, counted_for)

@@ -6,16 +6,16 @@ ends the master first, then asks; the request is refused while the master answer
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.connection import Connection
+from triomq.broker.processors.family import Family
 from triomq.broker.replication.asking import places_of
 from triomq.broker.replication.master import HEARTBEAT_S
 from triomq.broker.replication.slave import Slave
 from triomq.broker.services.rank import promoted_ms_of
 from triomq.broker.services.registration import Registration
-from triomq.broker.work import Worker
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.requests.topics import PROMOTED, REGISTERED, PromoteRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -31,30 +31,24 @@ class _Reopen(Protocol):
     def __call__(self, reason: str, meanwhile: Callable[[], None], **changes: object) -> None: ...
 
 
-class PromotionProcessors:
-    """Answers the requests about promotions."""
+@dataclass(slots=True, eq=False)
+class PromotionProcessors(Family):
+    """Answers the requests about promotions.
 
-    def __init__(
-        self,
-        slave: Slave | None,
-        registration: Registration,
-        worker: Worker,
-        refusals: Refusals,
-        now_ms: Callable[[], int],
-        reopen: _Reopen,
-    ) -> None:
-        """Take the slave, ``None`` at a master; ``reopen`` opens the broker again with other settings."""
-        self._slave = slave
-        self._registration = registration
-        self._worker = worker
-        self._refusals = refusals
-        self._now_ms = now_ms
-        self._reopen = reopen
-        self._is_deciding = False
+    Attributes:
+        slave: ``None`` at a master.
+        registration: that with name servers, which knows the master and the last promotion.
+        reopen: opens the broker again with other settings.
+    """
+
+    slave: Slave | None
+    registration: Registration
+    reopen: _Reopen
+    _is_deciding: bool = False
 
     def get_promotion(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer when this broker was promoted, 0 for never: the later master of a name is the one that stays."""
-        registration = self._registration
+        registration = self.registration
         fields = {PROMOTED: str(registration.promotion.promoted_ms), REGISTERED: str(registration.is_tried).lower()}
         return command.reply(ext_fields=fields)
 
@@ -64,26 +58,26 @@ class PromotionProcessors:
         if self._is_deciding:
             raise RefusedError("another request for a promotion is being decided")
         self._is_deciding = True
-        self._worker.nursery.start_soon(self._answer, connection, command, header)
+        self.context.worker.nursery.start_soon(self._answer, connection, command, header)
 
     async def _answer(self, connection: Connection, command: RemotingCommand, header: PromoteRequestHeader) -> None:
         try:
             await self._check(header)
             response = command.reply(ext_fields={PROMOTED: str(self._begin(header))})
         except RefusedError as exc:
-            response = self._refusals.response_to(connection.peer, command, exc)
+            response = self.context.refusals.response_to(connection.peer, command, exc)
         finally:
             self._is_deciding = False
         connection.send(response)
-        self._worker.end_step()
+        self.context.worker.end_step()
 
     async def _check(self, header: PromoteRequestHeader) -> None:
-        config, slave = self._registration.config, self._slave
+        slave = self.slave
         if slave is None:
             raise RefusedError("this broker is a master already")
         if header.role not in _MASTERS:
             raise RefusedError(f"role {header.role}: it must be {' or '.join(_MASTERS)}")
-        if header.role == "sync-master" and config.ha_listen is None:
+        if header.role == "sync-master" and self.config.ha_listen is None:
             raise RefusedError(
                 "a sync-master needs --ha-listen HOST:PORT: start the slave with it, or take async-master"
             )
@@ -93,14 +87,14 @@ class PromotionProcessors:
             raise RefusedError("this slave has copied nothing: promote another one, or use --force")
         if slave.is_following and (age_s := slave.last_received_s) is not None and age_s < _TOUCH_S:
             raise RefusedError(f"its master {slave.master} lives, it sent something {age_s:.1f} s ago: {_ADVICE}")
-        for place in places_of(self._registration.master):
-            if await promoted_ms_of(place, self._registration.tls) is not None:
+        for place in places_of(self.registration.master):
+            if await promoted_ms_of(place, self.registration.tls) is not None:
                 raise RefusedError(f"its master answers at {place}: {_ADVICE}")
 
     def _begin(self, header: PromoteRequestHeader) -> int:
-        master = self._registration.master
+        master = self.registration.master
         former = "" if master is None else master.address
-        promotion = self._registration.promotion.next(header.role, former, self._now_ms())
-        self._reopen("promotion", promotion.save, **promotion.settings())
+        promotion = self.registration.promotion.next(header.role, former, self.clock_ms())
+        self.reopen("promotion", promotion.save, **promotion.settings())
         LOGGER.info("promoted role=%s former_master=%s forced=%s", header.role, former, header.force)
         return promotion.promoted_ms
