@@ -16,6 +16,7 @@ from triomq.client.config import ClientConfig, TlsConfig, load_credentials
 from triomq.client.nursery import open_service_nursery
 
 _O = TypeVar("_O")
+_C = TypeVar("_C", bound=ClientOptions)
 
 
 class Interrupt:
@@ -68,6 +69,18 @@ def client_command(work: Callable[[_O], Awaitable[int | None]]) -> Callable[[_O]
                 nursery.start_soon(cancel_at, interrupt.came, scope)
                 return await work(options) or ExitCode.OK
         return interrupt.exit_code  # work was cancelled
+
+    return run
+
+
+def admin_command(work: Callable[[_C, Admin], Awaitable[int | None]]) -> Callable[[_C], int]:
+    """Turn a coroutine function into the runner of a command that uses an administration client while it is open."""
+
+    @client_command
+    @wraps(work)
+    async def run(options: _C) -> int | None:
+        async with open_admin(options) as admin:
+            return await work(options, admin)
 
     return run
 

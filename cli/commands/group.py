@@ -8,7 +8,7 @@ from typing import Any, Final
 from triomq.cli.arguments import admin_options
 from triomq.cli.errors import UsageError
 from triomq.cli.output import escape_controls, plural, write_json, write_records, write_result, write_text
-from triomq.cli.session import client_command, open_admin
+from triomq.cli.session import admin_command
 from triomq.client import Admin, GroupState
 from triomq.client.cluster.route import similar_names
 from triomq.client.nursery import in_parallel
@@ -17,17 +17,16 @@ from triomq.protocol.errors import ClientError
 from triomq.protocol.names import is_system_group
 
 
-@client_command
-async def list_groups(options: admin_options.GroupListOptions) -> None:
+@admin_command
+async def list_groups(options: admin_options.GroupListOptions, admin: Admin) -> None:
     """Write the consumer groups with their number of members and their lag."""
-    async with open_admin(options) as admin:
 
-        async def record(group: str) -> dict[str, Any]:
-            members = len(await admin.group_member_ids(group))
-            return {"group": group, "members": members, "lag": sum(row.lag for row in await admin.group_lag(group))}
+    async def record(group: str) -> dict[str, Any]:
+        members = len(await admin.group_member_ids(group))
+        return {"group": group, "members": members, "lag": sum(row.lag for row in await admin.group_lag(group))}
 
-        groups = [group for group in await admin.groups() if options.all or not is_system_group(group)]
-        records = await in_parallel(record, groups)
+    groups = [group for group in await admin.groups() if options.all or not is_system_group(group)]
+    records = await in_parallel(record, groups)
     write_records(("GROUP", "MEMBERS", "LAG"), records, as_json=options.json)
 
 
@@ -46,19 +45,18 @@ async def check_known(admin: Admin, group: str) -> None:
         )
 
 
-@client_command
-async def create(options: admin_options.GroupCreateOptions) -> None:
+@admin_command
+async def create(options: admin_options.GroupCreateOptions, admin: Admin) -> None:
     """Create a group, or change the settings that are given."""
-    async with open_admin(options) as admin:
-        before = (await admin.group_configs()).get(options.group)
-        config = before or SubscriptionGroupConfig(options.group)
-        config = replace(
-            config,
-            consume_enable=options.enable or (config.consume_enable and not options.disable),
-            retry_max_times=config.retry_max_times if options.retries is None else options.retries,
-        )
-        if not options.dry_run:
-            await admin.create_group(config)
+    before = (await admin.group_configs()).get(options.group)
+    config = before or SubscriptionGroupConfig(options.group)
+    config = replace(
+        config,
+        consume_enable=options.enable or (config.consume_enable and not options.disable),
+        retry_max_times=config.retry_max_times if options.retries is None else options.retries,
+    )
+    if not options.dry_run:
+        await admin.create_group(config)
     result = {
         "group": options.group,
         "retries": config.retry_max_times,
@@ -71,23 +69,22 @@ async def create(options: admin_options.GroupCreateOptions) -> None:
     write_result(result, text + ("" if config.consume_enable else ", consuming disabled"), as_json=options.json)
 
 
-@client_command
-async def delete(options: admin_options.GroupDeleteOptions) -> None:
+@admin_command
+async def delete(options: admin_options.GroupDeleteOptions, admin: Admin) -> None:
     """Delete a group.
 
     Raises:
         UsageError: it has members online, which would create it again, and --force is not given.
     """
-    async with open_admin(options) as admin:
-        await check_known(admin, options.group)
-        members = await admin.group_member_ids(options.group)
-        if members and not options.force:
-            raise UsageError(
-                f"group {options.group} has {plural(len(members), 'member')} online, whose next heartbeat creates it "
-                f"again: stop {', '.join(members[:3])}{' ...' if len(members) > 3 else ''} first, or give --force"
-            )
-        if not options.dry_run:
-            await admin.delete_group(options.group, remove_offsets=not options.keep_offsets)
+    await check_known(admin, options.group)
+    members = await admin.group_member_ids(options.group)
+    if members and not options.force:
+        raise UsageError(
+            f"group {options.group} has {plural(len(members), 'member')} online, whose next heartbeat creates it "
+            f"again: stop {', '.join(members[:3])}{' ...' if len(members) > 3 else ''} first, or give --force"
+        )
+    if not options.dry_run:
+        await admin.delete_group(options.group, remove_offsets=not options.keep_offsets)
     result = {"group": options.group, "keep_offsets": options.keep_offsets, "dry_run": options.dry_run}
     verb = "would be deleted" if options.dry_run else "deleted"
     write_result(result, f"group {options.group} {verb}", as_json=options.json)
@@ -96,14 +93,13 @@ async def delete(options: admin_options.GroupDeleteOptions) -> None:
 # --- show ---------------------------------------------------------------------------------------------------
 
 
-@client_command
-async def show(options: admin_options.GroupShowOptions) -> None:
+@admin_command
+async def show(options: admin_options.GroupShowOptions, admin: Admin) -> None:
     """Write the members of a group, its offsets in each queue, and its problems."""
-    async with open_admin(options) as admin:
-        state = await admin.group_state(options.group, options.topic)
-        if state.members is None and not state.queues:
-            await check_known(admin, options.group)
-        described = describe(state, await admin.topics())
+    state = await admin.group_state(options.group, options.topic)
+    if state.members is None and not state.queues:
+        await check_known(admin, options.group)
+    described = describe(state, await admin.topics())
     if options.json:
         write_json(described)
         return
@@ -191,8 +187,8 @@ def problems(state: GroupState, topics: Collection[str]) -> list[dict[str, Any]]
 # --- reset-offset -------------------------------------------------------------------------------------------
 
 
-@client_command
-async def reset_offset(options: admin_options.GroupResetOffsetOptions) -> None:
+@admin_command
+async def reset_offset(options: admin_options.GroupResetOffsetOptions, admin: Admin) -> None:
     """Make a group consume a topic from another offset.
 
     Raises:
@@ -200,9 +196,8 @@ async def reset_offset(options: admin_options.GroupResetOffsetOptions) -> None:
     """
     if isinstance(options.to, datetime) and options.to > datetime.now(UTC):
         raise UsageError(f"--to {options.to.isoformat()} is in the future: write latest for the end of the queues")
-    async with open_admin(options) as admin:
-        await check_known(admin, options.group)
-        done = await admin.reset_offsets(options.group, options.topic, options.to, dry_run=options.dry_run)
+    await check_known(admin, options.group)
+    done = await admin.reset_offsets(options.group, options.topic, options.to, dry_run=options.dry_run)
     queues = [
         {"broker": one.queue.broker_name, "queue_id": one.queue.queue_id, "before": one.before, "after": one.after}
         for one in done.changes

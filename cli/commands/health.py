@@ -23,8 +23,8 @@ from triomq.cli.output import (
     write_table,
     write_text,
 )
-from triomq.cli.session import client_command, client_config, open_admin, open_brokers
-from triomq.client import ClientInstance
+from triomq.cli.session import admin_command, client_command, client_config, open_brokers
+from triomq.client import Admin, ClientInstance
 from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, describe_missing, uptime_of
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
@@ -114,15 +114,14 @@ def _write(found: dict[str, Any], options: ClientOptions) -> None:
     write_table(("BROKER", "ID", "ADDRESS", "VERSION", "MS", "STATE"), rows)
 
 
-@client_command
-async def doctor(options: ClientOptions) -> int:
+@admin_command
+async def doctor(options: ClientOptions, admin: Admin) -> int:
     """Write all findings; fail if there is one.
 
     Raises:
         NameServerError: no name server answered, or it knows no broker.
     """
-    async with open_admin(options) as admin:
-        found = await admin.diagnose()
+    found = await admin.diagnose()
     if options.json:
         findings = [finding._asdict() for finding in found.findings]
         write_json({"healthy": not findings, "brokers": found.brokers, "groups": found.groups, "findings": findings})

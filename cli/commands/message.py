@@ -10,8 +10,8 @@ from triomq.cli.arguments import admin_options
 from triomq.cli.arguments.options import DEFAULT_PRODUCER_GROUP, ClientOptions
 from triomq.cli.arguments.values import StartAt
 from triomq.cli.errors import IncompleteError, UsageError
-from triomq.cli.session import client_command, client_config, open_admin
-from triomq.client import MessageExt, Producer, PullConsumer, TransactionState
+from triomq.cli.session import admin_command, client_command, client_config, open_admin
+from triomq.client import Admin, MessageExt, Producer, PullConsumer, TransactionState
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.nursery import in_parallel
 from triomq.protocol.codes import ResponseCode
@@ -22,17 +22,16 @@ _END_OF_TIME_MS: Final = 2**63 - 1
 _BODY_CHARACTERS: Final = 60  # of a body in a table
 
 
-@client_command
-async def show(options: admin_options.MessageShowOptions) -> None:
+@admin_command
+async def show(options: admin_options.MessageShowOptions, admin: Admin) -> None:
     """Write one message."""
-    async with open_admin(options) as admin:
-        try:
-            message = await admin.message(options.message_id, options.topic)
-        except BrokerResponseError as exc:
-            if options.topic is None and exc.code == ResponseCode.QUERY_NOT_FOUND:
-                hint = "to search for the id that its producer assigned, add --topic TOPIC"
-                raise IncompleteError(f"no message has the offset message id {options.message_id!r}; {hint}") from exc
-            raise
+    try:
+        message = await admin.message(options.message_id, options.topic)
+    except BrokerResponseError as exc:
+        if options.topic is None and exc.code == ResponseCode.QUERY_NOT_FOUND:
+            hint = "to search for the id that its producer assigned, add --topic TOPIC"
+            raise IncompleteError(f"no message has the offset message id {options.message_id!r}; {hint}") from exc
+        raise
     if options.json:
         output.write_json(output.message_fields(message))
     else:
@@ -138,11 +137,10 @@ def _place(message: MessageExt) -> str:
 _COLUMNS: Final = ("TIME", "WHAT", "MESSAGE ID", "TOPIC", "GROUP", "CLIENT", "BROKER", "TRY", "TOOK MS", "RESULT")
 
 
-@client_command
-async def trace(options: admin_options.MessageTraceOptions) -> None:
+@admin_command
+async def trace(options: admin_options.MessageTraceOptions, admin: Admin) -> None:
     """Write the steps of a message, or of all messages with a key, in the order of their times."""
-    async with open_admin(options) as admin:
-        rows = await admin.trace(options.message_id, options.trace_topic)
+    rows = await admin.trace(options.message_id, options.trace_topic)
     if not rows:
         raise IncompleteError(
             f"no trace of {options.message_id!r} in topic {options.trace_topic}: "
@@ -151,11 +149,10 @@ async def trace(options: admin_options.MessageTraceOptions) -> None:
     output.write_records(_COLUMNS, rows, as_json=options.json)
 
 
-@client_command
-async def list_undecided(options: ClientOptions) -> None:
+@admin_command
+async def list_undecided(options: ClientOptions, admin: Admin) -> None:
     """Write the undecided transactions, oldest first."""
-    async with open_admin(options) as admin:
-        found = await admin.transactions()
+    found = await admin.transactions()
     now_ms = time.time_ns() // 1_000_000
     columns = ("SENT", "AGE_S", "CHECKS", "GROUP", "TOPIC", "ID")
     records = [
@@ -179,10 +176,9 @@ _DECIDED: Final = {
 }
 
 
-@client_command
-async def decide(options: admin_options.TransactionOptions) -> None:
+@admin_command
+async def decide(options: admin_options.TransactionOptions, admin: Admin) -> None:
     """Commit or roll back an undecided transaction, or have a producer asked about it."""
     state, done = _DECIDED[options.command]
-    async with open_admin(options) as admin:
-        await admin.decide_transaction(options.id, state)
+    await admin.decide_transaction(options.id, state)
     output.write_result({"id": options.id, "state": state.name.lower()}, f"{options.id} {done}", as_json=options.json)

@@ -5,19 +5,18 @@ from typing import Any
 
 from triomq.cli.arguments.admin_options import ReplicaPromoteOptions, ReplicaStatusOptions
 from triomq.cli.output import Cell, local_time, plural, size_text, write_json, write_result, write_table
-from triomq.cli.session import client_command, open_admin
-from triomq.client import Replica, SlaveCopy
+from triomq.cli.session import admin_command
+from triomq.client import Admin, Replica, SlaveCopy
 
 
-@client_command
-async def status(options: ReplicaStatusOptions) -> None:
+@admin_command
+async def status(options: ReplicaStatusOptions, admin: Admin) -> None:
     """Write each broker, and below it each slave that is connected to it.
 
     Raises:
         NameServerError: no name server answered, or it knows no broker.
     """
-    async with open_admin(options) as admin:
-        replicas = await admin.replicas()
+    replicas = await admin.replicas()
     if options.json:
         for replica in replicas:
             write_json(describe(replica))
@@ -26,16 +25,15 @@ async def status(options: ReplicaStatusOptions) -> None:
         write_table(columns, list(rows(replicas)))
 
 
-@client_command
-async def promote(options: ReplicaPromoteOptions) -> None:
+@admin_command
+async def promote(options: ReplicaPromoteOptions, admin: Admin) -> None:
     """Make a slave the master, and write its address when it serves as such.
 
     Raises:
         NoBrokerError: it is not clear which slave.
         BrokerResponseError: the broker refuses, and says why.
     """
-    async with open_admin(options) as admin:
-        address = await admin.promote(options.broker, role=options.role, force=options.force)
+    address = await admin.promote(options.broker, role=options.role, force=options.force)
     result = {"broker": address, "role": options.role}
     write_result(result, f"{address} is the master now ({options.role})", as_json=options.json)
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 from triomq.cli.arguments import admin_options
 from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.output import escape_controls, plural, write_json, write_records, write_result, write_table, write_text
-from triomq.cli.session import client_command, open_admin
-from triomq.client import TopicSettings
+from triomq.cli.session import admin_command
+from triomq.client import Admin, TopicSettings
 from triomq.client.admin.broker_answers import describe_missing
 from triomq.client.admin.topic_config import MESSAGE_TYPE
 from triomq.protocol.bodies.route import TopicConfig
@@ -22,12 +22,11 @@ _PERMISSIONS: Final[Mapping[str, Permission]] = {
 }
 
 
-@client_command
-async def list_topics(options: admin_options.TopicListOptions) -> None:
+@admin_command
+async def list_topics(options: admin_options.TopicListOptions, admin: Admin) -> None:
     """Write the names of topics."""
-    async with open_admin(options) as admin:
-        topics = await admin.topics()
-        info = await admin.cluster()
+    topics = await admin.topics()
+    info = await admin.cluster()
     names = {*info.cluster_addr_table, *info.broker_addr_table}
     found = [{"topic": topic, "kind": topic_kind(topic, names)} for topic in topics]
     if options.all:
@@ -40,20 +39,19 @@ async def list_topics(options: admin_options.TopicListOptions) -> None:
         write_table(("TOPIC",), [(record["topic"],) for record in found])
 
 
-@client_command
-async def create(options: admin_options.TopicCreateOptions) -> None:
+@admin_command
+async def create(options: admin_options.TopicCreateOptions, admin: Admin) -> None:
     """Create a topic where it does not exist.
 
     Raises:
         ConfigError: it exists with other settings.
     """
     perm = None if options.permission is None else int(_PERMISSIONS[options.permission])
-    async with open_admin(options) as admin:
-        created = await admin.create_topic(options.topic, options.queues, perm, dry_run=options.dry_run)
-        if created and options.dry_run:
-            config = TopicConfig(options.topic, options.queues or 4, options.queues or 4, perm or 6)
-        else:
-            config = await admin.topic_config(options.topic)
+    created = await admin.create_topic(options.topic, options.queues, perm, dry_run=options.dry_run)
+    if created and options.dry_run:
+        config = TopicConfig(options.topic, options.queues or 4, options.queues or 4, perm or 6)
+    else:
+        config = await admin.topic_config(options.topic)
     result = {
         "topic": options.topic,
         "queues": config.read_queue_nums,
@@ -67,8 +65,8 @@ async def create(options: admin_options.TopicCreateOptions) -> None:
     write_result(result, text, as_json=options.json)
 
 
-@client_command
-async def update(options: admin_options.TopicUpdateOptions) -> None:
+@admin_command
+async def update(options: admin_options.TopicUpdateOptions, admin: Admin) -> None:
     """Change the given settings of a topic.
 
     Raises:
@@ -85,10 +83,9 @@ async def update(options: admin_options.TopicUpdateOptions) -> None:
     )
     if settings == TopicSettings():
         raise UsageError("name what to change, such as --queues 8 or --permission r")
-    async with open_admin(options) as admin:
-        changes = await admin.update_topic(
-            options.topic, settings, broker_name=options.broker, force=options.force, dry_run=options.dry_run
-        )
+    changes = await admin.update_topic(
+        options.topic, settings, broker_name=options.broker, force=options.force, dry_run=options.dry_run
+    )
     brokers = [
         {
             "broker": change.broker_name,
@@ -128,28 +125,26 @@ def _change_text(found: Mapping[str, Any]) -> str:
     return escape_controls(f"{found['broker']}: {text}")
 
 
-@client_command
-async def delete(options: admin_options.TopicDeleteOptions) -> None:
+@admin_command
+async def delete(options: admin_options.TopicDeleteOptions, admin: Admin) -> None:
     """Delete a topic."""
-    async with open_admin(options) as admin:
-        try:
-            await admin.topic_route(options.topic)
-        except NoRouteError as exc:  # its text suggests similar topics, and how to create this one
-            parts = [part for part in str(exc).split("; ") if "create" not in part]
-            raise NoRouteError("; ".join(parts)) from exc
-        if not options.dry_run:
-            await admin.delete_topic(options.topic)
+    try:
+        await admin.topic_route(options.topic)
+    except NoRouteError as exc:  # its text suggests similar topics, and how to create this one
+        parts = [part for part in str(exc).split("; ") if "create" not in part]
+        raise NoRouteError("; ".join(parts)) from exc
+    if not options.dry_run:
+        await admin.delete_topic(options.topic)
     text = f"topic {options.topic} {'would be deleted' if options.dry_run else 'deleted'}"
     write_result({"topic": options.topic, "dry_run": options.dry_run}, text, as_json=options.json)
 
 
-@client_command
-async def show(options: admin_options.TopicShowOptions) -> None:
+@admin_command
+async def show(options: admin_options.TopicShowOptions, admin: Admin) -> None:
     """Write the brokers and queues of a topic."""
-    async with open_admin(options) as admin:
-        route = await admin.topic_route(options.topic)
-        stats = await admin.topic_stats(options.topic)
-        missing = list(map(describe_missing, (await admin.cluster()).missing_brokers or ()))
+    route = await admin.topic_route(options.topic)
+    stats = await admin.topic_stats(options.topic)
+    missing = list(map(describe_missing, (await admin.cluster()).missing_brokers or ()))
     addresses = {data.broker_name: data for data in route.broker_datas}
     brokers = []
     for queues in sorted(route.queue_datas, key=lambda queues: queues.broker_name):
