@@ -1,4 +1,4 @@
-"""The settings of a server from the command line, the environment and a file, in this order.
+"""The settings of a server: from the command line, the environment and a file, in this order, to its configuration.
 
 A file is TOML with the names of our options if its name ends in ``.toml``, else RocketMQ's own: a ``broker.conf`` or
 ``namesrv.conf``.
@@ -12,14 +12,17 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, Literal, NamedTuple, NoReturn, cast
 
+from triomq.broker.addresses import Address, parse_networks
+from triomq.broker.config import DEFAULT_METRICS, TlsConfig
 from triomq.cli.arguments.arguments import VARIABLES
 from triomq.cli.arguments.options import ConfiguredOptions
 from triomq.cli.arguments.values import KINDS
 from triomq.cli.errors import UsageError
 from triomq.cli.output import write_records
 from triomq.common.broker_settings import FIXED, Setting, read_flag, variable_of
+from triomq.protocol.errors import ConfigError
 from triomq.protocol.java import read_properties
 from triomq.protocol.missing import explain_missing
 
@@ -31,6 +34,7 @@ _OF_KUBERNETES: Final = re.compile(r"TRIOMQ_[A-Z]+_(SERVICE|PORT)(_.*)?")
 _HARMLESS: Final = frozenset(("", "0", "false"))
 #: RocketMQ sets host and port of an address apart: our field, and the setting of the host.
 _HOSTS: Final = {"listen": "bindAddress", "ha_listen": "bindAddress", "metrics": "metricsPromExporterHost"}
+_TLS: Final = ("tls", "tls_cert", "tls_key", "tls_client_ca", "tls_client_auth")
 
 
 class Given(NamedTuple):
@@ -177,3 +181,65 @@ def _choice(row: Setting, value: Any) -> Any:
     if "|" in row.metavar and value not in row.metavar.split("|"):
         raise ValueError(row.metavar.replace("|", ", "))
     return value
+
+
+# --- types of the configuration -------------------------------------------------------------------------------
+
+
+def read_path(text: str) -> Path:
+    """Return a path; ``~`` is the user's folder."""
+    return Path(text).expanduser()
+
+
+#: How the text of a setting becomes a value of the configuration, by its kind.
+_TYPES: Final[Mapping[str, Callable[[str], Any]]] = {
+    "ADDRESS[,ADDRESS/PREFIX...]": parse_networks,
+    "DIR": read_path,
+    "FILE": read_path,
+    "HOST:PORT": Address.parse,
+    "PATH": read_path,
+}
+
+
+def typed_settings(given: Mapping[str, Any], rows: Iterable[Setting]) -> dict[str, Any]:
+    """Return the settings that were given; addresses, networks, paths and TLS have the types of a configuration.
+
+    One of these whose text is empty counts as not given, as in the environment.
+
+    Raises:
+        UsageError: one is malformed, or those of TLS contradict each other.
+    """
+    found = {"metrics": DEFAULT_METRICS, **given}
+    for row in rows:
+        read, text = _TYPES.get(row.metavar), given.get(row.field)
+        if read is not None and text is not None:
+            del found[row.field]
+            if text and (row.field, text) != ("metrics", "off"):
+                try:
+                    found[row.field] = read(text)
+                except ConfigError as exc:
+                    raise UsageError(f"--{row.key}: {exc}") from None
+    tls = _tls_config({field: found.pop(field) for field in _TLS if field in found})
+    return found | {"tls": tls}
+
+
+def _tls_config(given: Mapping[str, Any]) -> TlsConfig | None:
+    mode, cert, key, ca, client_auth = map(given.get, _TLS)
+    if mode == "disabled":
+        return None
+    if cert is None or key is None:
+        if any(field in given for field in _TLS):
+            missing = " and ".join(name for name, file in (("--tls-cert", cert), ("--tls-key", key)) if file is None)
+            raise UsageError(f"TLS needs both a certificate and its private key: add {missing}")
+        return None
+    client_auth = client_auth or ("none" if ca is None else "require")
+    if (ca is None) != (client_auth == "none"):
+        remedy = "needs --tls-client-ca FILE" if ca is None else "asks for no certificates: leave out --tls-client-ca"
+        raise UsageError(f"--tls-client-auth {client_auth}: {remedy}")
+    return TlsConfig(
+        cert=cert,
+        key=key,
+        client_ca=ca,
+        client_auth=cast("Literal['none', 'optional', 'require']", client_auth),  # its reader has checked it
+        enforcing=mode == "enforcing",
+    )

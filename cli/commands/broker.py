@@ -6,7 +6,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from triomq.broker import Address, Broker, BrokerConfig, Listener, keep_broker, open_broker
@@ -14,10 +13,10 @@ from triomq.broker.config import DEFAULT_BROKER, DEFAULT_NAMESRV, NameServerConf
 from triomq.broker.name_server import NameServer, open_name_server
 from triomq.cli.arguments.options import BrokerOptions, NamesrvOptions
 from triomq.cli.commands.broker_dashboard import Served, check_dashboard, with_dashboard, without_dashboard
-from triomq.cli.configuration import collect, print_settings
+from triomq.cli.configuration import collect, print_settings, typed_settings
 from triomq.cli.errors import ExitCode, UsageError
-from triomq.cli.network_settings import network_settings
 from triomq.cli.serving import serve_until_signal, settle_garbage_collector
+from triomq.common.broker_settings import NAMESRV_SETTINGS, SETTINGS
 from triomq.protocol.errors import ConfigError, StoreError
 from triomq.storage.config import Durability, StoreConfig
 from triomq.storage.delays import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -58,13 +57,13 @@ def make_config(given: Mapping[str, Any]) -> BrokerConfig:
     Raises:
         ConfigError: a value is invalid, or needs ``--insecure`` because it opens the broker to a network.
     """
-    settings = network_settings(given)
-    advertise = _advertised("--advertise", settings.pop("advertise", None))
-    listen = parse_address("--listen", settings.pop("listen", str(DEFAULT_BROKER)))
-    namesrv = None if "register" in settings else DEFAULT_NAMESRV  # one that registers elsewhere needs none
-    if (text := settings.pop("namesrv_listen", None)) is not None:
-        namesrv = parse_address("--namesrv-listen", text)
-    first = Listener(broker=listen, namesrv=namesrv, advertise=advertise)
+    settings = typed_settings(given, SETTINGS)
+    first = Listener(
+        broker=settings.pop("listen", DEFAULT_BROKER),
+        # one that registers elsewhere needs none
+        namesrv=settings.pop("namesrv_listen", None if "register" in settings else DEFAULT_NAMESRV),
+        advertise=_advertised("--advertise", settings.pop("advertise", None)),
+    )
     listeners = (first, *map(parse_listener, settings.pop("listener", ())))
     for address in (address for listener in listeners for address in (listener.broker, listener.namesrv)):
         if address is not None:
@@ -77,12 +76,7 @@ def make_config(given: Mapping[str, Any]) -> BrokerConfig:
         settings["register"] = tuple(parse_address("--register", each) for each in texts)
     elif settings.get("role") == "slave":
         raise UsageError("a slave needs --register: its master's name servers know where topics and offsets come from")
-    for field in ("ha_listen", "ha_master", "fast_listen"):
-        text = settings.pop(field, None)
-        settings[field] = parse_address(f"--{field.replace('_', '-')}", text) if text else None
-    for field in ("acl", "quotas"):
-        settings[field] = Path(given[field]).expanduser() if given.get(field) else None
-    root = settings["root"] = Path(given["root"]).expanduser() if given.get("root") else default_store_root()
+    root = settings["root"] = settings.get("root") or default_store_root()
     if root.exists() and not root.is_dir():
         raise StoreError(f"{root} is not a directory: choose another folder with --store")
     settings["durability"] = Durability(given.get("durability", "async"))
@@ -207,9 +201,7 @@ def make_namesrv_config(given: Mapping[str, Any]) -> NameServerConfig:
     Raises:
         ConfigError: a value is invalid, or needs ``--insecure`` because it opens the name server to a network.
     """
-    settings = network_settings(given)
-    listen = settings["listen"] = parse_address("--listen", settings.get("listen", str(DEFAULT_NAMESRV)))
-    check_host(listen)
-    root = settings.get("root")
-    settings["root"] = Path(root).expanduser() if root else default_store_root().with_name("namesrv")
+    settings = {"listen": DEFAULT_NAMESRV, **typed_settings(given, NAMESRV_SETTINGS)}
+    check_host(settings["listen"])
+    settings["root"] = settings.get("root") or default_store_root().with_name("namesrv")
     return NameServerConfig(**settings)

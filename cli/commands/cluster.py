@@ -20,11 +20,10 @@ from triomq.broker.name_server import open_name_server
 from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.options import BrokerOptions, ClusterOptions
 from triomq.cli.commands.broker import check_host, parse_address
-from triomq.cli.configuration import collect
+from triomq.cli.configuration import collect, typed_settings
 from triomq.cli.errors import ExitCode, IncompleteError, UsageError
-from triomq.cli.network_settings import tls_config
 from triomq.cli.serving import serve_until_signal
-from triomq.common.broker_settings import OPTIONS
+from triomq.common.broker_settings import OPTIONS, SECURITY
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.cluster")
 
@@ -98,9 +97,10 @@ class Cluster:
         namesrv = parse_address("--namesrv-listen", options.namesrv_listen)
         check_host(self._first)
         check_host(namesrv)
-        tls = tls_config({field: value for field, (value, _) in collect(broker_options).items()})
+        security = {row.field for row in SECURITY}
+        given = {field: value for field, (value, _) in collect(broker_options).items() if field in security}
         self.name_server: Final = NameServerConfig(
-            root=root / "namesrv", listen=namesrv, insecure=options.insecure, tls=tls
+            root=root / "namesrv", listen=namesrv, insecure=options.insecure, tls=typed_settings(given, SECURITY)["tls"]
         )
 
     def commands(self) -> dict[str, list[str]]:
