@@ -3,7 +3,8 @@
 Source: store.md 9.5; BrokerOuterAPI.java.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 
 import trio
 
@@ -18,7 +19,7 @@ from triomq.protocol.wire.signing import Credentials
 
 
 class UnreachableError(Exception):
-    """The master does not answer; the text is the reason."""
+    """The master does not answer, or its connection ended or must end; the text is the reason."""
 
 
 class MasterPort:
@@ -61,6 +62,15 @@ class MasterPort:
         if administrator is not None:
             fields = Credentials(administrator.access_key, administrator.secret_key).sign(fields or {})
         return await session.ask(code, fields)
+
+
+async def converse(stream: Stream, work: Callable[[Session], Awaitable[None]]) -> str:
+    """Do work that asks the master on a connection, until either ends; return why."""
+    async with stream, trio.open_nursery() as nursery:
+        session = Session("the master", stream, nursery)
+        nursery.start_soon(session.read)
+        nursery.start_soon(session.attempt, partial(work, session))
+    return session.reason
 
 
 def places_of(master: Master | None) -> Iterator[str]:

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 import trio
 
 from triomq.broker.network.sessions import Session
-from triomq.broker.replication.asking import MasterPort, UnreachableError
+from triomq.broker.replication.asking import MasterPort, UnreachableError, converse
 from triomq.broker.work import Worker
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -108,7 +108,7 @@ class Comparison:
         assert master is not None, "the callers look"
         errors: list[DivergedError | ForeignLogError] = []
 
-        async def work() -> None:
+        async def work(session: Session) -> None:
             async with session.lock:
                 try:
                     await self._examine(session, master.address)
@@ -118,15 +118,11 @@ class Comparison:
                     session.end(str(exc))
             session.end("")
 
-        stream = await self._port.connect(master)
-        async with stream, trio.open_nursery() as nursery:
-            session = Session("the master", stream, nursery)
-            nursery.start_soon(session.read)
-            nursery.start_soon(session.attempt, work)
+        reason = await converse(await self._port.connect(master), work)
         if errors:
             raise errors[0]
-        if session.reason:
-            raise UnreachableError(session.reason)
+        if reason:
+            raise UnreachableError(reason)
 
     async def _examine(self, session: Session, address: str) -> None:
         log, end = self._log, self._log.max_offset

@@ -23,10 +23,9 @@ from typing import Any, Final
 
 import trio
 
-from triomq.broker.namesrv.route_table import Master
 from triomq.broker.network.sessions import Session
 from triomq.broker.processors.admin import AdminProcessors
-from triomq.broker.replication.asking import MasterPort, UnreachableError
+from triomq.broker.replication.asking import MasterPort, UnreachableError, converse
 from triomq.broker.replication.slave import Slave
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import TableSaving
@@ -87,24 +86,16 @@ class MetadataCopy:
         while True:
             while (master := registration.master) is None:
                 await registration.master_changed.wait()
-            reason = await self._follow(master)
+            try:
+                stream = await self._port.connect(master)
+                reason = await converse(stream, partial(self._copy_regularly, master.address))
+            except UnreachableError as exc:
+                reason = str(exc)
             self._offsets.keeps_commits = True
             self._log.occurred(master.address, reason, cause=reason)
             await trio.sleep(_RETRY_S)
 
-    async def _follow(self, master: Master) -> str:
-        """Copy from one master until that fails; return why."""
-        try:
-            stream = await self._port.connect(master)
-        except UnreachableError as exc:
-            return str(exc)
-        async with stream, trio.open_nursery() as nursery:
-            session = Session("the master", stream, nursery)
-            nursery.start_soon(session.read)
-            nursery.start_soon(session.attempt, partial(self._copy_regularly, session, master.address))
-        return session.reason
-
-    async def _copy_regularly(self, session: Session, address: str) -> None:
+    async def _copy_regularly(self, address: str, session: Session) -> None:
         """Copy until it fails, or the name server knows another master.
 
         Raises:

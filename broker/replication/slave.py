@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 import trio
@@ -45,56 +46,42 @@ _MAX_PAUSE_S: Final = 5.0
 Error = TypeVar("Error", bound=Exception)
 
 
-class _LostError(Exception):
-    """The connection to the master ended, or must end; the text is the reason."""
-
-
+@dataclass(eq=False)
 class Slave:
     """Keeps a copy of the master's commit log.
 
     Attributes:
+        store: takes the log.
+        worker: runs the steps.
+        statistics: counts frames that do not fit and refusals of the disk.
+        registration: knows where the master listens for slaves.
+        commit: flushes, with durability ``sync``.
+        comparison: compares the log with that of the master.
+        set_aside: ends the broker to open it again without the log from a physical offset on.
         master: where the master of the present or last connection listens for slaves; ``None``: none is known yet.
         is_following: whether the master has sent something on this connection, and so accepts this log as a copy.
         taken_bytes: of the log, from masters since the start.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        worker: Worker,
-        statistics: BrokerStatistics,
-        registration: Registration,
-        commit: GroupCommit | None,
-        comparison: Comparison,
-        set_aside: Callable[[int], None],
-    ) -> None:
-        """Describe the slave; nothing is opened.
+    store: MessageStore
+    worker: Worker
+    statistics: BrokerStatistics
+    registration: Registration
+    commit: GroupCommit | None
+    comparison: Comparison
+    set_aside: Callable[[int], None]
 
-        Args:
-            store: takes the log.
-            worker: runs the steps.
-            statistics: counts frames that do not fit and refusals of the disk.
-            registration: knows where the master listens for slaves.
-            commit: flushes, with durability ``sync``.
-            comparison: compares the log with that of the master.
-            set_aside: ends the broker to open it again without the log from a physical offset on.
-        """
+    def __post_init__(self) -> None:
         self.master: str | None = None
         self.is_following = False
         self.taken_bytes = 0
-        self._replica = store.replica
-        self._worker = worker
-        self._statistics = statistics
-        self._registration = registration
-        self._commit = commit
-        self._comparison = comparison
-        self._set_aside = set_aside
+        self._replica = self.store.replica
         self._received_at: float | None = None
         self._reported_at: float | None = None
         self._must_report = self._is_reporting = False
         self._arrived, self._secured = Signal(), Signal()
-        if commit is not None:
-            commit.on_flush = self._secured.set
+        if self.commit is not None:
+            self.commit.on_flush = self._secured.set
         self._lost = EventLog(
             LOGGER, "master lost address=%s reason=%s", logging.WARNING, recovery="master found again address=%s"
         )
@@ -125,7 +112,7 @@ class Slave:
     @property
     def _safe_end(self) -> int:
         """Where the part of the log ends that may be reported."""
-        return self._replica.end if self._commit is None else self._replica.durable_end
+        return self._replica.end if self.commit is None else self._replica.durable_end
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -134,10 +121,10 @@ class Slave:
             pause_s = _LEAST_PAUSE_S
             while True:
                 received_at = self._received_at
-                if master := self._registration.log_address:
+                if master := self.registration.log_address:
                     self.master = master
                     await self._follow(master)
-                    self._registration.register_soon()
+                    self.registration.register_soon()
                 is_good = self._received_at != received_at  # neither a misfit nor a refusal alone
                 pause_s = _LEAST_PAUSE_S if is_good else min(pause_s * 2, _MAX_PAUSE_S)
                 with trio.move_on_after(pause_s):
@@ -145,31 +132,31 @@ class Slave:
 
     async def _leave_moved(self, master: str) -> None:
         await self._wait_moved(master)
-        raise _LostError(f"the master is at {self._registration.log_address} now")
+        raise UnreachableError(f"the master is at {self.registration.log_address} now")
 
     async def _wait_moved(self, master: str | None) -> None:
         """Return when a name server knows another master."""
-        while self._registration.log_address == master:
-            await self._registration.master_changed.wait()
+        while self.registration.log_address == master:
+            await self.registration.master_changed.wait()
 
     async def _follow(self, master: str) -> None:
         """Copy from a master until the connection ends; log the reason."""
         common_end: int | None = None
         try:
             self._replica.drop_incomplete()  # the master may have lost it, and would send the rest of another one
-            await self._comparison.begin()
+            await self.comparison.begin()
             await self._copy(master)
         except* DivergedError as group:
             common_end = _first(group).begin
         except* ForeignLogError as group:
             self._foreign.occurred(master, _reason(group))
-        except* (_LostError, UnreachableError, ProtocolError, trio.BrokenResourceError) as group:
+        except* (UnreachableError, ProtocolError, trio.BrokenResourceError) as group:
             self._lost.occurred(master, _reason(group), key=master)
         except* StoreLayoutError as group:
-            self._statistics.copy_misfits += 1
+            self.statistics.copy_misfits += 1
             self._misfits.occurred(master, _reason(group))
         except* StoreError as group:
-            self._statistics.copy_refusals += 1
+            self.statistics.copy_refusals += 1
             self._refusals.occurred(_reason(group))
         finally:
             self.is_following = False
@@ -180,21 +167,21 @@ class Slave:
         """Copy from a master until the connection ends; always raises the reason."""
         try:
             with trio.fail_after(CONNECT_S):
-                stream, _ = await connect(Address.parse(master), self._registration.log_tls)
+                stream, _ = await connect(Address.parse(master), self.registration.log_tls)
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, ConfigError) as exc:
-            raise _LostError(reason_of(exc)) from exc
+            raise UnreachableError(reason_of(exc)) from exc
         async with stream, trio.open_nursery() as nursery:
             nursery.start_soon(self._report, stream)
             nursery.start_soon(self._receive, stream, master)
             nursery.start_soon(self._leave_moved, master)
-            nursery.start_soon(self._comparison.run)
+            nursery.start_soon(self.comparison.run)
 
     async def _give_up_end(self, master: str, begin: int) -> None:
         """Have the log from ``begin`` on set aside, as the master has another one; the broker ends meanwhile."""
         end = self._replica.end
         LOGGER.error("log differs from that of the master address=%s from=%d to=%d", master, begin, end)
         try:
-            self._set_aside(begin)
+            self.set_aside(begin)
         except RefusedError as exc:
             self._lost.occurred(master, str(exc), key=master)
         else:
@@ -204,7 +191,7 @@ class Slave:
         """Append what the master sends.
 
         Raises:
-            _LostError: the master closed the connection, or sent nothing for 20 s.
+            UnreachableError: the master closed the connection, or sent nothing for 20 s.
             ProtocolError: a frame cannot be read.
             StoreLayoutError: a frame does not continue the log.
             StoreError: the disk refuses the data.
@@ -229,10 +216,10 @@ class Slave:
                 finally:
                     if self._replica.end != end:
                         self._show_growth(master)
-                if self._commit is None and self._replica.end != end:  # at once: senders may wait for the report
+                if self.commit is None and self._replica.end != end:  # at once: senders may wait for the report
                     await self._send_report(stream)
-            raise _LostError("the master closed the connection")
-        raise _LostError(f"nothing came for {_SILENCE_S:.0f} s")
+            raise UnreachableError("the master closed the connection")
+        raise UnreachableError(f"nothing came for {_SILENCE_S:.0f} s")
 
     def _show_growth(self, master: str) -> None:
         """Have the new data dispatched: with durability ``sync`` they are reported after the flush that follows."""
@@ -277,16 +264,16 @@ class Slave:
             self._arrived.clear()
             began = trio.current_time()
             try:
-                self._statistics.copied_messages += await self._worker.run(self._replica.dispatching(), urgent=True)
+                self.statistics.copied_messages += await self.worker.run(self._replica.dispatching(), urgent=True)
             except StoreError as exc:  # copying continues, and so do the reports
                 self._delays.occurred(exc)
                 await trio.sleep(_MAX_PAUSE_S)
                 continue
             self._delays.ended()
-            if self._commit is not None:
-                self._commit.wake()
+            if self.commit is not None:
+                self.commit.wake()
             await self._arrived.wait()
-            if self._commit is None and (early_s := began + _GATHER_S - trio.current_time()) > 0:
+            if self.commit is None and (early_s := began + _GATHER_S - trio.current_time()) > 0:
                 await trio.sleep(early_s)
 
 
