@@ -64,28 +64,23 @@ class ConsumerGroup:
         return ", ".join(peers[:_MAX_PEERS])
 
 
+@dataclass(eq=False, kw_only=True)
 class ConsumerGroups:
     """All consumer groups with live members.
 
-    Args:
+    Attributes:
         clock_ms: a steady clock: if the wall clock were set forward, all members would be silent for too long.
         notify: takes a group that has changed, to notify its members.
         notifies: whether the settings of a group allow such notices.
         filters: those of the subscriptions.
     """
 
-    def __init__(
-        self,
-        *,
-        clock_ms: Callable[[], int],
-        notify: Callable[[ConsumerGroup], None],
-        notifies: Callable[[str], bool],
-        filters: Filters,
-    ) -> None:
-        self._filters = filters
-        self._clock_ms = clock_ms
-        self._notify = notify
-        self._notifies = notifies
+    clock_ms: Callable[[], int]
+    notify: Callable[[ConsumerGroup], None]
+    notifies: Callable[[str], bool]
+    filters: Filters
+
+    def __post_init__(self) -> None:
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, set[str]] = {}
         self._unchecked: set[str] = set()
@@ -107,7 +102,7 @@ class ConsumerGroups:
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
-        now_ms = self._clock_ms()
+        now_ms = self.clock_ms()
         member = group.members.get(connection)
         changed = member is None
         if member is None:
@@ -139,7 +134,7 @@ class ConsumerGroups:
                 changed = True
             elif data.sub_version <= known.data.sub_version:
                 continue
-            group.subscriptions[data.topic] = Subscription(data, self._filters)
+            group.subscriptions[data.topic] = Subscription(data, self.filters)
         return changed
 
     def kept_bytes(self, connection: Connection) -> int:
@@ -180,13 +175,13 @@ class ConsumerGroups:
                 del group.subscriptions[each.topic]
             elif other.sub_string is not each.sub_string:
                 data = replace(other, sub_version=known.data.sub_version)  # which pulls may name already
-                group.subscriptions[each.topic] = Subscription(data, self._filters)
+                group.subscriptions[each.topic] = Subscription(data, self.filters)
 
     def forget(self, connection: Connection) -> None:
         """Remove a closed connection from its groups; the others are notified whatever the settings, as in RocketMQ."""
         for group_name in list(self._groups_of.pop(connection, ())):
             if self._remove(connection, group_name):
-                self._notify(self._groups[group_name])
+                self.notify(self._groups[group_name])
 
     def check(self) -> None:
         """Look for conflicting members in the groups that have changed.
@@ -207,8 +202,8 @@ class ConsumerGroups:
     def notify_members(self, group_name: str) -> None:
         """Notify all members that their group changed, if its settings allow."""
         group = self._groups.get(group_name)
-        if group is not None and self._notifies(group_name):
-            self._notify(group)
+        if group is not None and self.notifies(group_name):
+            self.notify(group)
 
     def connection_of(self, group_name: str, client_id: str) -> Connection | None:
         """Return a live connection of a client in a group."""
@@ -218,7 +213,7 @@ class ConsumerGroups:
 
     def expired(self, timeout_s: float) -> set[Connection]:
         """Return connections whose newest heartbeat is older than ``timeout_s``."""
-        limit = self._clock_ms() - timeout_s * 1000
+        limit = self.clock_ms() - timeout_s * 1000
         return {
             connection
             for group in self._groups.values()

@@ -52,30 +52,24 @@ class QueueLock:
     refused: bool = False
 
 
+@dataclass(eq=False, kw_only=True)
 class QueueLocks:
     """The locks of all groups.
 
     Attributes:
         groups_of: the groups in which queues were locked, by connection.
-
-    Args:
         clock_ms: a steady clock: if the wall clock were set forward, all locks would end at once.
         freed: called with a group one of whose queues became free after a client had been refused it.
         may_lock: whether a group and a queue exist.
     """
 
-    def __init__(
-        self,
-        *,
-        clock_ms: Callable[[], int],
-        freed: Callable[[str], None],
-        may_lock: Callable[[str, MessageQueue], bool] = lambda _group, _queue: True,
-    ) -> None:
-        self._clock_ms = clock_ms
-        self._freed = freed
-        self._may_lock = may_lock
+    clock_ms: Callable[[], int]
+    freed: Callable[[str], None]
+    may_lock: Callable[[str, MessageQueue], bool] = lambda _group, _queue: True
+
+    def __post_init__(self) -> None:
         self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}
-        self.groups_of: Final[dict[Connection, set[str]]] = {}
+        self.groups_of: dict[Connection, set[str]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._locks.values()))
@@ -95,7 +89,7 @@ class QueueLocks:
         ends_with_connection: bool = False,
     ) -> list[MessageQueue]:
         """Lock those of the queues that no other client holds, renew those that the client holds; return both."""
-        now_ms = self._clock_ms()
+        now_ms = self.clock_ms()
         locks = self._locks.setdefault(group, {})
         granted = []
         for queue in queues:
@@ -103,7 +97,7 @@ class QueueLocks:
             if lock is not None and lock.client_id != client_id and not self._is_over(lock):
                 lock.refused = True
                 continue
-            if lock is None and not self._may_lock(group, queue):
+            if lock is None and not self.may_lock(group, queue):
                 continue
             if lock is None or lock.client_id != client_id:
                 lock = locks[queue] = QueueLock(client_id)
@@ -159,7 +153,7 @@ class QueueLocks:
             if free:
                 LOGGER.info("locks of a lost member freed group=%s queues=%d", group, len(free))
                 self._free(group, free)
-        return max(ends_ms + 1 - self._clock_ms(), 1) / 1000 if ends_ms else 0.0
+        return max(ends_ms + 1 - self.clock_ms(), 1) / 1000 if ends_ms else 0.0
 
     def free_ended(self) -> Work[None]:
         """Free the ended locks of lost members, and notify the members that were refused them."""
@@ -178,8 +172,8 @@ class QueueLocks:
         if not locks:
             self._locks.pop(group, None)
         if any(lock.refused for lock in freed):
-            self._freed(group)
+            self.freed(group)
 
     def _is_over(self, lock: QueueLock) -> bool:
         life_ms = LOST_LIFE_MS if lock.connection is None else LIFE_MS
-        return self._clock_ms() - lock.renewed_ms > life_ms
+        return self.clock_ms() - lock.renewed_ms > life_ms

@@ -7,6 +7,7 @@ one of its files, so nothing else is ever put there.  Source: MappedFileQueue.ja
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -38,42 +39,32 @@ class FoundFiles(NamedTuple):
     stray_starts: list[int]
 
 
+@dataclass(eq=False)
 class MappedFileQueue:
-    """The files of one directory, in order and without gaps.
+    """The files of one directory, in order and without gaps; nothing is opened before ``load``.
 
     Attributes:
+        file_system: what does the work.
+        directory: need not exist before the first file.
+        file_size: bytes of each file.
+        reserve_step_bytes: how far ahead disk space is reserved, see ``reserve``.
+        scratch: path of a new file until it has its full length; same file system, another directory.
+        pool: bounds how many of these and other files are mapped; without it all of these are.
         files: from the oldest to the newest.
         directory_changes: how often a file was added or removed.
         directory_synced: how many of these changes are on the disk.
         is_incomplete: files were missing when it was loaded.
     """
 
-    def __init__(
-        self,
-        file_system: FileSystem,
-        directory: Path,
-        file_size: int,
-        *,
-        reserve_step_bytes: int,
-        scratch: Path,
-        pool: MappingPool | None = None,
-    ) -> None:
-        """Describe the sequence; nothing is opened.
+    file_system: FileSystem
+    directory: Path
+    file_size: int
+    _: KW_ONLY
+    reserve_step_bytes: int
+    scratch: Path
+    pool: MappingPool | None = None
 
-        Args:
-            file_system: what does the work.
-            directory: need not exist before the first file.
-            file_size: bytes of each file.
-            reserve_step_bytes: how far ahead disk space is reserved, see ``reserve``.
-            scratch: path of a new file until it has its full length; same file system, another directory.
-            pool: bounds how many of these and other files are mapped; without it all of these are.
-        """
-        self._file_system = file_system
-        self._pool = pool
-        self._reserve_step_bytes = reserve_step_bytes
-        self._scratch = scratch
-        self.directory = directory
-        self.file_size = file_size
+    def __post_init__(self) -> None:
         self.files: list[MappedFile] = []
         self.directory_changes = self.directory_synced = 0
         self.is_incomplete = False
@@ -103,7 +94,7 @@ class MappedFileQueue:
         if found.stray_starts and quarantine is not None:  # no other copy exists
             for directory in (quarantine, quarantine.parent):
                 with translated("sync", directory):
-                    self._file_system.sync_directory(directory)
+                    self.file_system.sync_directory(directory)
         if found.empty_starts or found.stray_starts:  # before one of them is created again
             self.sync_directory()
         self.is_incomplete = bool(found.stray_starts)
@@ -111,11 +102,11 @@ class MappedFileQueue:
         for start in found.starts:
             path = self._path(start)
             try:
-                file = path if self._pool is not None else self._file_system.open_file(path)
+                file = path if self.pool is not None else self.file_system.open_file(path)
             except OSError as exc:
                 raise StoreLayoutError(f"cannot open {path}: {exc.strerror}") from exc
-            in_order = self._pool is None  # of ten thousand queues a page or two is needed, not 6 MB of zeros
-            self.files.append(MappedFile(self._file_system, file, start, self.file_size, self._pool, in_order=in_order))
+            in_order = self.pool is None  # of ten thousand queues a page or two is needed, not 6 MB of zeros
+            self.files.append(MappedFile(self.file_system, file, start, self.file_size, self.pool, in_order=in_order))
 
     def create_next(self, start: int) -> MappedFile:
         """Add a new file of zeros; without files it begins at ``start``, else after the newest.
@@ -127,11 +118,11 @@ class MappedFileQueue:
             start = self.files[-1].end
         path = self._path(start)
         with translated("create", path):
-            self._file_system.make_directories(self.directory)
-            file = self._file_system.create_file(self._scratch, self.file_size, path)
-            mapped = MappedFile(self._file_system, file, start, self.file_size, self._pool, in_order=False)
+            self.file_system.make_directories(self.directory)
+            file = self.file_system.create_file(self.scratch, self.file_size, path)
+            mapped = MappedFile(self.file_system, file, start, self.file_size, self.pool, in_order=False)
             try:
-                self._file_system.rename(self._scratch, path)  # last: a file in its place is a complete one
+                self.file_system.rename(self.scratch, path)  # last: a file in its place is a complete one
             except BaseException:
                 mapped.leave()
                 raise
@@ -147,8 +138,8 @@ class MappedFileQueue:
         Raises:
             StoreFullError, StoreError: see ``MappedFile.reserve``.
         """
-        step = self._reserve_step_bytes
-        if self._pool is not None and not file.start:
+        step = self.reserve_step_bytes
+        if self.pool is not None and not file.start:
             step = min(step, file.reserved)
         file.reserve(position, step)
 
@@ -208,7 +199,7 @@ class MappedFileQueue:
             StoreError: the disk reports an error.
         """
         with translated("sync", self.directory), suppress(FileNotFoundError):  # it was removed meanwhile
-            self._file_system.sync_directory(self.directory)
+            self.file_system.sync_directory(self.directory)
 
     def remove_directory(self) -> None:
         """Delete all files and the directory itself; on the disk that is when the directory above was synced.
@@ -220,21 +211,21 @@ class MappedFileQueue:
             file.leave()
         self.files.clear()
         self.directory_changes += 1
-        entries = list_store_directory(self._file_system, self.directory)
+        entries = list_store_directory(self.file_system, self.directory)
         names = sorted(entry.name for entry in entries if entry.is_file and _is_file_name(entry.name))
         for name in reversed(names):  # those that are left, if one cannot be deleted, have no gaps
             with translated("delete", self.directory / name):
-                self._file_system.unlink(self.directory / name)
+                self.file_system.unlink(self.directory / name)
         with translated("delete", self.directory):
-            if self._file_system.exists(self.directory):
-                self._file_system.remove_directory(self.directory)
+            if self.file_system.exists(self.directory):
+                self.file_system.remove_directory(self.directory)
 
     def directories(self) -> Iterator[Path]:
         """Yield its directory and those above it up to the store's root: a name is on the disk when all of them are."""
         yield self.directory
         for path in self.directory.parents:
             yield path
-            if path == self._scratch.parent:
+            if path == self.scratch.parent:
                 return
 
     def _discard(self, start: int, quarantine: Path | None) -> None:
@@ -242,14 +233,14 @@ class MappedFileQueue:
         LOGGER.warning("file does not continue the sequence path=%s moved_to=%s", path, quarantine or "nowhere")
         with translated("remove", path):
             if quarantine is None:
-                self._file_system.unlink(path)
+                self.file_system.unlink(path)
             else:
-                self._file_system.make_directories(quarantine)
-                self._file_system.rename(path, quarantine / f"{self.directory.name}-{path.name}")
+                self.file_system.make_directories(quarantine)
+                self.file_system.rename(path, quarantine / f"{self.directory.name}-{path.name}")
 
     def _unlink(self, file: MappedFile) -> None:
         with translated("delete", file.path):
-            self._file_system.unlink(file.path)
+            self.file_system.unlink(file.path)
         file.leave()
         self.directory_changes += 1
 

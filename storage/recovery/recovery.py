@@ -97,38 +97,30 @@ class RecoveryReport:
     seconds: float = 0.0
 
 
+@dataclass(eq=False)
 class Recovery:
     """One start of a store whose files are loaded; ``run`` once.
 
     Attributes:
+        config, file_system, log, queues, deleted: those of the store.
+        is_replica: its records come from a master.
         checkpoint: as far as it can be trusted: all zeros if it names messages that the log does not have.  When
             ``run`` returns, it describes the state on the disk.
         report: the result so far.
     """
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        file_system: FileSystem,
-        log: CommitLog,
-        queues: QueueTable,
-        deleted: DeletedTopics,
-        checkpoint: Checkpoint,
-        *,
-        is_replica: bool = False,
-    ) -> None:
-        """Prepare for a store; ``is_replica``: its records come from a master."""
-        self._config = config
-        self._is_replica = is_replica
-        self._file_system = file_system
-        self._log = log
-        self._queues = queues
-        self._deleted = deleted
-        self.checkpoint = checkpoint
+    config: StoreConfig
+    file_system: FileSystem
+    log: CommitLog
+    queues: QueueTable
+    deleted: DeletedTopics
+    checkpoint: Checkpoint
+    is_replica: bool
+
+    def __post_init__(self) -> None:
         self.report = RecoveryReport()
-        self._dispatcher = Redispatcher(
-            log, queues, deleted, stored_tags_code(config.delay_levels), is_replica=is_replica
-        )
+        tags_code_of = stored_tags_code(self.config.delay_levels)
+        self._dispatcher = Redispatcher(self.log, self.queues, self.deleted, tags_code_of, self.is_replica)
         self._intact: dict[ConsumeQueue, QueueEnds] = {}  # queues of which only the ends are read
         self._changed: set[ConsumeQueue] = set()  # these may be on the disk already
         self._shortened: list[ConsumeQueue] = []  # their last units named no record
@@ -144,13 +136,13 @@ class Recovery:
             StoreFullError, StoreError: a file cannot be read or changed.
         """
         self.report.clean = clean
-        log = self._log
+        log = self.log
         if not log.files.files:
-            for queue in self._queues:
+            for queue in self.queues:
                 queue.destroy()
             log.resume(0)
-            self._deleted.restrict(0, 0)
-            self._changed.update(self._queues)
+            self.deleted.restrict(0, 0)
+            self._changed.update(self.queues)
             self._sync(0)
             self.checkpoint = Checkpoint()
             return self.report
@@ -163,7 +155,7 @@ class Recovery:
         report.records, report.stopped_by = scan.records, scan.stopped_by
         report.units_added = dispatcher.units_added
         report.ignored_records = dispatcher.ignored_records
-        for queue in self._queues:
+        for queue in self.queues:
             if queue not in self._intact or queue in self._changed:
                 correct_min_offset(queue, log.min_offset)
         changes = report.truncated_bytes, report.damage, report.removed_files, report.units_removed, report.units_added
@@ -171,25 +163,25 @@ class Recovery:
             self._sync(min([scan.start, *(part.start for part in report.damage)]))
         log.files.expect_order(in_order=False)  # from now on they are written, and old records are read otherwise
         newest, end, known = log.store_timestamp, log.max_offset, self.checkpoint
-        is_ahead = any(map(_is_ahead, self._queues))
+        is_ahead = any(map(_is_ahead, self.queues))
         logics, queues_end = (min(newest, known.logics), min(end, known.queues_end)) if is_ahead else (newest, end)
         self.checkpoint = known._replace(physic=newest, logics=logics, log_end=end, queues_end=queues_end)
         return report
 
     def _scan(self, progress: Progress | None) -> LogScan:
         """Walk over the log and build the units that are missing."""
-        log, clean = self._log, self.report.clean
+        log, clean = self.log, self.report.clean
         log.max_offset = log.files.files[-1].end  # until the end is known all of it may be read
         if clean:
             log.files.expect_order(in_order=False)  # a page or two is all that is needed
             dropped_from = self._recover_queues(None)
-            wanted_from = max((queue.max_physical_offset for queue in self._queues), default=0)
-            newest = filter(None, (newest_unit(q) for q in self._queues if q.max_physical_offset == wanted_from))
+            wanted_from = max((queue.max_physical_offset for queue in self.queues), default=0)
+            newest = filter(None, (newest_unit(q) for q in self.queues if q.max_physical_offset == wanted_from))
             start = max([log.min_offset, *(unit.physical_offset for unit in newest)])
             if dropped_from < log.max_offset:  # a record or its unit is damaged: look which of them
                 # Killed meanwhile, the next start must look there, too: it finds only that the queue ends earlier.
-                Checkpoint().save(self._file_system, self._config.root / CHECKPOINT)
-                before = max(record_before(queue, log, dropped_from) for queue in self._queues)
+                Checkpoint().save(self.file_system, self.config.root / CHECKPOINT)
+                before = max(record_before(queue, log, dropped_from) for queue in self.queues)
                 wanted_from = start = max(before, log.min_offset)
             log.files.expect_order(in_order=True)
         else:
@@ -210,7 +202,7 @@ class Recovery:
 
         That is at the earliest the start of the last file whose first record the checkpoint vouches for: store.md 5.4.
         """
-        log, checkpoint = self._log, self.checkpoint
+        log, checkpoint = self.log, self.checkpoint
         first_file = log.min_offset
         for file in reversed(log.files.files):
             record = log.check(file.start, check_crc=False)
@@ -226,11 +218,11 @@ class Recovery:
 
     def _walk(self, start: int, wanted_from: int, progress: Progress | None) -> LogScan:
         """Read the log to its end, and build units that are missing for records from ``wanted_from`` on."""
-        log_start = self._log.min_offset
+        log_start = self.log.min_offset
         self._dispatcher.start(log_start if wanted_from <= log_start else None)
-        cut_from = self.checkpoint.log_end if self._is_replica else sys.maxsize
-        check_crc = self._config.check_crc_on_recover
-        scan = LogScan(self._log, start, check_crc=check_crc, cut_from=cut_from, progress=progress)
+        cut_from = self.checkpoint.log_end if self.is_replica else sys.maxsize
+        check_crc = self.config.check_crc_on_recover
+        scan = LogScan(self.log, start, check_crc=check_crc, cut_from=cut_from, progress=progress)
         for run in scan.runs():
             is_wanted = run[0].physical_offset >= wanted_from
             wanted = run if is_wanted else [record for record in run if record.physical_offset >= wanted_from]
@@ -244,27 +236,23 @@ class Recovery:
 
         After a crash units are looked at from the record at ``checked_from`` on, see ``recover_queue``.
         """
-        dropped_from = self._log.files.files[-1].end
-        for queue in self._queues:
+        dropped_from = self.log.files.files[-1].end
+        for queue in self.queues:
             if checked_from is None:
-                ends, was_cut = resume_queue(queue, self._file_system)
+                ends, was_cut = resume_queue(queue, self.file_system)
                 queue.flushed_position = queue.end_position
             else:
-                ends, _ = recover_queue(queue, self._file_system, checked_from)
+                ends, _ = recover_queue(queue, self.file_system, checked_from)
                 was_cut = False  # the records of units cut here are read again anyway
-            log_start = max(self._log.min_offset, self._deleted.end_of(queue.topic))
+            log_start = max(self.log.min_offset, self.deleted.end_of(queue.topic))
             # Nothing of it has expired or is dangling, as of most queues: it needs no further check.
-            if (
-                ends is not None
-                and ends.first.physical_offset >= log_start
-                and ends_intact(queue, self._log, ends.last)
-            ):
+            if ends is not None and ends.first.physical_offset >= log_start and ends_intact(queue, self.log, ends.last):
                 queue.min_offset = first_offset(queue)
                 self._intact[queue] = ends
                 continue
             self._intact.pop(queue, None)
             was_forgotten = self._forget_deleted(queue)
-            dropped = drop_dangling_units(queue, self._log, check_crc=self._config.check_crc_on_recover)
+            dropped = drop_dangling_units(queue, self.log, check_crc=self.config.check_crc_on_recover)
             self.report.units_removed += dropped
             if dropped:
                 self._shortened.append(queue)
@@ -280,7 +268,7 @@ class Recovery:
         The machine may have stopped before the files were deleted.  Or RocketMQ rebuilt them after a crash and has
         added messages since, which stay.
         """
-        deleted_end = self._deleted.end_of(queue.topic)
+        deleted_end = self.deleted.end_of(queue.topic)
         oldest, newest = oldest_unit(queue), newest_unit(queue)
         if oldest is None or newest is None or oldest.physical_offset >= deleted_end:
             return False
@@ -292,9 +280,9 @@ class Recovery:
 
     def _last_vouched_record(self) -> int:
         """Return the newest record of which the checkpoint says that it and its unit are on the disk, or -1."""
-        log, limit = self._log, self.checkpoint.end
+        log, limit = self.log, self.checkpoint.end
         newest = -1
-        by_end = sorted(self._queues, key=lambda queue: queue.max_physical_offset, reverse=True)
+        by_end = sorted(self.queues, key=lambda queue: queue.max_physical_offset, reverse=True)
         for queue in by_end if limit > 0 else ():
             if queue.max_physical_offset <= newest:
                 break
@@ -314,19 +302,19 @@ class Recovery:
             return
         changed = [(queue.files, 0) for queue in self._shortened]
         starts, ends = [part.start for part in scan.damage], [part.end for part in scan.damage]
-        for queue in self._queues:
+        for queue in self.queues:
             parts = parts_with_units(queue, starts, ends)
             if lost := sum(lose_units(queue, starts[number], ends[number]) for number in parts):
                 self.report.lost_messages += lost
                 self._changed.add(queue)
                 changed.append((queue.files, 0))
-        sync_files(self._file_system, changed)
-        fill(self._log.files, scan.damage, self._file_system, self._config.root / QUARANTINE)
+        sync_files(self.file_system, changed)
+        fill(self.log.files, scan.damage, self.file_system, self.config.root / QUARANTINE)
         self.report.damage += tuple(scan.damage)
 
     def _truncate(self, scan: LogScan) -> None:
         """End log and queues where the walk ended."""
-        log = self._log
+        log = self.log
         files = log.files.files
         self.report.removed_files = log.files.remove_from(max(sum(file.start <= scan.end for file in files), 1))
         last = files[-1]
@@ -335,13 +323,13 @@ class Recovery:
         log.resume(scan.end)
         log.store_timestamp = scan.store_timestamp
         if not scan.store_timestamp:
-            units = filter(None, map(newest_unit, self._queues))
+            units = filter(None, map(newest_unit, self.queues))
             log.store_timestamp = max((log.store_time(unit.physical_offset) for unit in units), default=0)
-        for queue in self._queues:
+        for queue in self.queues:
             if removed := truncate_queue(queue, scan.end):
                 self.report.units_removed += removed
                 self._changed.add(queue)
-        self._deleted.restrict(log.min_offset, scan.end)
+        self.deleted.restrict(log.min_offset, scan.end)
         if self.report.truncated_bytes:
             LOGGER.warning(
                 "commit log cut offset=%d cleared_bytes=%d reason=%s",
@@ -352,8 +340,8 @@ class Recovery:
 
     def _repair(self, log_end: int, progress: Progress | None) -> None:
         """Give queues that have lost units in the middle what the log still knows of them."""
-        log, dispatcher = self._log, self._dispatcher
-        wanted = {queue for queue in self._queues if queue.files.is_incomplete}
+        log, dispatcher = self.log, self._dispatcher
+        wanted = {queue for queue in self.queues if queue.files.is_incomplete}
         wanted = wanted.union(dispatcher.gaps, dispatcher.headless)
         self._changed |= wanted | dispatcher.bridged | dispatcher.mended
         repaired = sorted(f"{queue.topic}:{queue.queue_id}" for queue in wanted | dispatcher.bridged)
@@ -366,7 +354,7 @@ class Recovery:
         dispatcher.start(log.min_offset)
         scan = LogScan(log, log.min_offset, stop=log_end, check_crc=False, progress=progress)
         for run in scan.runs():
-            dispatcher.dispatch(record for record in run if self._queues.find(record.topic, record.queue_id) in wanted)
+            dispatcher.dispatch(record for record in run if self.queues.find(record.topic, record.queue_id) in wanted)
         dispatcher.finish()
         self._heal(scan)
 
@@ -376,8 +364,8 @@ class Recovery:
         They may be many.  Until the next thorough flush the checkpoint says nothing about them, so that a start before
         that looks at the same records.
         """
-        wanted = [queue for queue in self._queues if queue in self._changed or (self.report.clean and _is_ahead(queue))]
-        sync_files(self._file_system, [(self._log.files, scan_start), *((queue.files, 0) for queue in wanted)])
+        wanted = [queue for queue in self.queues if queue in self._changed or (self.report.clean and _is_ahead(queue))]
+        sync_files(self.file_system, [(self.log.files, scan_start), *((queue.files, 0) for queue in wanted)])
         for queue in wanted:
             queue.flushed_position = queue.end_position
 

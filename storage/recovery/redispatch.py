@@ -13,6 +13,7 @@ Source: DefaultMessageStore.java, doDispatch; ConsumeQueue.java, putMessagePosit
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from triomq.protocol.codes import HIDDEN_BIT
@@ -35,10 +36,13 @@ MAX_QUEUE_OFFSET: Final = 2**58
 _MAX_LOGGED: Final = 100
 
 
+@dataclass(eq=False)
 class Redispatcher:
     """Builds missing units from records in the order of the log; records that have their unit change nothing.
 
     Attributes:
+        log, queues, deleted, tags_code_of: those of the store.
+        is_replica: its records come from a master, which may have deleted their topics.
         units_added: how many units were written.
         ignored_records: how many records got none: an impossible topic, queue id or queue offset.
         gaps: queues with a record after missing units, and its queue offset; nothing was appended to them since.
@@ -47,22 +51,13 @@ class Redispatcher:
         headless: queues that have lost their first file: a record came with a lower queue offset than theirs.
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        queues: QueueTable,
-        deleted: DeletedTopics,
-        tags_code_of: TagsCodeOf,
-        *,
-        is_replica: bool = False,
-    ) -> None:
-        """Prepare for a store; ``is_replica``: its records come from a master, which may have deleted their topics."""
-        self._log = log
-        self._queues = queues
-        self._deleted = deleted
-        self._tags_code_of = tags_code_of
-        self._is_replica = is_replica
-        self._units_in_file = queues.units_in_file
+    log: CommitLog
+    queues: QueueTable
+    deleted: DeletedTopics
+    tags_code_of: TagsCodeOf
+    is_replica: bool = False
+
+    def __post_init__(self) -> None:
         self._log_start: int | None = None
         self._held: dict[ConsumeQueue, RecordCheck] = {}  # records whose queue offset is not accepted yet
         self.units_added = 0
@@ -86,7 +81,7 @@ class Redispatcher:
         Raises:
             StoreFullError, StoreError: one cannot be written.
         """
-        find_queue, deleted_end = self._queues.find, self._deleted.end_of
+        find_queue, deleted_end = self.queues.find, self.deleted.end_of
         held = self._held
         for record in records:
             _, size, _, queue_id, queue_offset, physical_offset, sys_flag, _, _, _, topic, _ = record
@@ -112,10 +107,10 @@ class Redispatcher:
             StoreError: a file cannot be mapped.
         """
         for record in records:
-            if record.queue_offset % self._units_in_file & 127 in ACROSS_SECTORS:
-                queue = self._queues.find(record.topic, record.queue_id)
-                if queue is not None and record.physical_offset >= self._deleted.end_of(record.topic):
-                    unit = UNIT.pack(record.physical_offset, record.size, self._tags_code_of(record))
+            if record.queue_offset % self.queues.units_in_file & 127 in ACROSS_SECTORS:
+                queue = self.queues.find(record.topic, record.queue_id)
+                if queue is not None and record.physical_offset >= self.deleted.end_of(record.topic):
+                    unit = UNIT.pack(record.physical_offset, record.size, self.tags_code_of(record))
                     if mend_torn_unit(queue, record.queue_offset, unit):
                         self.units_added += 1
                         self.mended.add(queue)
@@ -132,7 +127,7 @@ class Redispatcher:
 
     def _append_out_of_order(self, queue: ConsumeQueue, record: RecordCheck) -> None:
         number = record.queue_offset
-        if self._is_replica and not number and queue.next_offset:
+        if self.is_replica and not number and queue.next_offset:
             self._start_again(queue, record)
         elif self._log_start is not None:
             self._compare(queue, record)
@@ -186,13 +181,13 @@ class Redispatcher:
         self._append(queue, record)
 
     def _append(self, queue: ConsumeQueue, record: RecordCheck) -> None:
-        queue.append_visible(record.physical_offset, record.size, self._tags_code_of(record))
+        queue.append_visible(record.physical_offset, record.size, self.tags_code_of(record))
         self.units_added += 1
 
     def _ignore(self, record: RecordCheck, reason: str) -> None:
         self.ignored_records += 1
         if self.ignored_records <= _MAX_LOGGED:
-            file = self._log.files.file_at(record.physical_offset)
+            file = self.log.files.file_at(record.physical_offset)
             LOGGER.warning(
                 "record left out of its consume queue file=%s offset=%d topic=%r queue_id=%d reason=%s",
                 file.path if file is not None else None,
@@ -204,6 +199,6 @@ class Redispatcher:
 
     def _new_queue(self, record: RecordCheck) -> ConsumeQueue | None:
         try:
-            return self._queues.get(record.topic, record.queue_id)
+            return self.queues.get(record.topic, record.queue_id)
         except IllegalNameError:
             return None
