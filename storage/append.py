@@ -136,13 +136,7 @@ class Appender:
     are on the disk.
     """
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        log: CommitLog,
-        queues: QueueTable,
-        clock_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, config: StoreConfig, log: CommitLog, queues: QueueTable, clock_ms: Callable[[], int]) -> None:
         """Describe the appender; ``clock_ms`` gives store times."""
         self._log = log
         self._waits_for_flush = config.durability is Durability.SYNC

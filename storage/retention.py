@@ -163,11 +163,7 @@ class Retention:
         held: deletions that could not be finished, because a reader still has views, or the disk reports an error.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: MessageStore, clock_s: Callable[[], float] = time.monotonic) -> None:
         """Prepare for ``store``, which must be open; ``clock_s`` is monotonic."""
         self.deleted_files = 0
         self.held: list[Deletion] = []

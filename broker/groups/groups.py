@@ -172,10 +172,7 @@ class Groups:
         self.notices: Final = GroupNotices(context.worker, context.client_requests.notify_ids_changed)
         self.filters: Final = Filters(context.worker, config.max_sql_characters)
         self.consumers: Final = ConsumerGroups(
-            clock_ms=steady_ms,
-            notify=self.notices.add,
-            notifies=self.settings.notifies_members,
-            filters=self.filters,
+            clock_ms=steady_ms, notify=self.notices.add, notifies=self.settings.notifies_members, filters=self.filters
         )
         self.client_ids: Final = ClientIds()
         self.producers: Final = ProducerGroups(self.client_ids, clock_ms=steady_ms)

@@ -120,11 +120,7 @@ class QueueLocks:
         self.unlock(group, client_id, tuple(self._locks.get(group, ())))
 
     def release(
-        self,
-        connection: Connection,
-        successor: Callable[[str, str], Connection | None],
-        *,
-        closed_by_peer: bool,
+        self, connection: Connection, successor: Callable[[str, str], Connection | None], *, closed_by_peer: bool
     ) -> Work[float]:
         """Free the locks of a connection that ended :data:`CLOSE_GRACE_S` ago, as far as its members have stopped.
 

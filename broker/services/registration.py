@@ -21,15 +21,7 @@ from triomq.broker.addresses import Address
 from triomq.broker.config import BrokerConfig
 from triomq.broker.namesrv.route_table import Master
 from triomq.broker.network.connection import Connection
-from triomq.broker.network.sessions import (
-    CONNECT_S,
-    Session,
-    Stream,
-    client_context,
-    connect,
-    context_of,
-    reason_of,
-)
+from triomq.broker.network.sessions import CONNECT_S, Session, Stream, client_context, connect, context_of, reason_of
 from triomq.broker.promotion import Promotion
 from triomq.broker.services.rank import outranked, promoted_ms_of
 from triomq.broker.topics import TopicTable

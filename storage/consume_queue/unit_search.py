@@ -8,11 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from triomq.protocol.record.consume_queue_unit import (
-    BLANK_UNIT,
-    UNIT_SIZE,
-    ConsumeQueueUnit,
-)
+from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, UNIT_SIZE, ConsumeQueueUnit
 from triomq.protocol.record.record import RecordKind
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
