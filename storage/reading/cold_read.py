@@ -28,6 +28,7 @@ from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.files.file_system import DiskWork, FileSystem, translated
 from triomq.storage.files.mapped_file import MappedFile
+from triomq.storage.reading.get_message import TagCodes
 
 Found = TypeVar("Found")
 
@@ -106,12 +107,7 @@ class ColdReads:
         self._warm_reads: dict[int, tuple[int, int, float]] = {}  # queue's id: start and end of its warm messages
 
     def find(
-        self,
-        queue: ConsumeQueue,
-        queue_offset: int,
-        max_msg_nums: int,
-        codes: frozenset[int] | None,
-        max_bytes: int | None = None,
+        self, queue: ConsumeQueue, queue_offset: int, max_msg_nums: int, codes: TagCodes, max_bytes: int | None = None
     ) -> list[ColdRange]:
         """Return the ranges that ``get_message`` with the same arguments needs and memory lacks, usually none.
 
@@ -130,17 +126,10 @@ class ColdReads:
                 return []
         return self._ask(queue, queue_offset, max_msg_nums, codes, max_bytes)
 
-    def rest(
-        self,
-        queue: ConsumeQueue,
-        queue_offset: int,
-        max_msg_nums: int,
-        codes: frozenset[int] | None,
-        max_bytes: int | None = None,
-    ) -> Work[None]:
-        """Continue where ``find`` has found something, and that was read."""
+    def rest(self, *arguments: *tuple[ConsumeQueue, int, int, TagCodes, int | None]) -> Work[None]:
+        """Continue where ``find`` with these arguments has found something, and that was read."""
         for _ in range(_READ_ROUNDS - 1):
-            ranges = self.find(queue, queue_offset, max_msg_nums, codes, max_bytes)
+            ranges = self.find(*arguments)
             if not ranges:
                 return
             yield ranges
@@ -223,12 +212,7 @@ class ColdReads:
         return None if self._is_resident(file, start, end) else ColdRange(file, start, end)
 
     def _ask(
-        self,
-        queue: ConsumeQueue,
-        queue_offset: int,
-        max_msg_nums: int,
-        codes: frozenset[int] | None,
-        max_bytes: int | None = None,
+        self, queue: ConsumeQueue, queue_offset: int, max_msg_nums: int, codes: TagCodes, max_bytes: int | None
     ) -> list[ColdRange]:
         looked_at = max(max_msg_nums, 1 if codes is None else _UNITS_SCANNED)
         units = queue.units_from(queue_offset, max(looked_at, _UNITS_REMEMBERED))
@@ -253,7 +237,7 @@ class ColdReads:
         return _with_read_ahead(self._cold_records(self._wanted(units, max_msg_nums, codes, max_bytes)))
 
     def _wanted(
-        self, units: memoryview, max_msg_nums: int, codes: frozenset[int] | None, max_bytes: int | None
+        self, units: memoryview, max_msg_nums: int, codes: TagCodes, max_bytes: int | None
     ) -> list[tuple[int, int]]:
         """Return offset and size of the records that one read gives at most."""
         most, room = self._config.transfer_limits(max_bytes)

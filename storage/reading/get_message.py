@@ -10,7 +10,7 @@ from itertools import accumulate
 from mmap import mmap
 from operator import add
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from triomq.protocol.record.consume_queue_unit import BLANK_UNIT, HALVED_UNIT, REPEATED, UNIT, UNIT_SIZE
 from triomq.protocol.record.intact_record import are_intact
@@ -19,6 +19,9 @@ from triomq.protocol.record.record import find_damage
 from triomq.storage.commit_log.commit_log import CommitLog
 from triomq.storage.config import StoreConfig
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
+
+TagCodes: TypeAlias = frozenset[int] | None
+"""Hash codes of the tags that a reader wants, ``None`` for all messages."""
 
 _MIN_UNITS_SCANNED: Final = 800  # MAX_FILTER_MESSAGE_COUNT, there as 16000 bytes
 _BLANK_PLACE: Final = UNIT.unpack(BLANK_UNIT)[:2]
@@ -74,7 +77,7 @@ def get_message(
     queue: ConsumeQueue,
     queue_offset: int,
     max_msg_nums: int,
-    codes: frozenset[int] | None,
+    codes: TagCodes,
     max_bytes: int | None = None,
 ) -> GetMessageResult:
     """Read messages of ``queue`` from ``queue_offset`` on.
@@ -85,7 +88,7 @@ def get_message(
         queue: may be empty.
         queue_offset: any number; what to ask for next is in the result.
         max_msg_nums: maximum number of messages; the store's own limits hold too.
-        codes: hash codes of the wanted tags, ``None`` for all messages.
+        codes: of the wanted tags.
         max_bytes: limit in bytes that the reader asks for; only the first record may exceed it.  The store then
             applies its limits for such readers.
     """
@@ -208,7 +211,7 @@ class _RecordReader:
         self.buffers: list[memoryview] = []
         self.status = GetMessageStatus.NO_MATCHED_MESSAGE
 
-    def may_trust(self, units: memoryview, queue_offset: int, codes: frozenset[int] | None) -> bool:
+    def may_trust(self, units: memoryview, queue_offset: int, codes: TagCodes) -> bool:
         """Whether no record needs to be looked at: this process wrote or checked them, and they count as in memory.
 
         ``units`` are those from ``queue_offset`` on.  With ``codes`` any number of them may be read.
@@ -222,7 +225,7 @@ class _RecordReader:
         most = count if codes is not None else min(count, self._memory_count)
         return self._queue.checked.covers(queue_offset, queue_offset + most)
 
-    def scan(self, units: memoryview, codes: frozenset[int] | None) -> tuple[int, int, int]:
+    def scan(self, units: memoryview, codes: TagCodes) -> tuple[int, int, int]:
         """Return the number of units read, and number and bytes of the records found.
 
         Records of an earlier process, which a disk may have changed, and of a master are checked: a damaged one is
@@ -282,7 +285,7 @@ class _RecordReader:
         self._add_last(count, piece_view[piece_at:piece_stop])
         return scanned, count, total
 
-    def scan_trusted(self, units: memoryview, codes: frozenset[int] | None) -> tuple[int, int, int]:
+    def scan_trusted(self, units: memoryview, codes: TagCodes) -> tuple[int, int, int]:
         """As ``scan`` for units that are known to name intact records, so none of them is looked at."""
         max_count, max_bytes = self._memory_count, self._memory_bytes
         view, begin, end = self._view, self._begin, self._end

@@ -22,7 +22,7 @@ from triomq.storage.consume_queue.queue_table import QueueTable
 from triomq.storage.consume_queue.unit_search import physical_offset_of
 from triomq.storage.files.log_state import ClockStep
 from triomq.storage.reading.cold_read import ColdReads, Work
-from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus, get_message
+from triomq.storage.reading.get_message import GetMessageResult, GetMessageStatus, TagCodes, get_message
 
 
 class StoreReader:
@@ -40,7 +40,7 @@ class StoreReader:
         queue: ConsumeQueue | tuple[str, int],
         queue_offset: int,
         max_msg_nums: int,
-        codes: frozenset[int] | None = None,
+        codes: TagCodes = None,
         max_bytes: int | None = None,
     ) -> GetMessageResult:
         """Read messages from ``queue_offset`` on; see ``get_message.get_message``.
@@ -58,7 +58,7 @@ class StoreReader:
         queue_offset: int,
         max_msg_nums: int,
         message_filter: MessageFilter,
-        max_bytes: int | None = None,
+        max_bytes: int | None,
     ) -> GetMessageResult:
         """Read the messages that a filter may match, by its own stage: the units' tag codes, or the properties.
 
@@ -264,7 +264,7 @@ _SHORT_PROPERTIES: Final = 256  # bytes; to read more of them takes as long as t
 _BYTES_OF_A_PART: Final = 8
 _MAX_BYTES_LOOKED_AT: Final = 4 * 1024 * 1024
 
-Scan = tuple[int, frozenset[int] | None, int | None]
+Scan = tuple[int, TagCodes, int | None]
 
 
 def scan_for(message_filter: MessageFilter, max_msg_nums: int, max_bytes: int | None) -> Scan:
