@@ -29,7 +29,7 @@ class StoreDirectory:
 
     Attributes:
         file_system: access to files.
-        commit_log, consume_queue, index, checkpoint, abort, config: paths of these.
+        commit_log, index, checkpoint, abort, config: paths of these.
         scratch: new files are made here and then renamed.
         quarantine: holds files that do not fit the store but may be wanted.
     """
@@ -39,7 +39,6 @@ class StoreDirectory:
         self._lock = LockFile(root / "lock")
         self.root = root
         self.commit_log = root / "commitlog"
-        self.consume_queue = root / "consumequeue"
         self.index = root / "index"
         self.checkpoint = root / CHECKPOINT
         self.abort = root / "abort"

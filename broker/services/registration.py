@@ -11,6 +11,7 @@ Source: behaviour.md A.17, A.20; wire.md 8, 9.7; BrokerOuterAPI.java.
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Final
@@ -55,19 +56,12 @@ _FIND_S: Final = 5.0  # between two registrations of a slave whose master is not
 class _Registered(Session):
     """A session with a name server."""
 
-    def __init__(
-        self,
-        stream: Stream,
-        broker: tuple[str, str, str, int],
-        ha_address: str,
-        promoted_ms: int,
-        nursery: trio.Nursery,
-    ) -> None:
-        """``broker`` is name, address, cluster and id."""
+    def __init__(self, stream: Stream, owner: "Registration", local_ip: str, nursery: trio.Nursery) -> None:
         super().__init__("the name server", stream, nursery)
-        self._broker = broker
-        self._ha_address = ha_address
-        self._promoted_ms = promoted_ms or None
+        config = owner.config
+        address, self._ha_address = owner.addresses_at(local_ip)
+        self._broker = config.broker_name, address, config.cluster_name, config.broker_id
+        self._promoted_ms = owner.promotion.promoted_ms or None
 
     async def register(self, make_body: Callable[[], Awaitable[bytes]]) -> RemotingCommand:
         """Register and return the response.
@@ -114,44 +108,36 @@ class _Registered(Session):
         return done
 
 
+@dataclass(eq=False)
 class Registration:
-    """Keeps the broker registered with all its name servers.
+    """Keeps the broker registered with all its name servers; an error of a file of TLS is a ``ConfigError``.
 
     Attributes:
+        config, topics, worker: those of the broker.
+        addresses_at: returns the addresses for clients and for slaves, from the IP address for the name server.
+        promotion: that of this broker.
         leaving: set when the broker ends.
         master: the addresses of a slave's master, as a name server knows it; ``None``: none knows it yet.
         master_changed: the event of the next change of ``master``.
-        promotion: that of this broker.
     """
 
-    master: Master | None = None
+    config: BrokerConfig
+    topics: TopicTable
+    worker: Worker
+    addresses_at: Callable[[str], tuple[str, str]]
+    promotion: Promotion
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        topics: TopicTable,
-        worker: Worker,
-        addresses_at: Callable[[str], tuple[str, str]],
-        promotion: Promotion,
-    ) -> None:
-        """``addresses_at`` returns the addresses for clients and for slaves, from the IP address for the name server.
-
-        Raises:
-            ConfigError: a file of TLS cannot be used.
-        """
-        self.config: Final = config
-        self.addresses_at: Final = addresses_at
+    def __post_init__(self) -> None:
+        self.master: Master | None = None
         self.master_changed = trio.Event()
-        self.leaving: Final = trio.Event()
-        self.log: Final = EventLog(
+        self.leaving = trio.Event()
+        self.log = EventLog(
             LOGGER, "not registered for now namesrv=%s reason=%s", logging.WARNING, recovery="registered namesrv=%s"
         )
-        self.promotion: Final = promotion
-        self.tls: Final = client_context(config.tls)
-        self.log_tls: Final = context_of(config.tls) if config.ha_tls and config.tls is not None else None
-        self._topics = topics
-        self._worker = worker
-        self._links = [_Link(self, address) for address in config.register]
+        tls = self.config.tls
+        self.tls = client_context(tls)
+        self.log_tls = context_of(tls) if self.config.ha_tls and tls is not None else None
+        self._links = [_Link(self, address) for address in self.config.register]
         self._ended = trio.Event()
         self._is_outranked = False
         self._encoding = trio.Lock()
@@ -202,10 +188,10 @@ class Registration:
     async def body(self) -> bytes:
         """Return the body with all topics, made once for each change."""
         async with self._encoding:
-            version = self._topics.data_version
+            version = self.topics.data_version
             if self._encoded[0] is not version:
-                body = RegisterBrokerBody(TopicConfigSerializeWrapper(dict(self._topics.configs), version))
-                self._encoded = version, await self._worker.run(encode(body))
+                body = RegisterBrokerBody(TopicConfigSerializeWrapper(dict(self.topics.configs), version))
+                self._encoded = version, await self.worker.run(encode(body))
             return self._encoded[1]
 
     async def part_body(self, topics: Iterable[str]) -> bytes:
@@ -213,7 +199,7 @@ class Registration:
 
         Its version is unique: with that of the table, a name server would ignore the next registration of all topics.
         """
-        found = {topic: config for topic in topics if (config := self._topics.get(topic)) is not None}
+        found = {topic: config for topic in topics if (config := self.topics.get(topic)) is not None}
         version = DataVersion(counter=next(self._single_versions), timestamp=0)
         return RegisterBrokerBody(TopicConfigSerializeWrapper(found, version)).encode()
 
@@ -230,7 +216,7 @@ class Registration:
         sessions = [link.session for link in self._links if link.session is not None]
         if command.is_oneway or not sessions:
             return command.reply()
-        self._worker.nursery.start_soon(self._answer, connection, command.reply(), topics, sessions)
+        self.worker.nursery.start_soon(self._answer, connection, command.reply(), topics, sessions)
         return None
 
     async def _answer(
@@ -240,7 +226,7 @@ class Registration:
             for done in [session.announce(lambda: self.part_body(topics)) for session in sessions]:
                 await done.wait()
         connection.send(response)
-        self._worker.end_step()
+        self.worker.end_step()
 
     async def run(self) -> None:
         """Work until :meth:`leave` or cancelled."""
@@ -292,7 +278,7 @@ class _Link:
 
     async def run(self) -> None:
         """Connect and stay registered; again with growing pauses after a failure."""
-        config, pause_s = self._owner.config, _FIRST_RETRY_S
+        pause_s = _FIRST_RETRY_S
         with self.scope:
             while not self._owner.leaving.is_set():
                 try:
@@ -301,10 +287,8 @@ class _Link:
                 except (OSError, trio.TooSlowError, trio.BrokenResourceError) as exc:
                     reason = reason_of(exc)
                 else:
-                    address, ha_address = self._owner.addresses_at(local_ip)
-                    broker = (config.broker_name, address, config.cluster_name, config.broker_id)
                     async with stream, trio.open_nursery() as nursery:
-                        session = _Registered(stream, broker, ha_address, self._owner.promotion.promoted_ms, nursery)
+                        session = _Registered(stream, self._owner, local_ip, nursery)
                         nursery.start_soon(session.read)
                         nursery.start_soon(session.attempt, partial(self._register, session))
                         nursery.start_soon(session.attempt, partial(self._owner.watch_rank, session))

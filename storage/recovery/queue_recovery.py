@@ -5,6 +5,7 @@ Source: ConsumeQueue.java, recover, truncateDirtyLogicFiles; store.md 3.6, 5.5.
 
 import re
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from triomq.protocol.record.consume_queue_unit import UNIT, UNIT_SIZE, ConsumeQueueUnit
@@ -220,17 +221,15 @@ def drop_dangling_units(queue: ConsumeQueue, log: CommitLog, *, check_crc: bool)
     Raises:
         StoreError: a file cannot be changed.
     """
-    end = queue.next_offset
-    while end > first_offset(queue):
-        unit = queue.unit(end - 1)
-        if unit is None or unit.is_lost or 0 <= unit.physical_offset < log.min_offset:
-            break
+
+    def is_good(unit: ConsumeQueueUnit) -> bool:
+        if 0 <= unit.physical_offset < log.min_offset:
+            return True
         record = log.check(unit.physical_offset, check_crc=check_crc)
         is_of_sibling = record.topic == queue.topic and record.queue_id != queue.queue_id
-        if record.kind is RecordKind.MESSAGE and record.size == unit.size and not is_of_sibling:
-            break
-        end -= 1
-    return _cut_if_shorter(queue, end)
+        return record.kind is RecordKind.MESSAGE and record.size == unit.size and not is_of_sibling
+
+    return _cut_down_to(queue, is_good)
 
 
 def mend_torn_unit(queue: ConsumeQueue, queue_offset: int, wanted: bytes) -> bool:
@@ -277,11 +276,13 @@ def truncate_queue(queue: ConsumeQueue, log_end: int) -> int:
     """
     if queue.max_physical_offset <= log_end:  # as of nearly all queues
         return 0
-    end = queue.next_offset
-    while end > first_offset(queue):
-        unit = queue.unit(end - 1)
-        if unit is None or unit.is_lost or unit.physical_offset + unit.size <= log_end:
-            break
+    return _cut_down_to(queue, lambda unit: unit.physical_offset + unit.size <= log_end)
+
+
+def _cut_down_to(queue: ConsumeQueue, is_good: Callable[[ConsumeQueueUnit], bool]) -> int:
+    """Cut units off the end until one is good or lost; return how many were cut."""
+    end, first = queue.next_offset, first_offset(queue)
+    while end > first and (unit := queue.unit(end - 1)) is not None and not (unit.is_lost or is_good(unit)):
         end -= 1
     return _cut_if_shorter(queue, end)
 
