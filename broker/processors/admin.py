@@ -17,7 +17,7 @@ from triomq.broker.processors.pull import PullAnswers
 from triomq.broker.services.housekeeping import RetentionService
 from triomq.broker.services.registration import Registration
 from triomq.broker.settings import Settings
-from triomq.broker.work import encode
+from triomq.broker.work import Answer, encode
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import (
     GroupConfigList,
@@ -56,7 +56,7 @@ class AdminProcessors(Family):
     delayed: ScheduledDelivery
     retention: RetentionService
 
-    def update_and_create_topic(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+    def update_and_create_topic(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Create a topic or replace its configuration; its messages stay.
 
         The ``order`` field is ignored, as in RocketMQ 4.9.7.
@@ -73,21 +73,27 @@ class AdminProcessors(Family):
             topic_filter_type=filter_type,
             topic_sys_flag=header.topic_sys_flag,
         )
-        self._check_topic(config)
-        self._put_topic(connection, config)
-        return self.registration.answer_later(connection, command, header.topic)
+        return self._put_topics(connection, command, [config])
 
-    def update_and_create_topic_list(
-        self, connection: Connection, command: RemotingCommand
-    ) -> Work[RemotingCommand | None]:
+    def update_and_create_topic_list(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Create several topics or replace their configurations; all are checked before the first is set."""
         configs = TopicConfigList.decode(command.body).topic_config_list
+        configs = [replace(config, order=False, attributes=None) for config in configs]
+        return self._put_topics(connection, command, configs)
+
+    def _put_topics(
+        self, connection: Connection, command: RemotingCommand, configs: Collection[TopicConfig]
+    ) -> Work[Answer]:
         for config in configs:
             self._check_topic(config)
             yield PAUSE
         for config in configs:
             self.topics.check_room(config.topic_name)  # others may have been created meanwhile
-            self._put_topic(connection, replace(config, order=False, attributes=None))
+            self.topics.put(config)
+            LOGGER.info(
+                "topic set topic=%s read_queues=%d write_queues=%d perm=%d peer=%s",
+                config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, connection.peer,
+            )  # fmt: skip
             yield PAUSE
         return self.registration.answer_later(connection, command, *(config.topic_name for config in configs))
 
@@ -99,27 +105,16 @@ class AdminProcessors(Family):
             _check_range(f"{setting} of topic[{name}]", count, MAX_QUEUES)
         _check_range(f"perm of topic[{name}]", config.perm, _ALL_PERMISSIONS)
 
-    def _put_topic(self, connection: Connection, config: TopicConfig) -> None:
-        self.topics.put(config)
-        LOGGER.info(
-            "topic set topic=%s read_queues=%d write_queues=%d perm=%d peer=%s",
-            config.topic_name, config.read_queue_nums, config.write_queue_nums, config.perm, connection.peer,
-        )  # fmt: skip
-
-    def delete_topic_in_broker(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
+    def delete_topic_in_broker(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Delete a topic with its queues and offsets."""
         topic = TopicRequestHeader.decode(command.ext_fields).topic
-        return (yield from self._delete_topics(connection, command, [topic]))
+        return self._delete_topics(connection, command, [topic])
 
-    def delete_topic_in_broker_list(
-        self, connection: Connection, command: RemotingCommand
-    ) -> Work[RemotingCommand | None]:
+    def delete_topic_in_broker_list(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Delete several topics; all names are checked before the first is deleted."""
-        return (yield from self._delete_topics(connection, command, TopicList.decode(command.body).topic_list))
+        return self._delete_topics(connection, command, TopicList.decode(command.body).topic_list)
 
-    def _delete_topics(
-        self, connection: Connection, command: RemotingCommand, topics: Collection[str]
-    ) -> Work[RemotingCommand | None]:
+    def _delete_topics(self, connection: Connection, command: RemotingCommand, topics: Collection[str]) -> Work[Answer]:
         for topic in topics:
             self.topics.check_changeable(topic)
         for topic in topics:
@@ -150,7 +145,7 @@ class AdminProcessors(Family):
         for queue in queues:
             self.pulls.forget_queue(queue, f"topic[{topic}] not exist, apply first please!")
 
-    def get_all_topic_config(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+    def get_all_topic_config(self, _connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Answer with all topics."""
         return command.reply(body=(yield from encode(self.topics.copy())))
 
@@ -167,39 +162,34 @@ class AdminProcessors(Family):
         names = sorted(self.topics.system_topics)
         return command.reply(body=TopicList(names, broker_addr=connection.advertised).encode())
 
-    def update_and_create_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def update_and_create_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Create a subscription group or replace its configuration."""
-        config = SubscriptionGroupConfig.decode(command.body)
-        self._check_group(config)
-        self._put_group(connection, config)
-        return command.reply()
+        return self._put_groups(connection, command, [SubscriptionGroupConfig.decode(command.body)])
 
     def update_and_create_subscriptiongroup_list(
         self, connection: Connection, command: RemotingCommand
-    ) -> Work[RemotingCommand]:
+    ) -> Work[Answer]:
         """Create several subscription groups or replace them; all are checked before the first is set."""
-        configs = GroupConfigList.decode(command.body).group_config_list
+        return self._put_groups(connection, command, GroupConfigList.decode(command.body).group_config_list)
+
+    def _put_groups(
+        self, connection: Connection, command: RemotingCommand, configs: Collection[SubscriptionGroupConfig]
+    ) -> Work[Answer]:
+        settings = self.groups.settings
         for config in configs:
-            self._check_group(config)
+            name = config.group_name
+            settings.check_new(name)
+            validate_group(name, with_retry_topic=settings.get(name) is None)
+            _check_range(f"retryQueueNums of group[{name}]", config.retry_queue_nums, MAX_QUEUES)
             yield PAUSE
         for config in configs:
-            self.groups.settings.check_new(config.group_name)  # others may have been created meanwhile
-            self._put_group(connection, config)
+            settings.check_new(config.group_name)  # others may have been created meanwhile
+            settings.put(config)
+            LOGGER.info("subscription group set group=%s peer=%s", config.group_name, connection.peer)
             yield PAUSE
         return command.reply()
 
-    def _check_group(self, config: SubscriptionGroupConfig) -> None:
-        self.groups.settings.check_new(config.group_name)
-        validate_group(config.group_name, with_retry_topic=self.groups.settings.get(config.group_name) is None)
-        _check_range(f"retryQueueNums of group[{config.group_name}]", config.retry_queue_nums, MAX_QUEUES)
-
-    def _put_group(self, connection: Connection, config: SubscriptionGroupConfig) -> None:
-        self.groups.settings.put(config)
-        LOGGER.info("subscription group set group=%s peer=%s", config.group_name, connection.peer)
-
-    def get_all_subscriptiongroup_config(
-        self, _connection: Connection, command: RemotingCommand
-    ) -> Work[RemotingCommand]:
+    def get_all_subscriptiongroup_config(self, _connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Answer with all subscription groups."""
         return command.reply(body=(yield from encode(self.groups.settings.copy())))
 
@@ -211,7 +201,7 @@ class AdminProcessors(Family):
             raise RefusedError(f"No group in this broker. group: {group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return command.reply(body=config.encode())
 
-    def query_topics_by_consumer(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+    def query_topics_by_consumer(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Answer with the topics that a group subscribes to now or has offsets in."""
         name = GroupRequestHeader.decode(command.ext_fields).group
         group = self.groups.consumers.get(name)
@@ -227,20 +217,20 @@ class AdminProcessors(Family):
         data = None if found is None else found.data.with_tags()
         return command.reply(body=QuerySubscriptionBody(data, group=header.group, topic=header.topic).encode())
 
-    def delete_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+    def delete_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Delete a subscription group, and its offsets if requested; a live member creates it again."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         with_offsets = header.remove_offset or header.clean_offset
-        yield from self._delete_groups(connection, [header.group_name], with_offsets=with_offsets)
-        return command.reply()
+        return self._delete_groups(connection, command, [header.group_name], with_offsets=with_offsets)
 
-    def delete_subscription_group_list(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+    def delete_subscription_group_list(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Delete several subscription groups; all names are checked before the first is deleted."""
         wanted = GroupNameList.decode(command.body)
-        yield from self._delete_groups(connection, wanted.group_name_list, with_offsets=wanted.clean_offset)
-        return command.reply()
+        return self._delete_groups(connection, command, wanted.group_name_list, with_offsets=wanted.clean_offset)
 
-    def _delete_groups(self, connection: Connection, names: Collection[str], *, with_offsets: bool) -> Work[None]:
+    def _delete_groups(
+        self, connection: Connection, command: RemotingCommand, names: Collection[str], *, with_offsets: bool
+    ) -> Work[Answer]:
         for name in names:
             check_changeable(name)
         for name in names:
@@ -250,8 +240,9 @@ class AdminProcessors(Family):
                 yield from self.groups.offsets.delete_group(name)
             LOGGER.info("subscription group deleted group=%s peer=%s", name, connection.peer)
             yield PAUSE
+        return command.reply()
 
-    def get_all_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
+    def get_all_consumer_offset(self, _connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Answer with all stored offsets, as slaves copy them."""
         table = yield from self.groups.offsets.copy()
         return command.reply(body=(yield from encode(table)))

@@ -13,6 +13,7 @@ from triomq.broker.addresses import Address
 from triomq.broker.namesrv.kv_table import KvTable, NameServerSettings
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, Port
+from triomq.broker.work import Answer
 from triomq.protocol.bodies.route import DataVersion, KVTable, TopicList, read_registration, registration_crc
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
@@ -108,7 +109,7 @@ class NameServerProcessors:
 
     # --- brokers ----------------------------------------------------------------------------------------
 
-    def register_broker(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
+    def register_broker(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Take a broker's address and topics; answer a slave with its master, and all with the order topics."""
         header = RegisterBrokerRequestHeader.decode(command.ext_fields)
         if header.body_crc32 and header.body_crc32 != registration_crc(command.body):

@@ -19,6 +19,7 @@ from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.family import Family
 from triomq.broker.processors.pull_hold import AT_ONCE, Pull, PullHold
+from triomq.broker.work import Answer
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode, SerializeType
 from triomq.protocol.errors import RefusedError, SubscriptionParseError
@@ -253,7 +254,7 @@ class PullProcessor(Family):
 
     answers: PullAnswers
 
-    def pull_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+    def pull_message(self, connection: Connection, command: RemotingCommand) -> Answer:
         """Answer with messages, hold the request until some arrive, or report why none match."""
         header = PullMessageRequestHeader.decode(command.ext_fields)
         message_filter = self._check(connection, header)

@@ -13,7 +13,7 @@ from triomq.broker.groups.groups import check_changeable
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.family import Family
 from triomq.broker.processors.send import SendProcessor
-from triomq.broker.work import encode
+from triomq.broker.work import Answer, encode
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import (
     ConsumeQueueData,
@@ -98,7 +98,7 @@ class QueryProcessors(Family):
             return command.reply(ResponseCode.QUERY_NOT_FOUND, fields, remark=remark)
         return command.reply(ext_fields=QueryMessageResponseHeader(*indexed_to).encode(), body=body)
 
-    def view_message_by_id(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
+    def view_message_by_id(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Answer with the record at a commit log offset, which the client took from an offset message id."""
         header = ViewMessageRequestHeader.decode(command.ext_fields)
         (record,) = yield from self.store.reader.look_up((header.offset,))

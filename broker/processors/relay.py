@@ -17,6 +17,7 @@ from triomq.broker.network.client_requests import NoAnswer
 from triomq.broker.network.connection import Connection
 from triomq.broker.processors.family import Family
 from triomq.broker.processors.send import SendHeader, SendProcessor, read_header, response_fields
+from triomq.broker.work import Answer
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError, StoreError
@@ -83,9 +84,7 @@ class RelayProcessors(Family):
             self.context.client_requests.send_oneway(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
         return command.reply(body=body.encode())
 
-    def invoke_broker_to_get_consumer_status(
-        self, connection: Connection, command: RemotingCommand
-    ) -> RemotingCommand | None:
+    def invoke_broker_to_get_consumer_status(self, connection: Connection, command: RemotingCommand) -> Answer:
         """Ask the members of a group, or one of them, for their offsets in memory; answer when all are done."""
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         group = self.groups.consumers.get(header.group)
@@ -106,7 +105,7 @@ class RelayProcessors(Family):
         command.strip()
         return None
 
-    def get_consumer_running_info(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+    def get_consumer_running_info(self, connection: Connection, command: RemotingCommand) -> Answer:
         """Forward the request to a member, which answers with its state."""
         header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
         self._forward(connection, command, header.consumer_group, header.client_id)
@@ -185,7 +184,7 @@ class RelayProcessors(Family):
 
         def done(answer: RemotingCommand | NoAnswer) -> None:
             """Answer the replier once the requester has answered, or will not."""
-            response: RemotingCommand | None
+            response: Answer
             if isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS:
                 response = command.reply(ext_fields=fields)
                 response = self.sends.answer(connection, command, response, wants_flush=wants_flush)

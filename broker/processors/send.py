@@ -14,6 +14,7 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.processors.family import Family
 from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.transactions.undecided import Undecided
+from triomq.broker.work import Answer
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicFilterType
 from triomq.protocol.codes import (
     HIDDEN_BIT,
@@ -75,7 +76,7 @@ class SendProcessor(Family):
     undecided: Undecided
     group_commit: GroupCommit | None
 
-    def send_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+    def send_message(self, connection: Connection, command: RemotingCommand) -> Answer:
         """Store one message or a batch: code 10 with the long names, 310 and 320 with the one-letter names."""
         began = perf_counter()
         header = read_header(command)
@@ -88,7 +89,7 @@ class SendProcessor(Family):
 
     def answer(
         self, connection: Connection, command: RemotingCommand, response: RemotingCommand, *, wants_flush: bool = True
-    ) -> RemotingCommand | None:
+    ) -> Answer:
         """Return the response to a request that stored messages; ``None`` if it is sent after the flush."""
         if self.group_commit is not None:
             if wants_flush and not command.is_oneway:

@@ -16,6 +16,7 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.processors.family import Family
 from triomq.broker.processors.send import Delay, SendProcessor, retry_limit
 from triomq.broker.transactions.undecided import Decision
+from triomq.broker.work import Answer
 from triomq.protocol.acl.accounts import PUB, SUB, missing_right
 from triomq.protocol.codes import MessageSysFlag, Permission, ResponseCode
 from triomq.protocol.errors import MessageIllegalError, ProtocolError, RefusedError, StoreError
@@ -61,7 +62,7 @@ class WaitingProcessors(Family):
 
     sends: SendProcessor
 
-    def end_transaction(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
+    def end_transaction(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Commit or roll back; a decision that repeats the first one changes nothing and succeeds.
 
         The half message may not be on the disk yet, as when a check names its new copy: both are flushed before the
@@ -119,9 +120,7 @@ class WaitingProcessors(Family):
         (record,) = yield from self.store.reader.look_up((physical_offset,))
         return None if record is None else decode_record(record)
 
-    def resume_check_half_message(
-        self, connection: Connection, command: RemotingCommand
-    ) -> Work[RemotingCommand | None]:
+    def resume_check_half_message(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Check an undecided transaction now, or one that was given up again, with its checks counted from 0."""
         header = ResumeCheckHalfMessageRequestHeader.decode(command.ext_fields)
         half = yield from self._message(parse_offset_message_id(header.msg_id)[2])
@@ -133,7 +132,7 @@ class WaitingProcessors(Family):
         self.sends.undecided.copy(half, 0, 0)
         return self.sends.answer(connection, command, command.reply())
 
-    def recall_message(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+    def recall_message(self, connection: Connection, command: RemotingCommand) -> Answer:
         """Take a message back; whether it was sent, or taken back before, makes no difference."""
         header = RecallMessageRequestHeader.decode(command.ext_fields)
         handle = self._check(header)
@@ -178,7 +177,7 @@ class WaitingProcessors(Family):
 
     # --- messages that a consumer could not process -----------------------------------------------------
 
-    def consumer_send_msg_back(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand | None]:
+    def consumer_send_msg_back(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Store a message again: for the group's retry topic after a delay, or in its dead-letter topic.
 
         With durability sync the answer waits for the disk, unlike in RocketMQ: the consumer drops the message then.
