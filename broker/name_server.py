@@ -4,7 +4,7 @@ Source: behaviour.md A.17; NamesrvController.java.
 """
 
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
@@ -15,8 +15,8 @@ from triomq.broker.audit import Audit
 from triomq.broker.config import NameServerConfig
 from triomq.broker.namesrv.kv_table import KvTable, NameServerSettings
 from triomq.broker.namesrv.route_table import RouteTable
-from triomq.broker.network.connection import ConnectionContext, Port
-from triomq.broker.network.listeners import Endpoint, check_ports, listen, serve_connections
+from triomq.broker.network.connection import ConnectionContext
+from triomq.broker.network.listeners import Endpoint, Listeners, check_ports, serve_connections
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.pipeline import Pipeline, methods_of
 from triomq.broker.processors.namesrv import NameServerProcessors
@@ -45,13 +45,9 @@ class NameServer:
         context: what its connections share.
         stopping: set to stop it.
         audit: notes who did what, if that is wanted.
-        address, admin_address: where it listens, with the ports really used.
+        listeners: the listening ports.
         monitor: serves its metrics, if configured.
     """
-
-    address: Address
-    admin_address: Address | None = None
-    monitor: Monitor | None = None
 
     def __init__(self, config: NameServerConfig, tls: ServerTls | None = None) -> None:
         """Build the parts; nothing is read or opened."""
@@ -73,27 +69,18 @@ class NameServer:
         methods = methods_of([NameServerProcessors(self.routes, self.key_values, settings, access)])
         self.pipeline: Final = Pipeline(self.context, self.routes, methods, access)
         self.context.service = self.pipeline
+        self.listeners: Final = Listeners(namesrv=config.listen, admin=config.admin_listen)
+        self.monitor: Monitor | None = None
 
-    def listen(self) -> list[Endpoint]:
-        """Open the listening sockets, or none.
+    @property
+    def address(self) -> Address:
+        """Where it listens, with the port really used."""
+        return self.listeners.namesrv or self.config.listen
 
-        Raises:
-            ConfigError: an address cannot be bound.
-        """
-        config = self.config
-        with ExitStack() as sockets:
-            sock = sockets.enter_context(listen(config.listen))
-            self.address = Address(config.listen.host, sock.getsockname()[1])
-            endpoints = [Endpoint(sock, Port.NAMESRV, self.address.port)]
-            if config.admin_listen is not None:
-                sock = sockets.enter_context(listen(config.admin_listen))
-                self.admin_address = Address(config.admin_listen.host, sock.getsockname()[1])
-                endpoints.append(Endpoint(sock, Port.ADMIN, self.admin_address.port))
-            if config.metrics is not None:
-                self.monitor = Monitor(config.metrics, "namesrv")
-                self.monitor.watched = self
-            sockets.pop_all()
-        return endpoints
+    @property
+    def admin_address(self) -> Address | None:
+        """The address of --admin-listen, likewise."""
+        return self.listeners.admin
 
     async def serve(
         self, endpoints: list[Endpoint], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -152,7 +139,10 @@ async def open_name_server(config: NameServerConfig) -> AsyncGenerator[NameServe
         server.key_values.load()
         if server.audit is not None:
             server.audit.open()
-        endpoints = server.listen()
+        if config.metrics is not None:
+            server.monitor = Monitor(config.metrics, "namesrv")
+            server.monitor.watched = server
+        endpoints = await server.listeners.open()
         async with trio.open_nursery() as nursery:
             await nursery.start(server.serve, endpoints)
             yield server

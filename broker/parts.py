@@ -163,7 +163,7 @@ class BrokerParts:
         self.copies: Final = Copies(store, self.master, self.slave, clock_ms)
         self.pipeline: Final = self._build_pipeline(key_values, shared, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
-        self.listeners: Final = Listeners(config.listeners, config.admin_listen, config.fast_listen)
+        self.listeners: Final = Listeners(config.listeners, admin=config.admin_listen, fast=config.fast_listen)
         self.addresses: Final = self.listeners.addresses
 
     def _build_context(self, quotas: Quotas | None) -> ConnectionContext:

@@ -7,7 +7,8 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -143,23 +144,24 @@ def check_ports(addresses: Iterable[Address | None]) -> None:
         listen(address).close()
 
 
+@dataclass(eq=False)
 class Listeners:
-    """Listens on all addresses of a broker.
+    """Listens on all addresses of a server; each address then has the port that is really used.
 
     Attributes:
-        addresses: broker and name-server address of each listener, with the actual ports.
-        admin: the address for administration, likewise; ``None``: administration uses the other ports.
-        fast: the address that replaces the VIP port of the first listener, likewise.
+        pairs: those of a broker.
+        admin: the address for administration; ``None``: administration uses the other ports.
+        fast: the address that replaces the VIP port of the first pair.
+        namesrv: the address of a name server without a broker.
+        addresses: broker and name-server address of each pair.
     """
 
-    def __init__(
-        self, listeners: tuple[Listener, ...], admin: Address | None = None, fast: Address | None = None
-    ) -> None:
-        self.addresses: Final[dict[str, tuple[Address, Address]]] = {}
-        self.admin = admin
-        self.fast = fast
-        self._listeners = listeners
-        self._ips: dict[str, str | None] = {}  # by advertised host
+    pairs: tuple[Listener, ...] = ()
+    admin: Address | None = None
+    fast: Address | None = None
+    namesrv: Address | None = None
+    addresses: dict[str, tuple[Address, Address]] = field(default_factory=dict)
+    _ips: dict[str, str | None] = field(default_factory=dict)  # by advertised host
 
     async def open(self) -> list[Endpoint]:
         """Look up advertised host names, and open all listening sockets, or none.
@@ -167,8 +169,8 @@ class Listeners:
         Raises:
             ConfigError: an address cannot be bound.
         """
-        for listener in self._listeners:  # records and message ids contain IP addresses
-            if (advertised := listener.advertised(0)) is not None:
+        for pair in self.pairs:  # records and message ids contain IP addresses
+            if (advertised := pair.advertised(0)) is not None:
                 host = advertised.host
                 self._ips[host] = await trio.to_thread.run_sync(resolve_ip, host)
                 if self._ips[host] is None:
@@ -176,42 +178,47 @@ class Listeners:
                         "advertised host cannot be resolved host=%s: message ids contain the local address", host
                     )
 
-        endpoints: list[Endpoint] = []
-        try:
-            for listener in self._listeners:
-                self._open_pair(listener, endpoints)
-            if self.admin is not None:  # its routes lead back to it
-                sock = listen(self.admin)
-                self.admin = Address(self.admin.host, sock.getsockname()[1])
-                endpoints.append(Endpoint(sock, Port.ADMIN, self.admin.port))
-        except BaseException:
-            for endpoint in endpoints:
-                endpoint.sock.close()
-            raise
+        with contextlib.ExitStack() as sockets:
+            endpoints: list[Endpoint] = []
+            for pair in self.pairs:
+                for endpoint in self._open_pair(pair):
+                    sockets.enter_context(endpoint.sock)
+                    endpoints.append(endpoint)
+
+            def add(address: Address, port: Port) -> Address:
+                sock = sockets.enter_context(listen(address))
+                bound = _bound(address, sock)
+                endpoints.append(Endpoint(sock, port, bound.port))  # its routes lead back to it
+                return bound
+
+            self.namesrv = self.namesrv and add(self.namesrv, Port.NAMESRV)
+            self.admin = self.admin and add(self.admin, Port.ADMIN)
+            sockets.pop_all()
         return endpoints
 
-    def _open_pair(self, listener: Listener, endpoints: list[Endpoint]) -> None:
-        fast = self.fast if listener is self._listeners[0] else None
-        broker_sock, vip_sock = listen_with_vip(listener.broker, fast)
+    def _open_pair(self, pair: Listener) -> Iterator[Endpoint]:
+        fast = self.fast if pair is self.pairs[0] else None
+        broker_sock, vip_sock = listen_with_vip(pair.broker, fast)
         if fast is not None and vip_sock is not None:
-            self.fast = Address(fast.host, vip_sock.getsockname()[1])
-        address = Address(listener.broker.host, broker_sock.getsockname()[1])
-        advertised = listener.advertised(address.port)
+            self.fast = _bound(fast, vip_sock)
+        address = _bound(pair.broker, broker_sock)
+        advertised = pair.advertised(address.port)
         ip = self._ips[advertised.host] if advertised else None
-        store_host = encode_host(ip, advertised.port) if advertised and ip else None
-
-        def add(sock: socket.socket, port: Port) -> None:
-            endpoints.append(Endpoint(sock, port, address.port, advertised, store_host))
-
-        add(broker_sock, Port.BROKER)
+        place = address.port, advertised, encode_host(ip, advertised.port) if advertised and ip else None
+        yield Endpoint(broker_sock, Port.BROKER, *place)
         if vip_sock is not None:
-            add(vip_sock, Port.VIP)
+            yield Endpoint(vip_sock, Port.VIP, *place)
         namesrv = address  # a broker's port serves the requests to name servers too
-        if listener.namesrv is not None:
-            namesrv_sock = listen(listener.namesrv)
-            add(namesrv_sock, Port.NAMESRV)
-            namesrv = Address(listener.namesrv.host, namesrv_sock.getsockname()[1])
-        self.addresses[listener.name] = address, namesrv
+        if pair.namesrv is not None:
+            namesrv_sock = listen(pair.namesrv)
+            yield Endpoint(namesrv_sock, Port.NAMESRV, *place)
+            namesrv = _bound(pair.namesrv, namesrv_sock)
+        self.addresses[pair.name] = address, namesrv
+
+
+def _bound(address: Address, sock: socket.socket) -> Address:
+    """Return an address with the port that its socket really has."""
+    return Address(address.host, sock.getsockname()[1])
 
 
 async def serve_connections(
