@@ -7,7 +7,7 @@ does not take at once needs a task.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
 import trio
@@ -56,6 +56,7 @@ class WriterContext:
 _Context = TypeVar("_Context", bound=WriterContext)
 
 
+@dataclass(slots=True, eq=False)
 class Writer(ABC, Generic[_Context]):
     """Answers that a peer has yet to read.
 
@@ -69,40 +70,21 @@ class Writer(ABC, Generic[_Context]):
         usage: counts the written bytes if the broker has quotas.
     """
 
-    __slots__ = (
-        "_close_reason",
-        "_context",
-        "_drain_wanted",
-        "_kept_bytes",
-        "_received_bytes",
-        "_was_reset",
-        "_write_failed",
-        "_writes",
-        "closed",
-        "held_bytes",
-        "idle_s",
-        "is_scheduled",
-        "peer",
-        "socket",
-        "usage",
-    )
-
-    def __init__(self, context: _Context, sock: Wire, peer: str) -> None:
-        self.peer = peer
-        self.closed = False
-        self.held_bytes = 0
-        self.idle_s = 0.0
-        self.is_scheduled = False
-        self.usage: Usage | None = None
-        self._context = context
-        self.socket = sock
-        self._writes = WriteQueue()
-        self._received_bytes = 0  # frames that are unfinished or not served yet
-        self._kept_bytes = 0  # of its groups and subscriptions
-        self._drain_wanted: trio.Event | None = None  # set when the kernel took everything
-        self._was_reset = False
-        self._close_reason = ""
-        self._write_failed = False  # answers are dropped; what the peer sent before is still served
+    _context: _Context
+    socket: Wire
+    peer: str
+    closed: bool = False
+    held_bytes: int = 0
+    idle_s: float = 0.0
+    is_scheduled: bool = False
+    usage: Usage | None = None
+    _writes: WriteQueue = field(default_factory=WriteQueue)
+    _received_bytes: int = 0  # frames that are unfinished or not served yet
+    _kept_bytes: int = 0  # of its groups and subscriptions
+    _drain_wanted: trio.Event | None = None  # set when the kernel took everything
+    _was_reset: bool = False
+    _close_reason: str = ""
+    _write_failed: bool = False  # answers are dropped; what the peer sent before is still served
 
     @property
     def unread_bytes(self) -> int:
