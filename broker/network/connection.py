@@ -10,24 +10,23 @@ Rules:
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, Protocol
 
 import trio
 
-from triomq.broker.addresses import Address
 from triomq.broker.config import ConnectionConfig
 from triomq.broker.limits.peers import ConnectionLimits, MemoryBudget
 from triomq.broker.limits.quotas import Quotas, leave
 from triomq.broker.limits.refused import Refusals, remark_of
 from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection_reader import ConnectionReader
-from triomq.broker.network.writing import JOIN_BYTES, Wire, Writer, WriterContext
+from triomq.broker.network.writing import JOIN_BYTES, Writer, WriterContext
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import STEP_S, Worker
 from triomq.protocol.codes import CommandFlag, LanguageCode, ResponseCode
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.host import encode_host
 from triomq.protocol.requests.catalogue import CATALOGUE
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import Frame, FrameSplitter
@@ -94,6 +93,7 @@ class ConnectionContext(WriterContext):
         self.worker.read_ready = self.reader.read_ready
 
 
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class Connection(Writer[ConnectionContext]):
     """A peer, the requests it sent, and the answers it has yet to read.
 
@@ -110,55 +110,29 @@ class Connection(Writer[ConnectionContext]):
         logins: accounts whose first request here is in the audit file.
     """
 
-    __slots__ = (
-        "_arrived_after",
-        "_commands",
-        "_joined_at",
-        "_pause_s",
-        "_serve",
-        "_splitter",
-        "advertised",
-        "is_local",
-        "language",
-        "late_since",
-        "logins",
-        "message_id_host",
-        "peer_host",
-        "peer_ip",
-        "port",
-        "store_host",
-        "version",
-    )
+    peer_ip: str
+    peer_host: bytes
+    advertised: str
+    store_host: bytes
+    message_id_host: bytes = field(init=False)
+    language: int = LanguageCode.OTHER
+    version: int = 0
+    port: Port
+    is_local: bool = False
+    late_since: float = 0.0
+    logins: frozenset[str] = frozenset()
+    _pause_s: float = 0.0  # before the next step
+    _arrived_after: float = 0.0  # all that the socket held when the connection joined the reader's rounds
+    _joined_at: float = 0.0
+    _splitter: FrameSplitter = field(init=False)
+    _commands: Callable[["Connection", Iterator[Frame], float], Iterator[RemotingCommand]] = field(init=False)
+    _serve: Callable[["Connection", RemotingCommand, float], RemotingCommand | None] = field(init=False)
 
-    def __init__(
-        self,
-        context: ConnectionContext,
-        sock: Wire,
-        peer: Address,
-        advertised: str,
-        store_host: bytes,
-        port: Port,
-        *,
-        is_local: bool = False,
-    ) -> None:
-        super().__init__(context, sock, str(peer))
-        self.peer_ip = peer.host
-        self.peer_host = encode_host(peer.host, peer.port)
-        self.advertised = advertised
-        self.store_host = store_host
-        self.message_id_host = store_host.hex().upper().encode()
-        self.language: int = LanguageCode.OTHER
-        self.version = 0
-        self.is_local = is_local
-        self.logins: frozenset[str] = frozenset()
-        self.port = port
-        self._commands = context.service.commands
-        self._serve = context.service.serve
-        self._pause_s = 0.0  # before the next step
-        self._arrived_after = 0.0  # all that the socket held when the connection joined the reader's rounds
-        self._joined_at = 0.0
-        self.late_since = 0.0
-        self._splitter = FrameSplitter(context.config.max_frame_bytes)
+    def __post_init__(self) -> None:
+        self.message_id_host = self.store_host.hex().upper().encode()
+        self._splitter = FrameSplitter(self._context.config.max_frame_bytes)
+        self._commands = self._context.service.commands
+        self._serve = self._context.service.serve
 
     # --- reading ----------------------------------------------------------------------------------------
 

@@ -273,9 +273,17 @@ def _accepted(context: ConnectionContext, endpoint: Endpoint, tls: ServerTls | N
     if not context.connection_limits.admits(peer.host, is_local=is_local, is_namesrv=is_namesrv):
         sock.close()
         return
-    store_host = endpoint.store_host or encode_host(local_ip, endpoint.broker_port)
-    advertised = str(endpoint.advertised or Address(local_ip, endpoint.broker_port))
-    connection = Connection(context, sock, peer, advertised, store_host, endpoint.port, is_local=is_local)
+    connection = Connection(
+        context,
+        sock,
+        str(peer),
+        peer_ip=peer.host,
+        peer_host=encode_host(*peer),
+        advertised=str(endpoint.advertised or Address(local_ip, endpoint.broker_port)),
+        store_host=endpoint.store_host or encode_host(local_ip, endpoint.broker_port),
+        port=endpoint.port,
+        is_local=is_local,
+    )
     if tls is not None:
         tls.guard(connection, sock)
     context.connections.add(connection)

@@ -56,7 +56,7 @@ class WriterContext:
 _Context = TypeVar("_Context", bound=WriterContext)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Writer(ABC, Generic[_Context]):
     """Answers that a peer has yet to read.
 
