@@ -29,7 +29,6 @@ _REPORTED_JUMP_MS: Final = 86_400_000  # how long a jump of a broker's clock is 
 DISK_LIMIT: Final = 0.85
 #: Masters do not wait for a slave that is further behind.
 BEHIND_BYTES: Final = 256 * 1024**2
-_TAIL_ADVICE: Final = "send missing messages again (triomq store dump --store STORE/aside/FROM-TO), then delete it"
 
 
 class FindingKind(StrEnum):
@@ -80,6 +79,42 @@ class Finding(NamedTuple):
     topic: str | None = None
 
 
+#: What to do; for missing topics and waiting messages it depends on the case.
+_REMEDIES: Final[Mapping[FindingKind, str]] = {
+    FindingKind.NAME_SERVER: "start it, or remove it from the list of name servers of clients and brokers",
+    FindingKind.BROKER: "start it if it is down; otherwise open its port, or let it advertise an address that clients "
+    "reach",
+    FindingKind.MISSING_BROKER: "start it again: until then only a slave, if it has one, has its messages for "
+    "consumers; if it is gone for good, the name server forgets it 12 hours after it left",
+    FindingKind.NAME_CONFLICT: "stop one of them, and start it with another --broker-name (brokerName)",
+    FindingKind.ADDRESS: "start it with an address that clients reach (triomq broker --advertise, brokerIP1); "
+    "clients of triomq may also use --as-dialled",
+    FindingKind.CLOCK: "synchronise the clocks (NTP): delays, searches by time and the age of messages follow them",
+    FindingKind.CLOCK_JUMPED: "look for the cause (NTP, the virtual machine); messages stored while it was wrong have "
+    "wrong store times",
+    FindingKind.LOCAL_PEERS: "start it with --no-local-peers (TRIOMQ_BROKER_NO_LOCAL_PEERS=true): until then any "
+    "client may register brokers and change the name server; --brokers-from and --admin-listen allow these to some",
+    FindingKind.REPLAYABLE: "start it with --tls enforcing: a reader of the network can send requests again, also with "
+    "another effect",
+    FindingKind.REFUSED: "remove the cause; for a disk: make room, or move the store to a larger disk",
+    FindingKind.DISK: "make room, move the store to a larger disk, or keep messages for a shorter time "
+    "(fileReservedTime)",
+    FindingKind.NO_SLAVE: "start its slave, or the master as async-master (triomq broker --role, brokerRole)",
+    FindingKind.NO_MASTER: "start its master, let both register with the same name servers under one name, or promote "
+    "a slave if the master is lost (triomq replica promote)",
+    FindingKind.OUT_OF_TOUCH: "start the master, open its HA port for the slave, or correct --ha-master "
+    "(haMasterAddress)",
+    FindingKind.BEHIND: "if that grows, its disk or network is too slow; a sync-master does not wait for such a slave",
+    FindingKind.TAIL_ASIDE: "send missing messages again (triomq store dump --store STORE/aside/FROM-TO), then delete "
+    "it",
+    FindingKind.DUPLICATE_ID: "give each process an instance name of its own; until then some queues have no consumer",
+    FindingKind.SUBSCRIPTIONS: "let all members of a group subscribe to the same topics and tags, or use two groups",
+    FindingKind.IDLE_FILTER: "compare the tags of the subscription with those that producers send",
+    FindingKind.NOT_EXAMINED: "repair what the other findings name, or use an administrator's account, then run this "
+    "again",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What was seen of a cluster.
@@ -108,33 +143,28 @@ class Facts:
 def judge(facts: Facts) -> list[Finding]:
     """Return all faults: first those of servers, then those of groups."""
     findings = [
-        Finding(
-            FindingKind.NAME_SERVER,
-            f"name server {address} does not answer: {_short(error)}",
-            "start it, or remove it from the list of name servers of clients and brokers",
-            broker=address,
-        )
+        _of_broker(FindingKind.NAME_SERVER, f"name server {address} does not answer: {_short(error)}", address)
         for address, error in facts.name_servers.items()
     ]
     findings += _about_registrations(facts.clusters)
     for broker in facts.brokers:
-        findings += _about_broker(broker)
+        findings += (_of_broker(kind, text, broker.name) for kind, text in _about_broker(broker))
     findings += _about_replicas(facts)
     for group in facts.groups:
         findings += _about_members(group, facts.topics)
         findings += _about_lag(group, facts.now_ms)
     findings += (
-        Finding(
-            FindingKind.NOT_EXAMINED,
-            f"{what} could not be examined: {error}",
-            "repair what the other findings name, or use an administrator's account, then run this again",
-        )
+        _of_broker(FindingKind.NOT_EXAMINED, f"{what} could not be examined: {error}", None)
         for what, error in facts.not_examined.items()
     )
     return findings
 
 
 # --- brokers --------------------------------------------------------------------------------------------------
+
+
+def _of_broker(kind: FindingKind, text: str, broker: str | None) -> Finding:
+    return Finding(kind, text, _REMEDIES[kind], broker)
 
 
 def _about_registrations(clusters: Sequence[ClusterInfo]) -> Iterator[Finding]:
@@ -148,73 +178,48 @@ def _about_registrations(clusters: Sequence[ClusterInfo]) -> Iterator[Finding]:
     missing = {(each.broker_name, each.broker_id): each for one in clusters for each in one.missing_brokers or ()}
     for key, broker in sorted(missing.items()):
         if key not in present:
-            advice = (
-                "start it again: until then only a slave, if it has one, has its messages for consumers; if it is gone "
-                "for good, the name server forgets it 12 hours after it left"
-            )
-            yield Finding(FindingKind.MISSING_BROKER, describe_missing(broker), advice, broker=broker.broker_name)
+            yield _of_broker(FindingKind.MISSING_BROKER, describe_missing(broker), broker.broker_name)
     conflicts = {(each.broker_name, each.broker_id): each for one in clusters for each in one.name_conflicts or ()}
     for _, conflict in sorted(conflicts.items()):
         addresses = ", ".join(conflict.broker_addrs)
         text = f"several brokers register as {conflict.broker_name} (id {conflict.broker_id}) by turns: {addresses}"
-        advice = "stop one of them, and start it with another --broker-name (brokerName)"
-        yield Finding(FindingKind.NAME_CONFLICT, text, advice, broker=conflict.broker_name)
+        yield _of_broker(FindingKind.NAME_CONFLICT, text, conflict.broker_name)
 
 
-def _about_broker(broker: BrokerAnswer) -> Iterator[Finding]:
+def _about_broker(broker: BrokerAnswer) -> Iterator[tuple[FindingKind, str]]:
     name = broker.name if broker.is_master else f"{broker.name} (id {broker.broker_id})"
+    error = _short(broker.error)
     if broker.reached_at is None:
-        text = f"broker {name} does not answer at {broker.address}, the address it advertises: {_short(broker.error)}"
-        advice = "start it if it is down; otherwise open its port, or let it advertise an address that clients reach"
-        yield Finding(FindingKind.BROKER, text, advice, broker=broker.name)
+        where = f"{broker.address}, the address it advertises"
+        yield FindingKind.BROKER, f"broker {name} does not answer at {where}: {error}"
         return
     if broker.reached_at != broker.address:
-        text = f"broker {name} answers at {broker.reached_at}, but not at {broker.address}, which it advertises"
-        advice = (
-            "start it with an address that clients reach (triomq broker --advertise, brokerIP1); "
-            "clients of triomq may also use --as-dialled"
-        )
-        yield Finding(FindingKind.ADDRESS, f"{text}: {_short(broker.error)}", advice, broker=broker.name)
+        where = f"{broker.reached_at}, but not at {broker.address}, which it advertises"
+        yield FindingKind.ADDRESS, f"broker {name} answers at {where}: {error}"
     if broker.clock_ahead_ms is not None and abs(broker.clock_ahead_ms) > CLOCK_TOLERANCE_MS + broker.clock_error_ms:
         side = "ahead of" if broker.clock_ahead_ms > 0 else "behind"
-        text = f"the clock of broker {name} is {abs(broker.clock_ahead_ms) / 1000:.0f} s {side} this machine's"
-        advice = "synchronise the clocks (NTP): delays, searches by time and the age of messages follow them"
-        yield Finding(FindingKind.CLOCK, text, advice, broker=broker.name)
+        apart_s = abs(broker.clock_ahead_ms) / 1000
+        yield FindingKind.CLOCK, f"the clock of broker {name} is {apart_s:.0f} s {side} this machine's"
     if broker.refusal is not None:
-        text = f"broker {name} takes no messages: {broker.refusal}"
-        advice = "remove the cause; for a disk: make room, or move the store to a larger disk"
-        yield Finding(FindingKind.REFUSED, text, advice, broker=broker.name)
-    yield from _about_runtime(broker, name)
+        yield FindingKind.REFUSED, f"broker {name} takes no messages: {broker.refusal}"
+    yield from _about_runtime(broker.runtime, name)
 
 
-def _about_runtime(broker: BrokerAnswer, name: str) -> Iterator[Finding]:
-    runtime = broker.runtime
+def _about_runtime(runtime: Mapping[str, str], name: str) -> Iterator[tuple[FindingKind, str]]:
     if runtime.get("triomqMayMisjudgePeers") == "true":
         text = f"broker {name} is in a container, where forwarded ports can make every client look local"
-        advice = (
-            "start it with --no-local-peers (TRIOMQ_BROKER_NO_LOCAL_PEERS=true): until then any client may register "
-            "brokers and change the name server; --brokers-from and --admin-listen allow these to some"
-        )
-        yield Finding(FindingKind.LOCAL_PEERS, text, advice, broker=broker.name)
+        yield FindingKind.LOCAL_PEERS, text
     if addresses := runtime.get("triomqReplayableAt"):
         text = f"broker {name} has accounts, but does not require TLS: signed requests can be replayed at {addresses}"
-        advice = (
-            "start it with --tls enforcing: a reader of the network can send requests again, also with another effect"
-        )
-        yield Finding(FindingKind.REPLAYABLE, text, advice, broker=broker.name)
+        yield FindingKind.REPLAYABLE, text
     jump_s = _number(runtime.get("triomqClockJumpMs", "")) / 1000
     if jump_s and _number(runtime.get("triomqClockJumpAgeMs", "")) < _REPORTED_JUMP_MS:
         side = "forward" if jump_s > 0 else "back"
-        text = f"the clock of broker {name} was set {side} by {abs(jump_s):.0f} s"
-        advice = (
-            "look for the cause (NTP, the virtual machine); messages stored while it was wrong have wrong store times"
-        )
-        yield Finding(FindingKind.CLOCK_JUMPED, text, advice, broker=broker.name)
+        yield FindingKind.CLOCK_JUMPED, f"the clock of broker {name} was set {side} by {abs(jump_s):.0f} s"
     share = _number(runtime.get("commitLogDiskRatio", ""))
     if share >= DISK_LIMIT:
         text = f"the disk of broker {name} is {share:.0%} full: it deletes messages before their time, or takes no more"
-        advice = "make room, move the store to a larger disk, or keep messages for a shorter time (fileReservedTime)"
-        yield Finding(FindingKind.DISK, text, advice, broker=broker.name)
+        yield FindingKind.DISK, text
 
 
 def _about_replicas(facts: Facts) -> Iterator[Finding]:
@@ -226,32 +231,25 @@ def _about_replicas(facts: Facts) -> Iterator[Finding]:
         name = f"{each.name} (id {each.broker_id})"
         if each.role == SYNC_MASTER and each.copies == ():
             text = f"broker {each.name} is a sync-master, but no slave is connected: sends get SLAVE_NOT_AVAILABLE"
-            advice = "start its slave, or the master as async-master (triomq broker --role, brokerRole)"
-            yield Finding(FindingKind.NO_SLAVE, text, advice, broker=each.name)
+            yield _of_broker(FindingKind.NO_SLAVE, text, each.name)
         if each.tails_aside:
             text = f"tails of the log of broker {name} that its master did not have are set aside: {each.tails_aside}"
-            yield Finding(FindingKind.TAIL_ASIDE, text, _TAIL_ADVICE, broker=each.name)
+            yield _of_broker(FindingKind.TAIL_ASIDE, text, each.name)
         if each.is_master:
             continue
         if each.name not in masters:
             text = f"broker {name} is a slave, but no master of this name is registered"
-            advice = (
-                "start its master, let both register with the same name servers under one name, or promote a slave "
-            )
-            advice += "if the master is lost (triomq replica promote)"
-            yield Finding(FindingKind.NO_MASTER, text, advice, broker=each.name)
+            yield _of_broker(FindingKind.NO_MASTER, text, each.name)
         if each.is_in_touch is False:
             text = f"slave {name} has heard nothing for 20 s from its master at {each.master or 'an unknown address'}"
-            advice = "start the master, open its HA port for the slave, or correct --ha-master (haMasterAddress)"
-            yield Finding(FindingKind.OUT_OF_TOUCH, text, advice, broker=each.name)
+            yield _of_broker(FindingKind.OUT_OF_TOUCH, text, each.name)
         if each.lag_bytes is not None and each.lag_bytes > BEHIND_BYTES:
             text = f"slave {name} misses {each.lag_bytes / 1024**2:.0f} MiB of its master's messages"
-            advice = "if that grows, its disk or network is too slow; a sync-master does not wait for such a slave"
-            yield Finding(FindingKind.BEHIND, text, advice, broker=each.name)
+            yield _of_broker(FindingKind.BEHIND, text, each.name)
 
 
 def _short(error: str | None) -> str:
-    """Return an error without the hints behind its first clause: the advice of a finding is more exact."""
+    """Return an error without the hints behind its first clause: the remedy of a finding is more exact."""
     return (error or "").partition(";")[0]
 
 
@@ -271,14 +269,13 @@ def _about_members(state: GroupState, topics: Collection[str]) -> Iterator[Findi
     for client_id in state.duplicate_client_ids:
         addresses = ", ".join(each.client_addr for each in connections if each.client_id == client_id)
         text = f"group {group}: several members have the client id {client_id}: {addresses}"
-        advice = "give each process an instance name of its own; until then some queues have no consumer"
-        yield Finding(FindingKind.DUPLICATE_ID, text, advice, group=group)
+        yield Finding(FindingKind.DUPLICATE_ID, text, _REMEDIES[FindingKind.DUPLICATE_ID], group=group)
     for difference in state.subscription_differences:
-        advice = "let all members of a group subscribe to the same topics and tags, or use two groups"
-        yield Finding(FindingKind.SUBSCRIPTIONS, f"group {group}: {difference}", advice, None, group, difference.topic)
+        text, remedy = f"group {group}: {difference}", _REMEDIES[FindingKind.SUBSCRIPTIONS]
+        yield Finding(FindingKind.SUBSCRIPTIONS, text, remedy, None, group, difference.topic)
     for idle in state.idle_filters:
-        advice = "compare the tags of the subscription with those that producers send"
-        yield Finding(FindingKind.IDLE_FILTER, f"group {group}: {idle}", advice, None, group, idle.topic)
+        text, remedy = f"group {group}: {idle}", _REMEDIES[FindingKind.IDLE_FILTER]
+        yield Finding(FindingKind.IDLE_FILTER, text, remedy, None, group, idle.topic)
     for topic in state.missing_topics(topics):
         similar = get_close_matches(topic, topics, n=3, cutoff=0.6)
         advice = f"create it: triomq topic create {topic}" + (
