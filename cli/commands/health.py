@@ -4,7 +4,6 @@
 describes faults of a cluster and their remedies; ``broker status`` and ``set`` show and change settings of brokers.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -25,10 +24,18 @@ from triomq.cli.output import (
 )
 from triomq.cli.session import admin_command, client_command, client_config, open_brokers
 from triomq.client import Admin, ClientInstance
-from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, describe_missing, uptime_of
+from triomq.client.admin.broker_answers import (
+    BrokerAnswer,
+    ask_brokers,
+    count_of,
+    describe_missing,
+    read_settings,
+    uptime_of,
+)
+from triomq.client.admin.traffic import counters_of
 from triomq.protocol.bodies.route import KVTable
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.java import properties_text, read_properties
+from triomq.protocol.java import properties_text
 
 _DURABILITIES: Final = {"ASYNC_FLUSH": "async", "SYNC_FLUSH": "sync"}
 #: Only triomq's brokers report these: ``shed_sends`` as ``triomqShedSends``.
@@ -145,9 +152,8 @@ async def status(options: BrokerStatusOptions) -> None:
     async with open_brokers(options, options.address) as (instance, addresses):
         for address in addresses:
             runtime = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
-            settings = await instance.requests.ask(address, RequestCode.GET_BROKER_CONFIG)
-            texts = read_properties(bytes(settings.body).decode())
-            found = describe_broker(address, KVTable.decode(runtime.body).table, texts)
+            settings = await read_settings(instance, address)
+            found = describe_broker(address, KVTable.decode(runtime.body).table, settings)
             if options.json:
                 write_json(found)
             else:
@@ -182,37 +188,28 @@ async def change(options: BrokerSetOptions) -> None:
 
 def describe_broker(address: str, runtime: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, Any]:
     """Return the output of ``--json``; ``None``: the broker does not report it."""
-    flush = settings.get("flushDiskType", "")
-    disk = runtime.get("commitLogDiskRatio", "")
-    begin, end = _number(runtime, "commitLogMinOffset"), _number(runtime, "commitLogMaxOffset")
+    counters, flush = counters_of(runtime), settings.get("flushDiskType", "")
     return {
         "address": address,
         "broker": settings.get("brokerName"),
         "cluster": settings.get("brokerClusterName"),
         "version": runtime.get("brokerVersionDesc"),
         "triomq_version": runtime.get("triomqVersion"),
-        "started_ms": _number(runtime, "bootTimestamp"),
+        "started_ms": count_of(runtime, "bootTimestamp"),
         "uptime_s": uptime_of(runtime),
         "durability": _DURABILITIES.get(flush, flush) or None,
         "store": settings.get("storePathRootDir"),
-        "commit_log_bytes": None if begin is None or end is None else end - begin,
-        "disk_used_percent": round(float(disk) * 100) if re.fullmatch(r"\d+(\.\d+)?", disk) else None,
+        "commit_log_bytes": counters.log_bytes,
+        "disk_used_percent": None if counters.disk is None else round(counters.disk * 100),
         "refuses_messages": runtime.get("triomqRefusal") or None,
-        "retention_hours": _number(settings, "fileReservedTime"),
-        "oldest_message_ms": _number(runtime, "earliestMessageTimeStamp"),
-        "messages_stored": _number(runtime, "msgPutTotalTodayNow"),
-        "messages_delivered": _number(runtime, "msgGetTotalTodayNow"),
-        "stored_per_s": _rate(runtime.get("putTps", "")),
-        "delivered_per_s": _rate(runtime.get("getTransferedTps") or runtime.get("getTransferredTps", "")),  # 5.x
-    } | {name: _number(runtime, f"triomq{name.title().replace('_', '')}") for name in _COUNTERS}
+        "retention_hours": count_of(settings, "fileReservedTime"),
+        "oldest_message_ms": count_of(runtime, "earliestMessageTimeStamp"),
+        "messages_stored": counters.put,
+        "messages_delivered": counters.got,
+        "stored_per_s": _rounded(counters.put_per_s),
+        "delivered_per_s": _rounded(counters.got_per_s),
+    } | {name: count_of(runtime, f"triomq{name.title().replace('_', '')}") for name in _COUNTERS}
 
 
-def _number(table: Mapping[str, str], name: str) -> int | None:
-    text = table.get(name, "")
-    return int(text) if text.isdecimal() else None
-
-
-def _rate(text: str) -> float | None:
-    """Return the first of the three rates, that of the last 10 s."""
-    first = text.partition(" ")[0]
-    return round(float(first), 1) if re.fullmatch(r"\d+(\.\d+)?", first) else None
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 1)

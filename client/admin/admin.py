@@ -10,7 +10,6 @@ from triomq.client.admin.topic_config import TopicAdmin
 from triomq.client.admin.traces import TraceAdmin
 from triomq.client.admin.traffic import TrafficAdmin
 from triomq.client.admin.transactions import TransactionAdmin
-from triomq.client.admin.waiting import WaitingAdmin
 
 
 class Admin(
@@ -18,7 +17,6 @@ class Admin(
     DiagnosisAdmin,
     ReplicaAdmin,
     TrafficAdmin,
-    WaitingAdmin,
     AccountAdmin,
     BrowseAdmin,
     TraceAdmin,

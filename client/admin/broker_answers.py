@@ -18,12 +18,8 @@ from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.client import HeartbeatData
 from triomq.protocol.bodies.route import ClusterInfo, KVTable, MissingBroker
 from triomq.protocol.codes import RequestCode
-from triomq.protocol.errors import (
-    REMOTE_ERRORS,
-    BrokerSystemError,
-    NameServerError,
-    NoPermissionError,
-)
+from triomq.protocol.errors import REMOTE_ERRORS, BrokerSystemError, NameServerError, NoPermissionError
+from triomq.protocol.java import read_properties
 
 _UNITS_S: Final = (86_400, 3600, 60, 1)
 _HALF_STEP_MS: Final = 500  # brokers report whole seconds
@@ -175,12 +171,22 @@ async def _knows_account(instance: ClientInstance, address: str) -> bool:
     return False
 
 
+async def read_settings(instance: ClientInstance, address: str) -> dict[str, str]:
+    """Return the settings of one broker by RocketMQ's names."""
+    answer = await instance.requests.ask(address, RequestCode.GET_BROKER_CONFIG)
+    return read_properties(bytes(answer.body).decode(errors="replace"))
+
+
+def count_of(table: Mapping[str, str], name: str) -> int | None:
+    """Return a number of a broker's settings or runtime statistics; ``None``: it does not report it."""
+    text = table.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
 def clock_of(runtime: Mapping[str, str]) -> int | None:
     """Return a broker's clock when it answered, in ms, at the middle of its second."""
-    start, uptime_s = runtime.get("bootTimestamp", ""), uptime_of(runtime)
-    if uptime_s is None or not start.isdecimal():
-        return None
-    return int(start) + uptime_s * 1000 + _HALF_STEP_MS
+    start_ms, uptime_s = count_of(runtime, "bootTimestamp"), uptime_of(runtime)
+    return None if uptime_s is None or start_ms is None else start_ms + uptime_s * 1000 + _HALF_STEP_MS
 
 
 def uptime_of(runtime: Mapping[str, str]) -> int | None:

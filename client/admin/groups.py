@@ -202,7 +202,7 @@ class GroupAdmin(BaseAdmin):
                 queue,
                 found.broker_offset,
                 found.consumer_offset,
-                max(0, found.broker_offset - found.consumer_offset),
+                found.lag,
                 found.last_timestamp,
                 found.lock_owner,
                 found.progress_timestamp,

@@ -13,14 +13,13 @@ from typing import Final, NamedTuple
 import trio
 
 from triomq.client.admin.base import BaseAdmin
-from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers
+from triomq.client.admin.broker_answers import BrokerAnswer, ask_brokers, count_of, read_settings
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.replication import HaConnection, HaStatus
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import REMOTE_ERRORS, NoBrokerError, RequestTimeoutError
-from triomq.protocol.java import read_properties
 from triomq.protocol.requests.topics import PROMOTED, REGISTERED, PromoteRequestHeader
 
 #: A master closes the connection of a slave without a report for this time; so does a slave without a heartbeat.
@@ -158,11 +157,9 @@ async def _read(instance: ClientInstance, broker: BrokerAnswer) -> Replica:
     replica = Replica(broker.name, broker.broker_id, broker.address, error=broker.error)
     if broker.reached_at is None:
         return replica
-    end = broker.runtime.get("commitLogMaxOffset", "")
-    replica = replica._replace(end=int(end) if end.isdecimal() else None, error=None)
+    replica = replica._replace(end=count_of(broker.runtime, "commitLogMaxOffset"), error=None)
     try:
-        settings = await instance.requests.ask(broker.reached_at, RequestCode.GET_BROKER_CONFIG)
-        role = read_properties(bytes(settings.body).decode(errors="replace")).get("brokerRole", "")
+        role = (await read_settings(instance, broker.reached_at)).get("brokerRole", "")
         replica = replica._replace(role=role.lower().replace("_", "-") or None)
         answer = await instance.requests.ask(broker.reached_at, RequestCode.GET_BROKER_HA_STATUS)
         return _with_status(replica, HaStatus.decode(answer.body), wall_clock_ms() + (broker.clock_ahead_ms or 0))

@@ -1,4 +1,4 @@
-"""What moves in a cluster: counters of brokers, contents of topics, and the lag of all groups, with few requests.
+"""What moves and waits in a cluster: counters of brokers, contents of topics, positions of all groups.
 
 Made for displays that ask again and again: one request for each broker, or for each broker and topic.
 
@@ -11,17 +11,33 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from triomq.client.admin.base import BaseAdmin
-from triomq.client.admin.broker_answers import BrokerAnswer, NameServerAnswer, ask_brokers, ask_name_servers
+from triomq.client.admin.broker_answers import (
+    BrokerAnswer,
+    NameServerAnswer,
+    ask_brokers,
+    ask_name_servers,
+    count_of,
+    read_settings,
+)
+from triomq.client.cluster.pull import PullRequest
+from triomq.client.cluster.queue_requests import QueueRequests
+from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.client.nursery import in_parallel
-from triomq.protocol.bodies.statistics import ConsumeStatsList, TopicStatsTable
+from triomq.protocol.bodies.statistics import ConsumeStatsList, OffsetWrapper, TopicStatsTable
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import REMOTE_ERRORS, TopicNotExistError
-from triomq.protocol.java import read_properties
+from triomq.protocol.filters.filter_types import EVERYTHING
+from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import RETRY_PREFIX
 from triomq.protocol.requests.offsets import GetBrokerConsumeStatsRequestHeader
 from triomq.protocol.requests.topics import TopicRequestHeader
 
+#: Messages of one group that are read to find the oldest.
+_MOST_READ: Final = 16
 _DECIMAL: Final = re.compile(r"\d+(\.\d+)?")
+
+#: The position of a group in each of its queues, those of its retry topic included.
+Positions = Mapping[MessageQueue, OffsetWrapper]
 
 
 class Counters(NamedTuple):
@@ -64,22 +80,17 @@ class TopicContents(NamedTuple):
 
 def counters_of(runtime: Mapping[str, str]) -> Counters:
     """Return the counters in a broker's runtime statistics."""
-    begin, end = _count(runtime, "commitLogMinOffset"), _count(runtime, "commitLogMaxOffset")
+    begin, end = count_of(runtime, "commitLogMinOffset"), count_of(runtime, "commitLogMaxOffset")
     return Counters(
-        put=_count(runtime, "msgPutTotalTodayNow"),
-        got=_count(runtime, "msgGetTotalTodayNow"),
+        put=count_of(runtime, "msgPutTotalTodayNow"),
+        got=count_of(runtime, "msgGetTotalTodayNow"),
         put_per_s=_first(runtime, "putTps"),
         got_per_s=_first(runtime, "getTransferedTps", "getTransferredTps"),  # the latter in 5.x
         disk=_first(runtime, "commitLogDiskRatio"),
         log_bytes=None if begin is None or end is None else end - begin,
-        connections=_count(runtime, "triomqConnections"),
-        stalled_queues=_count(runtime, "triomqStalledQueues"),
+        connections=count_of(runtime, "triomqConnections"),
+        stalled_queues=count_of(runtime, "triomqStalledQueues"),
     )
-
-
-def _count(table: Mapping[str, str], name: str) -> int | None:
-    text = table.get(name, "")
-    return int(text) if text.isdecimal() else None
 
 
 def _first(table: Mapping[str, str], *names: str) -> float | None:
@@ -91,7 +102,7 @@ def _first(table: Mapping[str, str], *names: str) -> float | None:
 
 
 class TrafficAdmin(BaseAdmin):
-    """Reads what displays show again and again."""
+    """Reads what displays show again and again, with few requests."""
 
     async def brokers(self) -> list[BrokerAnswer]:
         """Ask all brokers in the name server for their runtime statistics, at once; sorted by name and id.
@@ -107,26 +118,61 @@ class TrafficAdmin(BaseAdmin):
 
     async def broker_settings(self, address: str) -> dict[str, str]:
         """Return the settings of one broker by RocketMQ's names."""
-        answer = await self._requests.ask(address, RequestCode.GET_BROKER_CONFIG)
-        return read_properties(bytes(answer.body).decode())
+        return await read_settings(self._entered(), address)
 
-    async def backlog(self, cluster: str | None = None) -> dict[str, dict[str, int]]:
-        """Return the lag of each group, in messages, by topic and group: one request for each master.
+    async def positions(self, cluster: str | None = None) -> dict[str, dict[MessageQueue, OffsetWrapper]]:
+        """Return the position of each group in each of its queues: one request for each master.
 
-        The lag of a retry topic counts too, under its own name.  Apache's brokers leave out groups without settings:
-        those that never had a member.
+        Retry topics are included.  Apache's brokers leave out groups without settings: those that never had a member.
         """
-        found: dict[str, dict[str, int]] = {}
+        found: dict[str, dict[MessageQueue, OffsetWrapper]] = {}
         header = GetBrokerConsumeStatsRequestHeader(is_order=False)
         for answer in await self._ask_masters(RequestCode.GET_BROKER_CONSUME_STATS, header, cluster=cluster):
             for groups in ConsumeStatsList.decode(answer.body).consume_stats_list:
                 for group, parts in groups.items():
                     for part in parts:
-                        for queue, position in part.offset_table.items():
-                            lags = found.setdefault(queue.topic, {})
-                            lag = max(0, position.broker_offset - position.consumer_offset)
-                            lags[group] = lags.get(group, 0) + lag
+                        found.setdefault(group, {}).update(part.offset_table)
         return found
+
+    async def backlog(self, cluster: str | None = None) -> dict[str, dict[str, int]]:
+        """Return the lag of each group, in messages, by topic and group; see :meth:`positions`.
+
+        The lag of a retry topic counts too, under its own name.
+        """
+        found: dict[str, dict[str, int]] = {}
+        for group, positions in (await self.positions(cluster)).items():
+            for queue, position in positions.items():
+                lags = found.setdefault(queue.topic, {})
+                lags[group] = lags.get(group, 0) + position.lag
+        return found
+
+    async def oldest_waiting_ms(self, positions: Positions) -> int | None:
+        """Return the store time (ms) of the oldest message that waits for a group.
+
+        Only few messages are read: a message that waits is younger than the last one consumed from its queue.
+
+        Returns:
+            ``None`` if no message waits, or those that do cannot be read.
+        """
+        lagging = [(each.last_timestamp, queue, each) for queue, each in positions.items() if each.lag]
+        requests = QueueRequests(self._entered(), TOOLS_GROUP)
+        oldest_ms: int | None = None
+        for last_ms, queue, each in sorted(lagging, key=lambda item: item[:2])[:_MOST_READ]:
+            if oldest_ms is not None and last_ms >= oldest_ms:
+                break
+            try:
+                await self._entered().routes.topic_route(queue.topic)
+                pull = PullRequest(QueueOffset(each.consumer_offset), 1, message_filter=EVERYTHING)
+                answer = await requests.pull(queue, pull)
+                if not answer.messages and answer.next_begin_offset > each.consumer_offset:  # those are deleted
+                    answer = await requests.pull(
+                        queue, PullRequest(answer.next_begin_offset, 1, message_filter=EVERYTHING)
+                    )
+            except REMOTE_ERRORS:
+                continue
+            times = [message.store_timestamp for message in answer.messages]
+            oldest_ms = min(times if oldest_ms is None else [oldest_ms, *times], default=oldest_ms)
+        return oldest_ms
 
     async def topic_contents(self, topics: Iterable[str]) -> dict[str, TopicContents]:
         """Return the numbers of messages in topics: one request for each topic and master; no route is looked up.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from triomq.client.admin.waiting import Positions, lag_of
+from triomq.client.admin.traffic import Positions
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
 from triomq.dashboard.view import Change, Page, View, slice_of
@@ -45,7 +45,7 @@ def lags_of(positions: Positions) -> Counter[str]:
     """Return the messages that wait in each topic."""
     found: Counter[str] = Counter()
     for queue, position in positions.items():
-        found[queue.topic] += lag_of(position)
+        found[queue.topic] += position.lag
     return found
 
 

@@ -31,6 +31,11 @@ class OffsetWrapper(JsonBody):
     progress_timestamp: int | None = None
     stalled_timestamp: int | None = None
 
+    @property
+    def lag(self) -> int:
+        """The number of messages that wait in the queue."""
+        return max(0, self.broker_offset - self.consumer_offset)
+
 
 @dataclass(slots=True)
 class ConsumeStats(JsonBody):
