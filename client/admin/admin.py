@@ -7,7 +7,6 @@ from triomq.client.admin.diagnosis import DiagnosisAdmin
 from triomq.client.admin.replay import ReplayAdmin
 from triomq.client.admin.replicas import ReplicaAdmin
 from triomq.client.admin.topic_config import TopicAdmin
-from triomq.client.admin.traces import TraceAdmin
 from triomq.client.admin.traffic import TrafficAdmin
 from triomq.client.admin.transactions import TransactionAdmin
 
@@ -19,7 +18,6 @@ class Admin(
     TrafficAdmin,
     AccountAdmin,
     BrowseAdmin,
-    TraceAdmin,
     DeadLetterAdmin,
     ReplayAdmin,
     TransactionAdmin,

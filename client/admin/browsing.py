@@ -1,13 +1,16 @@
-"""Reading messages as people look at them: the newest first, one by its place, and how far groups are with it.
+"""Reading messages as people look at them: the newest first, one by its place, those that arrive from now on.
 
-No group is joined and no offset is stored.
+Also how far groups are with a message.  No group is joined and no offset is stored.
 """
 
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+import trio
+
 from triomq.client.admin.messages import MessageAdmin
+from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.route import masters_of_route
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
 from triomq.client.nursery import in_parallel
@@ -22,6 +25,7 @@ from triomq.protocol.errors import (
     QueryNotFoundError,
     TopicNotExistError,
 )
+from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, FilterExpression, filter_of
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 from triomq.protocol.record.message import MessageExt
@@ -34,6 +38,10 @@ _QUEUE_BYTES: Final = 1024 * 1024
 #: Of all queues, if they are few.
 _LIST_BYTES: Final = 16 * 1024 * 1024
 _MOST_SKIPPED: Final = 10_000
+#: Of one queue, for one look of a tail; if more than the most wait there, only the last few are shown.
+_TAIL_PULLS: Final = 8
+_MOST_BEHIND: Final = 10_000
+_SHOWN: Final = 32
 
 
 class Before(NamedTuple):
@@ -142,7 +150,7 @@ class BrowseAdmin(MessageAdmin):
             begin = max(queue_offset, await pull.min_offset(queue))
             if begin >= await pull.max_offset(queue):
                 return []
-            return await _read(pull, queue, begin, begin + count, _QUEUE_BYTES)
+            return await read_between(pull, queue, begin, begin + count, _QUEUE_BYTES)
 
     async def consumers_of(self, topic: str) -> list[str]:
         """Return the groups that consume a topic, or have an offset in it, sorted."""
@@ -222,7 +230,7 @@ async def _last(
     (low, begin), size, step = bounds, 0, 1
     while begin > low and len(found) < count and (size < most_bytes or len(found) <= skip):
         first = max(low, begin - step)
-        block = await _read(pull, queue, first, begin)
+        block = await read_between(pull, queue, first, begin)
         found, begin = block + found, first
         size += sum(message.store_size for message in block)
         average = max(1, size // max(1, len(found)))
@@ -230,7 +238,7 @@ async def _last(
     return _Part(found, found[0].store_timestamp if begin > low and found else None)
 
 
-async def _read(
+async def read_between(
     pull: PullConsumer, queue: MessageQueue, begin: int, end: int, max_bytes: int | None = None
 ) -> list[MessageExt]:
     """Return the messages between two offsets; with a limit it ends after the one that reaches it."""
@@ -256,3 +264,69 @@ def _merged(parts: Collection[_Part], count: int, before: Before | None) -> Newe
     last_ms = shown[-1].store_timestamp
     same = sum(message.store_timestamp == last_ms for message in shown)
     return NewestMessages(shown, Before(last_ms, same + (skip if last_ms == until_ms else 0)))
+
+
+class Tail:
+    """Follows a topic: reads what it gets between two looks.
+
+    Attributes:
+        passed_by: messages that were left out because more arrived than can be looked at.
+    """
+
+    def __init__(self, instance: ClientInstance, topic: str, expression: FilterExpression = SUBSCRIBE_ALL) -> None:
+        """Take topic and filter; the first :meth:`look` begins at the ends of the queues.
+
+        Raises:
+            SubscriptionParseError: the expression cannot be read.
+        """
+        filter_of(expression)
+        self._instance = instance
+        self._topic = topic
+        self._expression = expression
+        self._next: dict[MessageQueue, int] | None = None
+        self._lock = trio.Lock()
+        self.passed_by = 0
+
+    async def look(self) -> list[MessageExt]:
+        """Return the messages that arrived since the last look, in the order of their store times.
+
+        A queue of which more than 1 MiB arrived is read on with the next look; if more than 10,000 messages wait there,
+        all but the last 32 are passed by.
+
+        Raises:
+            NoRouteError: the topic does not exist.
+            BrokerResponseError: a broker refuses, as Apache's do SQL unless ``enablePropertyFilter`` is set.
+        """
+        async with self._lock, PullConsumer(TOOLS_GROUP, instance=self._instance) as pull:
+            await pull.queues(self._topic, refresh=self._next is None)
+            bounds = await pull.bounds(self._topic)
+            for error in bounds.errors.values():
+                raise error
+            if self._next is None:
+                self._next = {queue: offsets.max_offset for queue, offsets in bounds.offsets.items()}
+                return []
+            ends = {queue: offsets.max_offset for queue, offsets in bounds.offsets.items()}
+
+            async def read(queue: MessageQueue) -> list[MessageExt]:
+                return await self._read(pull, queue, ends[queue])
+
+            found = await in_parallel(read, [queue for queue, end in ends.items() if self._next.get(queue, 0) < end])
+        return sorted((one for part in found for one in part), key=lambda message: message.store_timestamp)
+
+    async def _read(self, pull: PullConsumer, queue: MessageQueue, end: int) -> list[MessageExt]:
+        assert self._next is not None
+        begin = self._next.get(queue, 0)
+        if end - begin > _MOST_BEHIND:
+            self.passed_by += end - _SHOWN - begin
+            begin = end - _SHOWN
+        messages: list[MessageExt] = []
+        for _ in range(_TAIL_PULLS):
+            if begin >= end or sum(message.store_size for message in messages) >= _QUEUE_BYTES:
+                break
+            found = await pull.pull(queue, begin, self._expression)
+            messages += found.messages
+            if found.next_begin_offset <= begin:
+                break
+            begin = found.next_begin_offset
+        self._next[queue] = begin
+        return messages

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import trio
 
 from triomq.client.admin.base import BaseAdmin
+from triomq.client.admin.browsing import read_between
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
 from triomq.client.nursery import in_parallel
@@ -113,14 +114,12 @@ class DeadLetterAdmin(BaseAdmin):
         found: list[DeadLetter] = []
         async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
             for span in await _spans(pull, group):
-                queue_offset = span.begin
-                while queue_offset < span.end and len(found) < limit:
-                    messages, queue_offset = await _read(pull, span, queue_offset)
-                    found += (
-                        DeadLetter(message, original_topic(message), message.queue_offset < span.pending)
-                        for message in messages
-                    )
-        return found[:limit]
+                end = min(span.end, span.begin + limit - len(found))
+                found += (
+                    DeadLetter(message, original_topic(message), message.queue_offset < span.pending)
+                    for message in await read_between(pull, span.queue, span.begin, end)
+                )
+        return found
 
     async def redrive(
         self,
@@ -185,8 +184,7 @@ class DeadLetterAdmin(BaseAdmin):
             await pull.queues(topic, refresh=True)
             for broker_name, queue_id, offset in places:
                 queue = MessageQueue(topic, broker_name, queue_id)
-                messages, _ = await _read(pull, _Span(queue, offset, offset, offset + 1), offset)
-                for message in messages:
+                for message in await read_between(pull, queue, offset, offset + 1):
                     await run.send(None if dry_run else producer, message)
         return Redrive(run.sent, run.skipped, run.left)
 

@@ -5,9 +5,10 @@ Source: behaviour.md A.6, store.md 5.8.
 
 from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from triomq.client.admin.base import BaseAdmin
+from triomq.client.admin.browsing import read_between
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
@@ -21,8 +22,6 @@ from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName
 from triomq.protocol.requests.messages import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
 from triomq.protocol.transactions import Replay, checks_of, settled_offsets
-
-_BATCH: Final = 32
 
 
 class UndecidedTransaction(NamedTuple):
@@ -145,12 +144,5 @@ async def _read_broker(
 async def _read_all(instance: ClientInstance, pull: PullConsumer, queue: MessageQueue) -> list[MessageExt]:
     """Read a queue from the group's stored offset to its end."""
     settled = await QueueRequests(instance, TRANSACTION_GROUP).committed(queue)
-    queue_offset, end = max(settled or 0, await pull.min_offset(queue)), await pull.max_offset(queue)
-    messages: list[MessageExt] = []
-    while queue_offset < end:
-        found = await pull.pull(queue, queue_offset, max_messages=_BATCH)
-        messages += found.messages
-        if found.next_begin_offset <= queue_offset:
-            break
-        queue_offset = found.next_begin_offset
-    return messages
+    begin = max(settled or 0, await pull.min_offset(queue))
+    return await read_between(pull, queue, begin, await pull.max_offset(queue))

@@ -5,7 +5,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from triomq.client import Sql
-from triomq.client.admin.tail import Tail
+from triomq.client.admin.browsing import Tail
 from triomq.dashboard.pages.messages import Row, row_of
 from triomq.dashboard.view import BadRequestError, Change, Page, View
 from triomq.dashboard.watched import Watched

@@ -1,4 +1,4 @@
-from triomq.client.admin.traces import Traced, steps
+from triomq.client.admin.messages import Traced, steps
 from triomq.protocol.trace import ConsumeBegun, ConsumeEnded, Published, Recalled, TransactionEnded
 
 SENT = Published(10, "R", "P", "T", "ID", "", "", "broker:1", 4, 2)
