@@ -13,7 +13,9 @@ from triomq.protocol.wire.signing import Credentials
 async def account(view: View) -> dict[str, Any]:
     """Return the account of the session."""
     own = view.settings.client.credentials
-    return {"account": view.session.account, "own": None if own is None else own.access_key}
+    account = view.session.account
+    title = "Sign in to the brokers" if account is None else f"Signed in as {account}"
+    return {"title": title, "account": account, "own": None if own is None else own.access_key}
 
 
 async def sign_in(view: View) -> Done:

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from triomq.client.admin.dead_letters import DeadLetterCount
 from triomq.dashboard.formats import to
 from triomq.dashboard.pages.messages import offset_of, older_of, queue_of, row_of, time_before
 from triomq.dashboard.view import BadRequestError, Change, Done, Page, View, slice_of
@@ -24,9 +25,9 @@ async def dead_letters(view: View) -> dict[str, Any]:
             page = None
         if page is not None:
             values |= {"rows": [row_of(message) for message in page.messages], "older": older_of(page)}
-        counts = [count for count in counts if count.group == group]
         values["title"] = f"Dead letters of {group}"
-    found = [count for count in counts if count.messages or group]
+        values["count"] = next((count for count in counts if count.group == group), DeadLetterCount(group, 0, 0))
+    found = [count for count in counts if count.messages]
     return values | {"part": slice_of(found, view.page_number), "chosen": _CHOSEN}
 
 

@@ -33,13 +33,16 @@
     const unit = element.dataset.unit;
     const strokes = [color("--in"), color("--out"), color("--good"), color("--bad")];
     const span = Number(element.dataset.span);
+    const data = JSON.parse(element.dataset.plot);
+    const [first, last] = data[0].length ? [data[0][0], data[0].at(-1)] : [Infinity, Date.now() / 1000];
     const axis = {stroke: color("--quiet"), grid: {stroke: color("--line"), width: 1}, ticks: {stroke: color("--line")}};
     const legend = 40;
     const plot = new uPlot({
       width: element.clientWidth,
       height: element.clientHeight - legend,
+      padding: [null, 36, null, null], // of the last label of the axis
       scales: {
-        x: {range: (_plot, low, high) => [Math.min(low, high - span), high]},
+        x: {range: () => [Math.min(first, last - span), last]}, // uPlot itself takes one point for the start of a day
         y: {range: (_plot, _low, high) => [0, Math.max(2, (high || 0) * 1.1)]},
       },
       axes: [{...axis, space: 80, values: (_plot, ticks) => ticks.map((tick) => clock.format(tick * 1000))}, {...axis, size: 70, values: (_plot, ticks) => ticks.map((tick) => short(tick) + unit)}],
@@ -50,7 +53,7 @@
           value: (_plot, value) => (value === null ? "–" : short(value) + unit),
         })),
       ],
-    }, JSON.parse(element.dataset.plot), element);
+    }, data, element);
     plots.set(element, plot);
   }
 
@@ -95,6 +98,7 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     refresh();
+    document.querySelector("nav [aria-current]")?.scrollIntoView({block: "nearest", inline: "center"});
     for (const element of document.querySelectorAll("[data-poll]")) {
       setInterval(poll, Number(element.dataset.poll) * 1000, element);
       setTimeout(poll, 1500, element); // the first rates need two looks

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -142,6 +143,12 @@ class Browser:
             {"name": "prefers-reduced-motion", "value": "reduce"},
         ]
         self._command("Emulation.setEmulatedMedia", features=features)
+
+    def picture(self, path: Path) -> None:
+        """Save a picture of the whole page as PNG."""
+        self._command("Emulation.setScrollbarsHidden", hidden=True)
+        found = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
+        path.write_bytes(b64decode(found["data"]))
 
     def excess_width(self) -> int:
         """Return by how many pixels the page is wider than its window."""

@@ -80,7 +80,7 @@ async def test_group_has_queues_and_the_reason_of_stalls(rocketmq_broker: Runnin
         text = text_of(await visitor.get("group", name="billing"))
         for part in ("Members 0", "Messages behind 3", "No member is online", "triomq group show billing"):
             assert part in text
-        assert re.search(rf"{topic} \S+:\d 1 – no member of the group is online 1 2 – ", text), text
+        assert re.search(rf"{topic} \S+:\d 1 – no member of the group is online 1 2 ", text), text
         assert "Not found" in await visitor.get("group", 404, name="billig")
         assert "similar groups: billing" in await visitor.get("group", 404, name="billig")
         assert "does not exist" in await visitor.get("group", 404, name=HOSTILE)

@@ -52,7 +52,7 @@ async def test_topic_has_queues_permission_and_lag(rocketmq: RunningBroker) -> N
     async with open_visitor(rocketmq.namesrv) as visitor:
         text = text_of(await visitor.get("topic", name=topic))
         assert "Messages 6" in text
-        assert "2 to read, 2 to write; permission: read and write" in text
+        assert re.search(r"Queues on \S+ 2 Permission on \S+ read and write", text)
         assert "billing 1" in text
         assert f"triomq topic show {topic}" in text
         assert re.search(r":0 0 (\d) \1 \S+ \S+ UTC", text)

@@ -168,7 +168,7 @@ async def test_all_dead_letters_are_sent_back(rocketmq_broker: RunningBroker) ->
         assert answer.headers["location"] == "dead-letters?name=billing"
         text = text_of(await visitor.get("dead-letters", name="billing"))
         assert "Sent back: 2 dead letters of billing." in text
-        assert "billing 2 2" in text
+        assert "Dead letters 2 Sent back 2" in text
         assert len(broker.messages(topic)) == 4
         assert len(broker.messages(dead_letter_topic("billing"))) == 2
 
