@@ -1,5 +1,6 @@
 """Accounts: UPDATE_AND_CREATE_ACL_CONFIG (50), DELETE_ACL_CONFIG (51), GET_BROKER_CLUSTER_ACL_INFO (52),
-UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53), GET_BROKER_CLUSTER_ACL_CONFIG (54).
+UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (53), GET_BROKER_CLUSTER_ACL_CONFIG (54); as users and policies of RocketMQ 5:
+AUTH_CREATE_USER (3001) to AUTH_LIST_ACL (3010).
 
 A change is checked, written to that of the broker's own files which has the account, and counts as soon as it is
 answered.  No answer has a secret or a path.
@@ -22,15 +23,24 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.connection import Connection
 from triomq.broker.work import Worker
-from triomq.protocol.acl import plain_acl
+from triomq.protocol.acl import plain_acl, users
 from triomq.protocol.acl.plain_acl import ACCESS_KEY
+from triomq.protocol.bodies.json_body import json_pieces
+from triomq.protocol.bodies.users import AclInfo, UserInfo
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError
+from triomq.protocol.requests import groups
 from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.acl")
 
 _MAX_WAITING: Final = 100
+
+
+def _user(command: RemotingCommand) -> UserInfo:
+    user = UserInfo.decode(command.body)
+    user.username = groups.UserRequestHeader.decode(command.ext_fields).username
+    return user
 
 
 class AclProcessors:
@@ -88,6 +98,79 @@ class AclProcessors:
             return orjson.dumps(plain_acl.public_accounts(self._accounts.read_texts()))
 
         self._start(connection, command, read, ResponseCode.SYSTEM_ERROR)
+
+    # --- users and policies of RocketMQ 5 ---------------------------------------------------------------
+
+    def auth_create_user(self, connection: Connection, command: RemotingCommand) -> None:
+        """Add an account."""
+        user = _user(command)
+        self._change_user(connection, command, user.username, partial(users.create_user, user=user))
+
+    def auth_update_user(self, connection: Connection, command: RemotingCommand) -> None:
+        """Change the secret of an account, or whether it is an administrator."""
+        user = _user(command)
+        self._change_user(connection, command, user.username, partial(users.update_user, user=user))
+
+    def auth_delete_user(self, connection: Connection, command: RemotingCommand) -> None:
+        """Remove an account, if there is one."""
+        name = groups.UserRequestHeader.decode(command.ext_fields).username
+        self._change_user(connection, command, name, partial(users.delete_user, name=name))
+
+    def auth_get_user(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answer with an account, or without a body if there is none."""
+        name = groups.UserRequestHeader.decode(command.ext_fields).username
+        self._find(connection, command, partial(users.get_user, name=name))
+
+    def auth_list_user(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answer with the accounts whose names contain the filter."""
+        header = groups.ListUsersRequestHeader.decode(command.ext_fields)
+        self._find(connection, command, partial(users.list_users, part=header.filter))
+
+    def auth_create_acl(self, connection: Connection, command: RemotingCommand) -> None:
+        """Set rights of an account."""
+        subject = groups.SubjectRequestHeader.decode(command.ext_fields).subject
+        acl = AclInfo.decode(command.body)
+        if acl.subject not in ("", subject):
+            raise RefusedError("header and body name different subjects", ResponseCode.NO_PERMISSION)
+        name = users.user_of(subject)
+        self._change_user(connection, command, name, partial(users.set_policies, name=name, policies=acl.policies))
+
+    auth_update_acl = auth_create_acl
+
+    def auth_delete_acl(self, connection: Connection, command: RemotingCommand) -> None:
+        """Remove the rights of an account on a resource, or all of its rights."""
+        header = groups.DeleteAclRequestHeader.decode(command.ext_fields)
+        name = users.user_of(header.subject)
+        change = partial(users.delete_policies, name=name, resource=header.resource)
+        self._change_user(connection, command, name, change)
+
+    def auth_get_acl(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answer with the rights of an account, or without a body if it has none."""
+        subject = groups.SubjectRequestHeader.decode(command.ext_fields).subject
+        self._find(connection, command, partial(users.get_policies, name=users.user_of(subject)))
+
+    def auth_list_acl(self, connection: Connection, command: RemotingCommand) -> None:
+        """Answer with the rights on resources that contain a filter, of accounts whose subjects contain another."""
+        header = groups.ListAclsRequestHeader.decode(command.ext_fields)
+        find = partial(users.list_policies, subject=header.subject_filter, resource=header.resource_filter)
+        self._find(connection, command, find)
+
+    def _change_user(
+        self, connection: Connection, command: RemotingCommand, name: str, change: Callable[[str], str]
+    ) -> None:
+        find = partial(self._accounts.file_of, name)
+        self._change(connection, command, find, change, ResponseCode.NO_PERMISSION)
+
+    def _find(self, connection: Connection, command: RemotingCommand, find: Callable[[list[str]], object]) -> None:
+        """Answer with the bodies that ``find`` returns of the texts of all files, if any."""
+
+        def read() -> bytes:
+            found = find(self._accounts.read_texts())
+            return b"".join(json_pieces(found)) if found else b""
+
+        self._start(connection, command, read, ResponseCode.NO_PERMISSION)
+
+    # --- work -------------------------------------------------------------------------------------------
 
     def _change(
         self,

@@ -31,7 +31,8 @@ PUB: Final = 1
 SUB: Final = 2
 #: The words of the file; RocketMQ takes any other word for DENY.
 RIGHTS: Final = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
-_WORDS: Final = {right: word for word, right in reversed(RIGHTS.items())}
+#: The words by right.
+WORDS: Final = {right: word for word, right in reversed(RIGHTS.items())}
 _BLOCK_BYTES: Final = 64  # of SHA-1
 _hash: Final = partial(sha1, usedforsecurity=False)  # HMAC is safe with it, and RocketMQ has no other
 #: Keys and secrets must be longer.
@@ -109,8 +110,8 @@ class Account:
         is_group = resource.startswith(RETRY_PREFIX)
         kind, owned = ("Group", self.group_right) if is_group else ("Topic", self.topic_right)
         if resource in self.rights:
-            return f"{kind.lower()}Perms: {resource.removeprefix(RETRY_PREFIX)}={_WORDS[self.rights[resource]]}"
-        reason = f"default{kind}Perm: {_WORDS[owned]}"
+            return f"{kind.lower()}Perms: {resource.removeprefix(RETRY_PREFIX)}={WORDS[self.rights[resource]]}"
+        reason = f"default{kind}Perm: {WORDS[owned]}"
         if not is_group and self._default(resource) != owned:
             if resource.startswith(DEAD_LETTER_PREFIX):
                 return self.reason(_retries_of(resource))

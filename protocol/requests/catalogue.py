@@ -211,7 +211,6 @@ _NOT_HERE: Final[Mapping[str, Iterable[Code]]] = {
     "a slave finds out itself where its log continues": (Code.RESET_MASTER_FLUSH_OFFSET,),
     "masters and slaves need no controller": tuple(map(Code, range(1001, 1014))),
     "cold reads run in worker threads, without limits of groups": tuple(map(Code, range(2001, 2005))),
-    "accounts are those of 4.9.7: use triomq acl, or mqadmin 4.9.7": tuple(map(Code, range(3001, 3011))),
     "there are no Lite topics": tuple(map(Code, range(200_070, 200_080))),
 }
 
@@ -328,6 +327,22 @@ _ROWS: Final = (
     Request(Code.GET_BROKER_CLUSTER_ACL_INFO, INSPECTION, refused=_NO_ACCOUNTS),
     Request(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, ADMINISTRATION, refused=_NO_ACCOUNTS),
     Request(Code.GET_BROKER_CLUSTER_ACL_CONFIG, INSPECTION, refused=_NO_ACCOUNTS),
+    # --- users and policies of 5.x ----------------------------------------------------------------------
+    *(
+        Request(code, kind, header, max_body_bytes=limit, refused=_NO_ACCOUNTS)
+        for code, kind, header, limit in (
+            (Code.AUTH_CREATE_USER, ADMINISTRATION, groups.UserRequestHeader, IN_ONE_STEP),
+            (Code.AUTH_UPDATE_USER, ADMINISTRATION, groups.UserRequestHeader, IN_ONE_STEP),
+            (Code.AUTH_DELETE_USER, ADMINISTRATION, groups.UserRequestHeader, 0),
+            (Code.AUTH_GET_USER, INSPECTION, groups.UserRequestHeader, 0),
+            (Code.AUTH_LIST_USER, INSPECTION, groups.ListUsersRequestHeader, 0),
+            (Code.AUTH_CREATE_ACL, ADMINISTRATION, groups.SubjectRequestHeader, IN_ONE_STEP),
+            (Code.AUTH_UPDATE_ACL, ADMINISTRATION, groups.SubjectRequestHeader, IN_ONE_STEP),
+            (Code.AUTH_DELETE_ACL, ADMINISTRATION, groups.DeleteAclRequestHeader, 0),
+            (Code.AUTH_GET_ACL, INSPECTION, groups.SubjectRequestHeader, 0),
+            (Code.AUTH_LIST_ACL, INSPECTION, groups.ListAclsRequestHeader, 0),
+        )
+    ),
     # --- never served -----------------------------------------------------------------------------------
     Request(Code.CHECK_TRANSACTION_STATE, TO_CLIENT, messages.CheckTransactionStateRequestHeader, refused=_TO_CLIENTS),
     Request(Code.NOTIFY_CONSUMER_IDS_CHANGED, TO_CLIENT, groups.ConsumerGroupRequestHeader, refused=_TO_CLIENTS),

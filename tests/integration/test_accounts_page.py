@@ -196,6 +196,8 @@ DELETE: Final = Asked(Code.DELETE_ACL_CONFIG, {"accessKey": "new-account"})
 ACCOUNTS: Final = (
     *(Asked(code, {}) for code in (Code.GET_BROKER_CLUSTER_ACL_CONFIG, Code.GET_BROKER_CLUSTER_ACL_INFO)),
     ADD, DELETE, Asked(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "*"}),
+    Asked(Code.AUTH_GET_USER, {"username": "operator"}), Asked(Code.AUTH_LIST_USER, {}),
+    Asked(Code.AUTH_GET_ACL, {"subject": "User:operator"}), Asked(Code.AUTH_LIST_ACL, {}),
 )  # fmt: skip
 
 # fmt: off
@@ -348,6 +350,28 @@ async def _(door: Door) -> None:
     await door.denied("new-account", ROUTE)
 
 
+@says("An administrator can do the same with users and policies of RocketMQ 5.")
+async def _(door: Door) -> None:
+    async def policies(code: Code, *actions: str) -> RemotingCommand:
+        entries = [{"resource": "Topic:orders", "actions": actions, "decision": "Allow"}]
+        body = {"subject": "User:new-account", "policies": [{"entries": entries}]}
+        return await door.allowed("operator", Asked(code, {"subject": "User:new-account"}, orjson.dumps(body)))
+
+    user, by_name = {"username": "new-account", "password": NEW["secretKey"]}, {"username": "new-account"}
+    await door.allowed("operator", Asked(Code.AUTH_CREATE_USER, by_name, orjson.dumps(user)))
+    await door.denied("new-account", send())
+    await policies(Code.AUTH_CREATE_ACL, "Pub")
+    await door.allowed("new-account", send())
+    await policies(Code.AUTH_UPDATE_ACL, "Sub")
+    await door.denied("new-account", send())
+    await door.allowed("operator", Asked(Code.AUTH_UPDATE_USER, by_name, b'{"userType": "Super"}'))
+    await door.allowed("new-account", SETTINGS)
+    await door.allowed("operator", Asked(Code.AUTH_DELETE_ACL, {"subject": "User:new-account"}))
+    await door.allowed("new-account", send())
+    await door.allowed("operator", Asked(Code.AUTH_DELETE_USER, by_name))
+    await door.denied("new-account", ROUTE)
+
+
 @says("A client at an address of `globalWhiteRemoteAddresses` can do everything without an account.")
 async def _(door: Door) -> None:
     await door.denied(None, SETTINGS, send("secret"))
@@ -488,7 +512,7 @@ async def _(door: Door) -> None:
 
 @says("An administrator cannot read a secret of an account, or the path of the file, in any answer.")
 async def _(door: Door) -> None:
-    for asked in door.every(Right.ADMIN):
+    for asked in (*door.every(Right.ADMIN), *ACCOUNTS):
         answer = (await door.ask("operator", asked)).encode()
         assert (b"secret-of-" in answer, str(door.folder / "plain_acl.yml").encode() in answer) == (False, False)
 

@@ -198,6 +198,37 @@ def test_the_go_client_signs_for_our_broker(own_namesrv: str, tmp_path: Path) ->
     check_verdict(verdicts, "send_sync")
 
 
+def mqadmin(client: str, account: Credentials, *words: str) -> str:
+    """Run a command with a version of the Java client; return its output."""
+    keys = ("--access-key", account.access_key, "--secret-key", account.secret_key)
+    done = run([KIT / "run.sh", "--client", client, "mqadmin", *keys, *words], START_TIMEOUT_S)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", ["4.9", "5"])
+def test_java_clients_sign_in_as_users_of_rocketmq_5(own_namesrv: str, client: str) -> None:
+    user, topic, cluster = (
+        Credentials(fresh("user"), "secret-of-user"),
+        fresh("T"),
+        ("-c", "DefaultCluster", "-n", own_namesrv),
+    )
+    subject, send = ("-s", f"User:{user.access_key}"), ("sendMessage", "-n", own_namesrv, "-t", topic, "-p", "text")
+    rights = (*subject, "-r", f"Topic:{topic}", "-d", "Allow")
+    for words in (
+        ("updateTopic", "-t", topic),
+        ("createUser", "-u", user.access_key, "-p", user.secret_key),
+        ("createAcl", *rights, "-a", "Sub"),
+    ):
+        assert "success" in mqadmin("5", ADMIN, *words, *cluster)
+    assert f"No default permission for topic:{topic}" in mqadmin(client, user, *send)
+    assert "success" in mqadmin("5", ADMIN, "updateAcl", *rights, "-a", "Pub", *cluster)
+    assert "SEND_OK" in mqadmin(client, user, *send)
+    assert "Check signature failed" in mqadmin(client, Credentials(user.access_key, "wrong secret"), *send)
+    assert "success" in mqadmin("5", ADMIN, "deleteUser", "-u", user.access_key, *cluster)
+    assert f"No acl config for {user.access_key}" in mqadmin(client, user, *send)
+
+
 def test_apaches_tools_change_accounts_of_our_broker(tmp_path: Path) -> None:
     path = tmp_path / "plain_acl.yml"
     path.write_text(FILE)
@@ -213,10 +244,9 @@ def test_apaches_tools_change_accounts_of_our_broker(tmp_path: Path) -> None:
             ("deleteAclConfig -a limited", "success"),
             ("deleteAclConfig -a limited", "there is no account limited"),
         ):
-            command = ["run.sh", "--client", "4.9", "mqadmin", *ACCOUNT_OPTIONS, *words.split(), "-b", broker.broker]
-            done = run([KIT / command[0], *command[1:]], START_TIMEOUT_S)
-            assert says in done.stdout + done.stderr, done
-            assert "-secret" not in done.stdout + done.stderr
+            output = mqadmin("4.9", ADMIN, *words.split(), "-b", broker.broker)
+            assert says in output
+            assert "-secret" not in output
     rules = read_rules(path.read_text())
     assert list(rules.accounts) == ["conformance", "worker-1", "maker-1", "somebody"]
     assert rules.accounts["somebody"] == Account(

@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 from base64 import b64decode
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,8 +17,10 @@ from tests.integration import test_name_server
 from tests.integration.broker_wire import connected
 from tests.interop.kit_driver import apache_classpath
 from tests.interop.suite_tools import Inbox, fresh, new_topic, push_consumer
-from tests.processes import Broker
+from tests.processes import Broker, start_triomq
 from triomq.client import ClientInstance, Message, Producer
+from triomq.protocol.acl.accounts import DENY, PUB, SUB, Account
+from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.requests.catalogue import CATALOGUE
 
 pytestmark = [pytest.mark.jvm, pytest.mark.slow]
@@ -43,7 +47,6 @@ class Command(NamedTuple):
     limit_ms: int = LIMIT_MS
 
 
-_ACCOUNTS: Final = "without --acl the broker has no accounts"
 _ENDLESS_MS: Final = 6000
 COMMANDS: Final = (
     Command("updateTopic -b {broker} -t {other} -r 2 -w 2", "create topic to {broker} success"),
@@ -102,14 +105,7 @@ COMMANDS: Final = (
     Command("startMonitoring", "", limit_ms=_ENDLESS_MS),
 )
 
-_ONLY_4: Final = (
-    Command("queryMsgById -i {offset_id}", "{unique_id}"),
-    Command("updateAclConfig -b {broker} -a triomq-user -s 12345678", "request type 50 not supported", _ACCOUNTS),
-    Command("deleteAclConfig -b {broker} -a triomq-user", "request type 51 not supported", _ACCOUNTS),
-    Command("updateGlobalWhiteAddr -b {broker} -g 10.0.0.1", "request type 53 not supported", _ACCOUNTS),
-    Command("clusterAclConfigVersion -b {broker}", "request type 52 not supported", _ACCOUNTS),
-    Command("getAclConfig -b {broker}", "request type 54 not supported", _ACCOUNTS),
-)
+_ONLY_4: Final = (Command("queryMsgById -i {offset_id}", "{unique_id}"),)
 _COMPACTION: Final = "it reads a local file of a compacted topic; there are none"
 _LOCAL_ROCKSDB: Final = "it reads local files of RocksDB; there are none"
 
@@ -152,18 +148,6 @@ _ONLY_5: Final = (
     _refused("updateColdDataFlowCtrGroupConfig -b {broker} -g {group} -v 1", 2001),
     _refused("removeColdDataFlowCtrGroupConfig -b {broker} -g {group}", 2002),
     _refused("setCommitLogReadAheadMode -b {broker} -m 0", 2004),
-    _refused("createUser -b {broker} -u triomq-user -p 12345678", 3001),
-    _refused("updateUser -b {broker} -u triomq-user -p 12345678", 3002),
-    _refused("deleteUser -b {broker} -u triomq-user", 3003),
-    _refused("getUser -b {broker} -u triomq-user", 3004),
-    _refused("listUser -b {broker}", 3005),
-    _refused("copyUser -f {broker} -t {broker}", 3005),
-    _refused("createAcl -b {broker} -s User:triomq-user -r Topic:{topic} -a Pub -d Allow", 3006),
-    _refused("updateAcl -b {broker} -s User:triomq-user -r Topic:{topic} -a Pub -d Allow", 3007),
-    _refused("deleteAcl -b {broker} -s User:triomq-user", 3008),
-    _refused("getAcl -b {broker} -s User:triomq-user", 3009),
-    _refused("listAcl -b {broker}", 3010),
-    _refused("copyAcl -f {broker} -t {broker}", 3010),
     _refused("rocksDBConfigToJson -c {cluster}", 355),
     _refused("checkRocksdbCqWriteProgress -c {cluster}", 354),
     _refused("switchTimerEngine -b {broker} -e F", 5001),
@@ -177,14 +161,52 @@ _ONLY_5: Final = (
 #: The commands of each version; each one is run in this order.
 VERSIONS: Final = {"4.9.7": _ONLY_4 + COMMANDS, "5.5.0": _ONLY_5 + COMMANDS}
 
+#: Commands that a broker serves with accounts only, by version; ``copy`` is another one with accounts.
+WITH_ACCOUNTS: Final = {
+    "4.9.7": (
+        Command("updateAclConfig -b {broker} -a {user} -s {secret} -t a=PUB", "success"),
+        Command("updateGlobalWhiteAddr -b {broker} -g 10.0.0.1", "success"),
+        Command("clusterAclConfigVersion -b {broker}", "plain_acl.yml"),
+        Command("getAclConfig -b {broker}", "{user}"),
+        Command("deleteAclConfig -b {broker} -a {user}", "success"),
+    ),
+    "5.5.0": (
+        Command("createUser -b {broker} -u {user} -p {secret}", "create user to {broker} success"),
+        Command("createUser -b {broker} -u {user} -p {secret}", "exists already", "it exists"),
+        Command("updateUser -b {broker} -u {user} -s disable", "userStatus disable has no equivalent", "disabled"),
+        Command("updateUser -b {broker} -u {user} -t Super", "update user to {broker} success"),
+        Command("updateUser -b {broker} -u {user} -t Normal", "update user to {broker} success"),
+        Command("getUser -b {broker} -u {user}", "Normal"),
+        Command("listUser -b {broker}", "Super"),
+        Command("copyUser -f {broker} -t {copy} -u {user}", "password is missing", "it is new there"),
+        Command("createUser -b {copy} -u {user} -p {secret}", "create user to {copy} success"),
+        Command("copyUser -f {broker} -t {copy}", "copy user of {user} from {broker} to {copy} success"),
+        Command("createAcl -b {broker} -s User:{user} -r Topic:a -a All -d Allow", "action All has no", "All"),
+        Command(
+            "createAcl -b {broker} -s User:{user} -r Topic:a -a Pub -d Allow -i 10.0.0.1", "sourceIps", "sourceIps"
+        ),
+        Command(
+            "createAcl -b {broker} -s User:{user} -r Topic:a,Group:g -a Pub,Sub -d Allow", "create acl to {broker}"
+        ),
+        Command("updateAcl -b {broker} -s User:{user} -r Topic:b -a All -d Deny", "update acl to {broker} success"),
+        Command("deleteAcl -b {broker} -s User:{user} -r Group:g", "delete acl to {broker} success"),
+        Command("getAcl -b {broker} -s User:{user}", "Topic:b"),
+        Command("copyAcl -f {broker} -t {copy}", "copy acl of User:{user} from {broker} to {copy} success"),
+        Command("listAcl -b {copy}", "Topic:a"),
+        Command("deleteAcl -b {broker} -s User:{user}", "delete acl to {broker} success"),
+        Command("deleteUser -b {broker} -u {user}", "delete user to {broker} success"),
+    ),
+}
+OPERATOR: Final = "{accessKey: operator, secretKey: secret-of-operator%s}"
 
-def run(version: str, names: dict[str, str], home: Path) -> list[str]:
+
+def run(version: str, commands: Sequence[Command], names: dict[str, str], home: Path) -> list[str]:
     """Run the commands in one process; return the list of all commands, and the output of each one."""
-    (home / "conf").mkdir()
+    (home / "conf").mkdir(exist_ok=True)
     silent = home / "conf" / "logback_tools.xml"
     silent.write_text('<configuration><root level="OFF"/></configuration>')
     lines = [f"{LIMIT_MS}\t"]  # without words it lists its commands
-    for each in VERSIONS[version]:
+    for each in commands:
         words = [word.format_map(names) for word in each.line.split(" ")]
         lines.append("\t".join((str(each.limit_ms), *words, "-n", names["namesrv"])))
     homes = tuple(f"-D{name}={home}" for name in ("rocketmq.home.dir", "user.home", "java.io.tmpdir"))
@@ -244,19 +266,50 @@ async def test_every_command_works_or_says_why_not(version: str, triomq_broker: 
             "topics_file": write_list(tmp_path / "topics.json", [{"topicName": fresh("listed")}]),
             "groups_file": write_list(tmp_path / "groups.json", [{"groupName": fresh("listed")}]),
         }
-        outputs = await trio.to_thread.run_sync(partial(run, version, names, tmp_path))
+        outputs = await trio.to_thread.run_sync(partial(run, version, VERSIONS[version], names, tmp_path))
     listed = re.findall(r"^ {3}(\w+)", outputs.pop(0), re.MULTILINE)
     verdicts = {
         each.line.partition(" ")[0]: f"refused: {each.refused}" if each.refused else "works"
         for each in VERSIONS[version]
     }
+    verdicts |= dict.fromkeys((each.line.partition(" ")[0] for each in WITH_ACCOUNTS[version]), "works with `--acl`")
     table = f"| command | {version} |\n| --- | --- |\n" + "".join(
         f"| `{name}` | {verdicts[name]} |\n" for name in listed
     )
     assert table in PAGE.read_text(encoding="utf-8"), table
+    assert_expected(VERSIONS[version], outputs, names)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_commands_about_accounts_work_or_say_why_not(version: str, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "tools.yml").write_text(OPERATOR % "")
+    files = [tmp_path / name / "plain_acl.yml" for name in ("one", "other")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(f"accounts: [{OPERATOR % ', admin: true'}]")
+    with ExitStack() as stack:
+        broker, other = (stack.enter_context(start_triomq(file.parent, "--acl", str(file))) for file in files)
+        names = {
+            "namesrv": broker.namesrv,
+            "broker": broker.broker,
+            "copy": other.broker,
+            "user": "rocket-user",
+            "secret": "rocket-secret",
+        }
+        _, *outputs = run(version, WITH_ACCOUNTS[version], names, tmp_path)
+    assert_expected(WITH_ACCOUNTS[version], outputs, names)
+    assert not [output for output in outputs if "rocket-secret" in output]
+    assert list(read_rules(files[0].read_text()).accounts) == ["operator"]
+    if version == "5.5.0":
+        copied = read_rules(files[1].read_text()).accounts["rocket-user"]
+        assert copied == Account("rocket-user", "rocket-secret", rights={"a": PUB | SUB, "b": DENY})
+
+
+def assert_expected(commands: Sequence[Command], outputs: Sequence[str], names: dict[str, str]) -> None:
     unexpected = [
         f"{each.line}\n{output}"
-        for each, output in zip(VERSIONS[version], outputs, strict=True)
+        for each, output in zip(commands, outputs, strict=True)
         if each.says.format_map(names) not in output or ("Exception" in output and not each.refused)
     ]
     assert not unexpected, "\n".join(unexpected)

@@ -83,6 +83,12 @@ TABLE: Final = {
     "UpdateAccountRequestHeader": """accessKey:str admin:bool secretKey:str? whiteRemoteAddress:str?
         defaultTopicPerm:str? defaultGroupPerm:str? topicPerms:str? groupPerms:str?""",
     "DeleteAccountRequestHeader": "accessKey:str",
+    # Source: the header classes of 5.5.0, which demand no field.
+    "UserRequestHeader": "username:str",
+    "ListUsersRequestHeader": "filter:str?",
+    "SubjectRequestHeader": "subject:str",
+    "DeleteAclRequestHeader": "subject:str resource:str?",
+    "ListAclsRequestHeader": "subjectFilter:str? resourceFilter:str?",
 }
 
 GOOD: Final = {"str": "text", "int": "2147483647", "long": "9223372036854775807", "bool": "true"}
