@@ -9,7 +9,8 @@ from triomq.client.admin.traffic import Positions
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
 from triomq.dashboard.view import Change, Page, View, slice_of
-from triomq.protocol.errors import REMOTE_ERRORS
+from triomq.protocol.bodies.group_health import duplicates
+from triomq.protocol.errors import REMOTE_ERRORS, ConsumerNotOnlineError
 from triomq.protocol.names import dead_letter_topic, is_system_group, retry_topic
 
 
@@ -58,21 +59,30 @@ async def dead_letters(view: View, names: list[str]) -> Mapping[str, int]:
     }
 
 
-async def _rows(view: View, names: list[str], positions: Mapping[str, Positions]) -> dict[str, dict[str, float | None]]:
+async def _rows(view: View, names: list[str], positions: Mapping[str, Positions]) -> dict[str, dict[str, Any]]:
     """Return members and age of the backlog of groups by name."""
     rows = await in_parallel(lambda name: _row(view, name, positions.get(name, {})), names)
     return dict(zip(names, rows, strict=True))
 
 
-async def _row(view: View, name: str, positions: Positions) -> dict[str, float | None]:
+async def _row(view: View, name: str, positions: Positions) -> dict[str, Any]:
     """Return members and age of the backlog; ``None``: a broker does not answer, or refuses."""
-    found: dict[str, float | None] = {"members": None, "oldest_s": None}
+    found: dict[str, Any] = {"members": None, "doubled": (), "oldest_s": None}
     try:
-        found["members"] = len(await view.admin.group_member_ids(name))
+        client_ids = await _client_ids(view, name)
+        found |= {"members": len(client_ids), "doubled": duplicates(client_ids)}
         oldest_ms = await view.admin.oldest_waiting_ms(positions)
     except REMOTE_ERRORS:
         return found
     return found | {"oldest_s": age_s(oldest_ms)}
+
+
+async def _client_ids(view: View, name: str) -> list[str]:
+    """Return the client id of each connection of a group; equal ones are several members."""
+    try:
+        return [each.client_id for each in (await view.admin.group_members(name)).connection_set]
+    except ConsumerNotOnlineError:
+        return []
 
 
 def age_s(time_ms: int | None) -> float | None:

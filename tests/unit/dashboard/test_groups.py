@@ -115,6 +115,7 @@ async def test_members_with_hostile_and_equal_ids_are_shown(rocketmq_broker: Run
         assert "sent || &lt;b&gt;" in page
         assert page.count("equal client id") == 2
         assert "give each process an instance name of its own" in page
+        assert re.search(r"billing equal client ids 3 ", text_of(await visitor.get("groups")))
 
 
 @pytest.mark.parametrize(
