@@ -11,6 +11,7 @@ Source: wire.md 1.4 and 11, behaviour.md B.1.
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -93,13 +94,10 @@ class Requests:
     ) -> None:
         """Allow requests; connections live in the nursery."""
         self._client_id = client_id
-
-        def make(observer: ConnectionObserver | None) -> ConnectionTable:
-            return ConnectionTable(
-                self.config, nursery, on_request, self._probe, self._dial_target, observer, self._tls
-            )
-
-        self.connections, self.lock_connections = make(observer), make(None)
+        make = partial(
+            ConnectionTable, self.config, nursery, on_request, self._probe, self._dial_target, self._tls
+        )
+        self.connections, self.lock_connections = make(observer), make(ConnectionObserver())
         self.is_open = True
 
     def refuse(self) -> None:

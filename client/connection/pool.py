@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -98,40 +99,30 @@ class _Dialling:
         self.hint = hint
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionTable:
-    """Connections by address; each lives in a task of the instance's nursery."""
+    """Connections by address; each lives in a task of the instance's nursery.
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        nursery: trio.Nursery,
-        on_request: RequestHandler,
-        probe: Callable[[ClientConnection], None],
-        target: Callable[[str], tuple[str, str]],
-        observer: ConnectionObserver | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        """Take hooks that must not block.
+    Attributes:
+        config: time limits and sizes.
+        nursery: where connections live.
+        on_request: gets the peers' own requests; must not block, as the other hooks.
+        probe: see :class:`ClientConnection`.
+        target: returns for an address which one to dial, and a hint for the error if that fails.
+        tls: settings of TLS; ``None``: plain connections.
+        observer: notified of new, lost and failed connections.
+    """
 
-        Args:
-            config: time limits and sizes.
-            nursery: where connections live.
-            on_request: gets the peers' own requests.
-            probe: see :class:`ClientConnection`.
-            target: returns for an address which one to dial, and a hint for the error if that fails.
-            observer: notified of new, lost and failed connections.
-            tls: settings of TLS; ``None``: plain connections.
-        """
-        self._config = config
-        self._nursery = nursery
-        self._on_request = on_request
-        self._probe = probe
-        self._target = target
-        self._tls = tls
-        self._observer = observer or ConnectionObserver()
-        self._open: dict[str, ClientConnection] = {}
-        self._dialling: dict[str, _Dialling] = {}
-        self._closed = False
+    config: ClientConfig
+    nursery: trio.Nursery
+    on_request: RequestHandler
+    probe: Callable[[ClientConnection], None]
+    target: Callable[[str], tuple[str, str]]
+    tls: ssl.SSLContext | None
+    observer: ConnectionObserver
+    _open: dict[str, ClientConnection] = field(default_factory=dict)
+    _dialling: dict[str, _Dialling] = field(default_factory=dict)
+    _closed: bool = False
 
     def get(self, address: str) -> ClientConnection | None:
         """Return the open connection to an address, or ``None``."""
@@ -158,9 +149,9 @@ class ConnectionTable:
             return connection
         dialling = self._dialling.get(address)
         if dialling is None:
-            to_dial, hint = self._target(address)
+            to_dial, hint = self.target(address)
             dialling = self._dialling[address] = _Dialling(hint)
-            self._nursery.start_soon(self._run, address, to_dial, dialling)
+            self.nursery.start_soon(self._run, address, to_dial, dialling)
         with trio.move_on_at(deadline):
             await dialling.done.wait()
         if dialling.connection is not None:
@@ -174,12 +165,12 @@ class ConnectionTable:
             connection.close("the client was closed")
 
     async def _run(self, address: str, to_dial: str, dialling: _Dialling) -> None:
-        config = self._config
+        config = self.config
         try:
-            sock = await dial(to_dial, config.connect_timeout_s, dialling.hint, self._tls)
+            sock = await dial(to_dial, config.connect_timeout_s, dialling.hint, self.tls)
         except ConnectError as exc:
             dialling.error = str(exc)
-            self._observer.unreachable(address, dialling.error)
+            self.observer.unreachable(address, dialling.error)
             return
         except trio.Cancelled:
             dialling.error = f"cannot connect to {address}: the client was closed"
@@ -188,15 +179,15 @@ class ConnectionTable:
             del self._dialling[address]
             if dialling.error:
                 dialling.done.set()
-        connection = ClientConnection(sock, address, config, self._on_request, self._probe)
+        connection = ClientConnection(sock, address, config, self.on_request, self.probe)
         dialling.connection = self._open[address] = connection
         dialling.done.set()
         LOGGER.info("connected peer=%s", to_dial)
-        self._observer.connected(address)
+        self.observer.connected(address)
         try:
             await connection.run()
         finally:
             if self._open.get(address) is connection:  # else there is a new one already
                 del self._open[address]
             LOGGER.info("disconnected peer=%s reason=%s", to_dial, connection.closed)
-            self._observer.disconnected(address, connection.closed)
+            self.observer.disconnected(address, connection.closed)
