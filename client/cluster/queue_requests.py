@@ -72,10 +72,13 @@ class QueueRequests:
 
     All methods raise one of :data:`REMOTE_ERRORS`: ``ClientError`` if the broker cannot be found or reached or
     does not answer, ``BrokerResponseError`` if it answers with an error, ``ProtocolError`` if that is unreadable.
+
+    Attributes:
+        instance: sends them.
     """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
-        self._instance = instance
+        self.instance = instance
         self._group = group
         self._shared_id = EventLog(LOGGER, _SHARED_ID, logging.WARNING)
 
@@ -83,8 +86,8 @@ class QueueRequests:
         """Pull messages and decode them."""
         raw = await self.pull_raw(queue, pull)
         messages = decode_records(raw.body)
-        self._instance.requests.namespace.unwrap_messages(messages)
-        max_body_bytes = self._instance.config.max_body_bytes
+        self.instance.requests.namespace.unwrap_messages(messages)
+        max_body_bytes = self.instance.config.max_body_bytes
         if max_body_bytes != DEFAULT_MAX_BODY_BYTES:
             for message in messages:
                 message.max_body_bytes = max_body_bytes
@@ -103,8 +106,8 @@ class QueueRequests:
         timeout_s = pull.timeout_s
         if timeout_s is None:
             hold_s = pull.suspend_s + HOLD_MARGIN_S if pull.suspend_s > 0 else 0.0
-            timeout_s = self._instance.config.api_timeout_s + hold_s
-        command = self._instance.requests.command(RequestCode.PULL_MESSAGE, pull.header(self._group, queue))
+            timeout_s = self.instance.config.api_timeout_s + hold_s
+        command = self.instance.requests.command(RequestCode.PULL_MESSAGE, pull.header(self._group, queue))
         response = await self._invoke(queue, address, command, timeout_s)
         status = _STATUSES.get(response.code)
         if status is None:
@@ -118,47 +121,43 @@ class QueueRequests:
             answer.min_offset,
             answer.max_offset,
             answer.suggest_which_broker_id,
-            status is not PullStatus.FOUND and address != self._instance.brokers.find(queue.broker_name, 0, True),
+            status is not PullStatus.FOUND and address != self.instance.brokers.find(queue.broker_name, 0, True),
         )
 
     def keeper(self, queue: MessageQueue) -> str | None:
         """Return the address of the broker that stores the group's offset now; a slave if the master is away."""
-        return self._instance.brokers.find(queue.broker_name)
+        return self.instance.brokers.find(queue.broker_name)
 
     def is_at_slave(self, queue: MessageQueue, broker_id: int) -> bool:
         """Whether a pull of this broker id may go to a slave: it stores no offset that comes with a pull."""
-        return bool(broker_id) or self.keeper(queue) != self._instance.brokers.find(queue.broker_name, only_this=True)
+        return bool(broker_id) or self.keeper(queue) != self.instance.brokers.find(queue.broker_name, only_this=True)
 
     async def min_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the offset of the queue's first message."""
-        return await self._queue_offset(RequestCode.GET_MIN_OFFSET, queue)
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, _place_of(queue))
 
     async def max_offset(self, queue: MessageQueue) -> QueueOffset:
         """Return the offset that the queue's next message will get."""
-        return await self._queue_offset(RequestCode.GET_MAX_OFFSET, queue)
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, _place_of(queue))
 
     async def topic_offsets(self, topic: str, broker_name: str) -> dict[MessageQueue, TopicOffset]:
         """Return first and next offset of all queues that a broker has of a topic (request 202).
 
         Only the master is asked: a slave may be behind it.
         """
-        queue = MessageQueue(topic, broker_name, 0)
-        address = await self._address(queue, only_this=True)
-        command = self._instance.requests.command(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic))
-        response = raise_for_code(await self._invoke(queue, address, command), address)
+        queue, header = MessageQueue(topic, broker_name, 0), TopicRequestHeader(topic)
+        response = await self._ask(queue, RequestCode.GET_TOPIC_STATS_INFO, header, only_this=True)
         return TopicStatsTable.decode(response.body).offset_table
 
     async def search_offset(self, queue: MessageQueue, timestamp: Timestamp) -> QueueOffset:
         """Return the offset of the message stored nearest to a time; it may lie before it (wire.md 5.6)."""
         header = SearchOffsetRequestHeader(queue.topic, queue.queue_id, timestamp)
-        response = await self._checked(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        return OffsetResponseHeader.decode(response).offset
+        return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
     async def earliest_store_time(self, queue: MessageQueue) -> Timestamp | None:
         """Return when the queue's first message was stored, ``None`` for an empty queue."""
-        header = QueueRequestHeader(queue.topic, queue.queue_id)
-        response = await self._checked(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
-        timestamp = TimestampResponseHeader.decode(response).timestamp
+        response = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, _place_of(queue))
+        timestamp = TimestampResponseHeader.decode(response.ext_fields).timestamp
         return None if timestamp < 0 else Timestamp(timestamp)
 
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
@@ -168,19 +167,18 @@ class QueueRequests:
         """
         header = QueryConsumerOffsetRequestHeader(self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False)
         try:
-            response = await self._checked(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
+            return await self._offset(queue, RequestCode.QUERY_CONSUMER_OFFSET, header)
         except QueryNotFoundError:
             return None
-        return OffsetResponseHeader.decode(response).offset
 
     async def commit(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         """Store the group's offset and wait until the broker has it."""
-        await self._checked(queue, RequestCode.UPDATE_CONSUMER_OFFSET, self._update(queue, queue_offset))
+        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, self._update(queue, queue_offset))
 
     async def commit_oneway(self, queue: MessageQueue, queue_offset: QueueOffset) -> None:
         """Store the group's offset, without an answer."""
-        command = self._instance.requests.command(RequestCode.UPDATE_CONSUMER_OFFSET, self._update(queue, queue_offset))
-        await self._instance.requests.oneway(await self._address(queue), command)
+        command = self.instance.requests.command(RequestCode.UPDATE_CONSUMER_OFFSET, self._update(queue, queue_offset))
+        await self.instance.requests.oneway(await self._address(queue), command)
 
     async def stored_queue_ids(self, queue: MessageQueue) -> frozenset[int]:
         """Return the queue ids of a queue's topic on its broker for which the group has an offset stored.
@@ -188,8 +186,8 @@ class QueueRequests:
         Requests the broker's whole table, the only exact answer of brokers before 5.0.
         """
         address = await self._address(queue)
-        response = await self._instance.requests.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
-        wrap = self._instance.requests.namespace.wrap
+        response = await self.instance.requests.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        wrap = self.instance.requests.namespace.wrap
         return offset_entries(bytes(response.body), wrap(queue.topic), wrap(self._group))
 
     async def lock(self, queues: Sequence[MessageQueue], timeout_s: float) -> frozenset[MessageQueue]:
@@ -207,7 +205,7 @@ class QueueRequests:
         Raises:
             BrokerResponseError: it does not.
         """
-        instance = self._instance
+        instance = self.instance
         route = None if subscription.expression_type == TAG else await instance.routes.find(subscription.topic)
         addresses = (instance.brokers.find(broker.broker_name) for broker in (route.broker_datas if route else ()))
         address = next(filter(None, addresses), None)
@@ -220,7 +218,7 @@ class QueueRequests:
     async def _about_locks(
         self, code: RequestCode, queues: Sequence[MessageQueue], timeout_s: float
     ) -> RemotingCommand:
-        instance = self._instance
+        instance = self.instance
         broker_name = queues[0].broker_name
         address = instance.brokers.find(broker_name, only_this=True)
         if address is None:
@@ -236,7 +234,7 @@ class QueueRequests:
             ClientError: none of the brokers answered.
             BrokerResponseError: the last asked knows no member.
         """
-        instance = self._instance
+        instance = self.instance
         route = instance.routes.known(topic)
         names = [] if route is None else sorted({broker.broker_name for broker in route.broker_datas})
         error: ClientError | BrokerResponseError = NoRouteError(f"no broker is known for topic {topic!r}")
@@ -257,34 +255,34 @@ class QueueRequests:
 
     def is_exact(self, queue: MessageQueue) -> bool:
         """Whether the queue's broker is known to distinguish a stored offset 0 from none (5.0 and later)."""
-        address = self._instance.brokers.find(queue.broker_name)
-        return address is not None and self._instance.groups.broker_versions.get(address, 0) >= _VERSION_5_0_0
+        address = self.keeper(queue)
+        return address is not None and self.instance.groups.broker_versions.get(address, 0) >= _VERSION_5_0_0
 
     def _update(self, queue: MessageQueue, queue_offset: QueueOffset) -> UpdateConsumerOffsetRequestHeader:
         return UpdateConsumerOffsetRequestHeader(self._group, queue.topic, queue.queue_id, queue_offset)
 
-    async def _queue_offset(self, code: RequestCode, queue: MessageQueue) -> QueueOffset:
-        response = await self._checked(queue, code, QueueRequestHeader(queue.topic, queue.queue_id))
-        return OffsetResponseHeader.decode(response).offset
+    async def _offset(self, queue: MessageQueue, code: RequestCode, header: Header) -> QueueOffset:
+        return OffsetResponseHeader.decode((await self._ask(queue, code, header)).ext_fields).offset
 
-    async def _checked(self, queue: MessageQueue, code: RequestCode, header: Header) -> dict[str, str]:
-        address = await self._address(queue)
-        response = await self._invoke(queue, address, self._instance.requests.command(code, header))
-        return raise_for_code(response, address).ext_fields
+    async def _ask(
+        self, queue: MessageQueue, code: RequestCode, header: Header, *, only_this: bool = False
+    ) -> RemotingCommand:
+        address = await self._address(queue, only_this=only_this)
+        return raise_for_code(await self._invoke(queue, address, self.instance.requests.command(code, header)), address)
 
     async def _invoke(
         self, queue: MessageQueue, address: str, command: RemotingCommand, timeout_s: float | None = None
     ) -> RemotingCommand:
         try:
-            return await self._instance.requests.invoke(address, command, timeout_s)
+            return await self.instance.requests.invoke(address, command, timeout_s)
         except ConnectError:
             # The broker may have moved; routes of a group's topics are polled, so that a restart moves no queue.
-            self._instance.routes.refresh_unpolled(queue.topic)
+            self.instance.routes.refresh_unpolled(queue.topic)
             raise
 
     async def _address(self, queue: MessageQueue, broker_id: int = 0, *, only_this: bool = False) -> str:
         """Return the broker's address; of another one of its name if that id is missing, unless ``only_this``."""
-        instance = self._instance
+        instance = self.instance
         address = instance.brokers.find(queue.broker_name, broker_id, only_this)
         if address is None:
             await instance.routes.find(queue.topic, refresh=True)
@@ -298,6 +296,10 @@ class QueueRequests:
                     f"queue {queue}: its broker is in no known route (name servers: {asked}); is the broker running?"
                 )
         return address
+
+
+def _place_of(queue: MessageQueue) -> QueueRequestHeader:
+    return QueueRequestHeader(queue.topic, queue.queue_id)
 
 
 def offset_entries(body: bytes, topic: str, group: str) -> frozenset[int]:

@@ -330,7 +330,7 @@ class LitePullConsumer(QueueQueries):
         )
 
     def _start(self, *, assigns: bool) -> Engine:
-        instance = self._open_instance()
+        instance = self._open().instance
         if self._engine is None:
             self._assigns = assigns
             chosen: dict[str, frozenset[MessageQueue]] | None = {} if assigns else None
@@ -374,7 +374,6 @@ class LitePullConsumer(QueueQueries):
             open_tracer(instance, self.group, self._trace_topic, "CONSUME") as tracer,
             open_service_nursery() as self._nursery,
         ):
-            self._instance = instance
             self._observer = ConsumeObserver(tracer, instance.telemetry, self._plan.model)
             self._requests = QueueRequests(instance, self.group)
             try:

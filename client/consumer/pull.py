@@ -50,7 +50,6 @@ class QueueQueries(OpenOnce):
     ``BrokerResponseError`` if it answers with an error.
     """
 
-    _instance: ClientInstance | None = None
     _requests: QueueRequests | None = None
 
     async def queues(self, topic: str, *, refresh: bool = False) -> tuple[MessageQueue, ...]:
@@ -65,10 +64,10 @@ class QueueQueries(OpenOnce):
             NoRouteError: the topic does not exist.
         """
         validate_topic(topic)
-        instance = self._open_instance()
+        routes = self._open().instance.routes
         if refresh:
-            await instance.routes.topic_route(topic, refresh=True)
-        return await instance.routes.subscribe_queues(topic)
+            await routes.topic_route(topic, refresh=True)
+        return await routes.subscribe_queues(topic)
 
     async def bounds(self, topic: str) -> TopicBounds:
         """Return first and next offset of all queues of a topic: one request for each broker, all at once.
@@ -84,7 +83,7 @@ class QueueQueries(OpenOnce):
         """
         validate_topic(topic)
         requests = self._open()
-        queues = await self._open_instance().routes.subscribe_queues(topic)
+        queues = await requests.instance.routes.subscribe_queues(topic)
         found = TopicBounds({}, {})
 
         async def ask(broker_name: str) -> None:
@@ -112,7 +111,7 @@ class QueueQueries(OpenOnce):
         """
         validate_topic(topic)
         while True:
-            instance = self._open_instance()
+            instance = self._open().instance
             await instance.routes.topic_route(topic, refresh=True)
             queues = instance.routes.known_subscribe_queues(topic)
             if set(queues) != set(known):
@@ -143,11 +142,6 @@ class QueueQueries(OpenOnce):
         if self._requests is None:
             raise ClientClosedError("the consumer is not open: use it inside its async with block")
         return self._requests
-
-    def _open_instance(self) -> ClientInstance:
-        self._open()
-        assert self._instance is not None
-        return self._instance
 
 
 class PullConsumer(QueueQueries):
@@ -274,15 +268,12 @@ class PullConsumer(QueueQueries):
         Raises:
             ClientError: neither its broker nor another could store it; the log has the reasons.
         """
-        self._open()
-        assert self._instance is not None
-        if not await SendBack(self._instance, self.group, ConsumerConfig()).send(message, delay_level):
+        if not await SendBack(self._open().instance, self.group, ConsumerConfig()).send(message, delay_level):
             raise ClientError(f"send_back: {message!r} could not be stored again")
 
     @asynccontextmanager
     async def _run(self) -> AsyncGenerator[None, None]:
         async with self._use_instance() as instance:
-            self._instance = instance
             self._requests = QueueRequests(instance, self.group)
             try:
                 yield
