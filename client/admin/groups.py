@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from triomq.client.admin.base import BaseAdmin
 from triomq.client.cluster.queue_requests import QueueRequests
+from triomq.client.cluster.route import master_address
 from triomq.client.consumer.config import Start, StartPolicy, StartPosition
 from triomq.client.consumer.offsets.first_offsets import first_stored_at
 from triomq.client.nursery import in_parallel
@@ -20,7 +21,7 @@ from triomq.protocol.bodies.client import ConsumerIdList
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from triomq.protocol.bodies.statistics import ConsumerConnection, ConsumeStats
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ConfigError, ConsumerNotOnlineError, NoRouteError, TopicNotExistError
+from triomq.protocol.errors import ConfigError, ConsumerNotOnlineError, TopicNotExistError
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import validate_group
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, DeleteSubscriptionGroupRequestHeader
@@ -179,9 +180,7 @@ class GroupAdmin(BaseAdmin):
 
         # Brokers reject the reset of a topic in which an offset is missing.
         await in_parallel(commit, (change for change in changes if change.before is None))
-        address = self._entered().brokers.find(broker_name, only_this=True)
-        if address is None:
-            raise NoRouteError(f"no master of broker {broker_name!r} is in a known route")
+        address = master_address(self._entered().brokers, broker_name)
         place = _BEGIN if policy.position is StartPosition.EARLIEST else _END
         timestamp = place if policy.timestamp is None else policy.timestamp
         header = ResetOffsetRequestHeader(changes[0].queue.topic, group, timestamp, is_force=True)

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.pull import PullRequest, PullResult, PullStatus, RawPull
 from triomq.client.cluster.requests import raise_for_code
+from triomq.client.cluster.route import master_address
 from triomq.client.environment import RANDOM
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
@@ -219,10 +220,7 @@ class QueueRequests:
         self, code: RequestCode, queues: Sequence[MessageQueue], timeout_s: float
     ) -> RemotingCommand:
         instance = self.instance
-        broker_name = queues[0].broker_name
-        address = instance.brokers.find(broker_name, only_this=True)
-        if address is None:
-            raise NoRouteError(f"no master of broker {broker_name!r} is in a known route")
+        address = master_address(instance.brokers, queues[0].broker_name)
         body = LockBatchRequestBody(instance.client_id, self._group, list(queues), ends_with_connection=True).encode()
         connections = instance.requests.lock_connections
         return await instance.requests.ask(address, code, body=body, timeout_s=timeout_s, connections=connections)

@@ -94,9 +94,7 @@ class Requests:
     ) -> None:
         """Allow requests; connections live in the nursery."""
         self._client_id = client_id
-        make = partial(
-            ConnectionTable, self.config, nursery, on_request, self._probe, self._dial_target, self._tls
-        )
+        make = partial(ConnectionTable, self.config, nursery, on_request, self._probe, self._dial_target, self._tls)
         self.connections, self.lock_connections = make(observer), make(ConnectionObserver())
         self.is_open = True
 

@@ -11,7 +11,7 @@ from typing import Final
 from triomq.client.config import join_address, split_address
 from triomq.protocol.bodies.route import ClusterInfo, TopicRouteData
 from triomq.protocol.codes import Permission
-from triomq.protocol.errors import ConfigError, ProtocolError
+from triomq.protocol.errors import ConfigError, NoRouteError, ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import AUTO_CREATE_TOPIC
 
@@ -157,6 +157,18 @@ class BrokerTable:
         return next(iter(brokers.values()))
 
 
+def master_address(brokers: BrokerTable, broker_name: str) -> str:
+    """Return the address of a broker's master.
+
+    Raises:
+        NoRouteError: it is in no known route.
+    """
+    address = brokers.find(broker_name, only_this=True)
+    if address is None:
+        raise NoRouteError(f"no master of broker {broker_name!r} is in a known route")
+    return address
+
+
 def dialled_address(advertised: str, name_server: str) -> str:
     """Return the port of an advertised address at the host where the name server was reached."""
     try:
@@ -166,7 +178,7 @@ def dialled_address(advertised: str, name_server: str) -> str:
 
 
 def similar_names(kind: str, wanted: str, names: Sequence[str]) -> str:
-    """Return the names that resemble a wanted one, or all if they are few; ``kind`` is "topic" or "group"."""
+    """Return a text with the names that resemble a wanted one; ``kind`` is "topic" or "group"."""
     similar = get_close_matches(wanted, names[:_MAX_COMPARED], n=3, cutoff=0.6)
     if similar:
         return f"similar {kind}s: {', '.join(similar)}"

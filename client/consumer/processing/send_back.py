@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from triomq.client.cluster.instance import ClientInstance
-from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, publish_queues
+from triomq.client.cluster.route import DEFAULT_TOPIC_QUEUES, master_address, publish_queues
 from triomq.client.consumer.config import DEAD_LETTER, ConsumerConfig
 from triomq.client.environment import RANDOM, wall_clock_ms
 from triomq.client.producer.config import STATUS_BY_CODE
@@ -86,9 +86,7 @@ class SendBack:
         return True
 
     async def _ask_broker(self, message: MessageExt, delay_level: int) -> None:
-        address = self.instance.brokers.find(message.broker_name, only_this=True)
-        if address is None:
-            raise NoRouteError(f"no master of broker {message.broker_name!r} is in a known route")
+        address = master_address(self.instance.brokers, message.broker_name)
         header = ConsumerSendMsgBackRequestHeader(
             offset=message.physical_offset,
             group=self.group,
@@ -161,9 +159,7 @@ async def send_copy(
         NoRouteError: the queue's broker has no master now.
         ClientError, BrokerResponseError: the broker did not take it.
     """
-    address = instance.brokers.find(queue.broker_name, only_this=True)
-    if address is None:
-        raise NoRouteError(f"no master of broker {queue.broker_name!r} is in a known route")
+    address = master_address(instance.brokers, queue.broker_name)
     header = SendMessageRequestHeaderV2(
         producer_group=INNER_PRODUCER_GROUP,
         topic=queue.topic,
