@@ -18,7 +18,8 @@ from triomq.protocol.names import RETRY_PREFIX
 
 _T = TypeVar("_T")
 
-AllocateStrategy: TypeAlias = Callable[[Sequence[MessageQueue], Sequence[str], str], Sequence[MessageQueue]]
+QueueSequence: TypeAlias = Sequence[MessageQueue]
+AllocateStrategy: TypeAlias = Callable[[QueueSequence, Sequence[str], str], QueueSequence]
 """Takes the sorted queues of one topic, the sorted member ids and one of these; returns the queues of that member.
 
 Every member calls it for each topic, including the group's retry topic: for one input the shares
@@ -88,9 +89,7 @@ def allocate(
     return mine
 
 
-def allocate_averagely(
-    queues: Sequence[MessageQueue], members: Sequence[str], client_id: str
-) -> Sequence[MessageQueue]:
+def allocate_averagely(queues: QueueSequence, members: Sequence[str], client_id: str) -> QueueSequence:
     """Give each member one run of neighbouring queues; the first members get one more if it does not divide.
 
     Source: AllocateMessageQueueAveragely.java, "AVG".
@@ -101,9 +100,7 @@ def allocate_averagely(
     return queues[start : start + size + (index < left_over)]
 
 
-def allocate_by_circle(
-    queues: Sequence[MessageQueue], members: Sequence[str], client_id: str
-) -> Sequence[MessageQueue]:
+def allocate_by_circle(queues: QueueSequence, members: Sequence[str], client_id: str) -> QueueSequence:
     """Deal the queues out one by one.
 
     Source: AllocateMessageQueueAveragelyByCircle.java, "AVG_BY_CIRCLE".
@@ -111,9 +108,7 @@ def allocate_by_circle(
     return queues[members.index(client_id) :: len(members)]
 
 
-def allocate_consistent_hash(
-    queues: Sequence[MessageQueue], members: Sequence[str], client_id: str
-) -> Sequence[MessageQueue]:
+def allocate_consistent_hash(queues: QueueSequence, members: Sequence[str], client_id: str) -> QueueSequence:
     """Move few queues when a member joins or leaves: the next of 10 points per member on a ring owns a queue.
 
     Source: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java, "CONSISTENT_HASH".
@@ -138,7 +133,7 @@ def allocate_by_config(mine: Iterable[MessageQueue]) -> AllocateStrategy:
     """
     named = frozenset(mine)
 
-    def strategy(queues: Sequence[MessageQueue], members: Sequence[str], client_id: str) -> Sequence[MessageQueue]:
+    def strategy(queues: QueueSequence, members: Sequence[str], client_id: str) -> QueueSequence:
         if queues[0].topic.startswith(RETRY_PREFIX):
             return allocate_averagely(queues, members, client_id)
         return [queue for queue in queues if queue in named]
@@ -156,7 +151,7 @@ def allocate_by_machine_room(rooms: Iterable[str]) -> AllocateStrategy:
     """
     wanted = frozenset(rooms)
 
-    def strategy(queues: Sequence[MessageQueue], members: Sequence[str], client_id: str) -> Sequence[MessageQueue]:
+    def strategy(queues: QueueSequence, members: Sequence[str], client_id: str) -> QueueSequence:
         names = {queue: queue.broker_name.split("@") for queue in queues}
         inside = [queue for queue, name in names.items() if len(name) == 2 and name[0] in wanted and name[1]]
         index = members.index(client_id)
@@ -188,7 +183,7 @@ def allocate_nearby(
     Source: AllocateMachineRoomNearby.java, "MACHINE_ROOM_NEARBY".
     """
 
-    def strategy(queues: Sequence[MessageQueue], members: Sequence[str], client_id: str) -> Sequence[MessageQueue]:
+    def strategy(queues: QueueSequence, members: Sequence[str], client_id: str) -> QueueSequence:
         queues_of = _group_by_room(queues, room_of_queue)
         members_of = _group_by_room(members, room_of_member)
         own = room_of_member(client_id)
