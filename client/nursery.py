@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, NoReturn, Self, TypeVar
@@ -35,18 +35,12 @@ async def open_service_nursery() -> AsyncGenerator[trio.Nursery, None]:
             yield nursery
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        errors = [error for error in _leaves(group) if not isinstance(error, trio.Cancelled)]
-        if len(errors) != 1:
+        error: BaseException | None = group.split(trio.Cancelled)[1]
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if error is None or isinstance(error, BaseExceptionGroup):
             raise
-        _raise_as_it_is(errors[0])
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
+        _raise_as_it_is(error)
 
 
 def _raise_as_it_is(error: BaseException) -> None:
