@@ -24,7 +24,7 @@ from triomq.broker.network.connection import Connection, ConnectionContext, Serv
 from triomq.broker.network.listeners import Listeners
 from triomq.broker.pipeline import Pipeline, methods_of
 from triomq.broker.processors.acl import AclProcessors
-from triomq.broker.processors.admin import AdminProcessors, SettingsProcessor
+from triomq.broker.processors.admin import AdminProcessors
 from triomq.broker.processors.admin_stats import StatisticsProcessors
 from triomq.broker.processors.client import ClientProcessors
 from triomq.broker.processors.namesrv import NameServerProcessors
@@ -33,8 +33,8 @@ from triomq.broker.processors.pull import PullAnswers, PullProcessor
 from triomq.broker.processors.pull_hold import PullHold
 from triomq.broker.processors.query import QueryProcessors
 from triomq.broker.processors.relay import RelayProcessors
-from triomq.broker.processors.replication import ReplicationProcessors
 from triomq.broker.processors.send import SendProcessor
+from triomq.broker.processors.settings import SettingsProcessor
 from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.promotion import Promotion
 from triomq.broker.replication.asking import MasterPort
@@ -56,7 +56,6 @@ from triomq.broker.services.housekeeping import (
 )
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.stalls import StallWatch
-from triomq.broker.settings import Settings
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.checks import TransactionChecks
@@ -160,7 +159,7 @@ class BrokerParts:
         self.table_saving: Final = self._build_table_saving(key_values, changed)
         self.admin: Final = AdminProcessors(*shared, self.pulls, self.registration, self.delayed, self.retention)
         self.slave, self.metadata = self._build_slave(access.accounts)
-        self.copies: Final = Copies(store, self.master, self.slave, clock_ms)
+        self.copies: Final = Copies(*shared, self.master, self.slave)
         self.pipeline: Final = self._build_pipeline(key_values, shared, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
         self.listeners: Final = Listeners(config.listeners, admin=config.admin_listen, fast=config.fast_listen)
@@ -242,10 +241,10 @@ class BrokerParts:
         yield ClientProcessors(*shared)
         yield NameServerProcessors(self.routes, key_values, settings, access, lambda host: self._addresses_at(host)[1])
         yield self.admin
-        yield SettingsProcessor(*shared, Settings(self.config, self.statistics.start_ms))
+        yield SettingsProcessor(*shared)
         yield StatisticsProcessors(*shared, self.housekeeping, self.delayed.schedule.offsets)
         yield RelayProcessors(*shared, sends)
-        yield ReplicationProcessors(*shared, self.copies.status)
+        yield self.copies
         yield PromotionProcessors(*shared, self.slave, self.registration, self.reopen)
         if access.accounts is not None:
             yield AclProcessors(self.config, access.accounts, self.context.refusals, self.worker)

@@ -16,7 +16,6 @@ from triomq.broker.processors.family import Family
 from triomq.broker.processors.pull import PullAnswers
 from triomq.broker.services.housekeeping import RetentionService
 from triomq.broker.services.registration import Registration
-from triomq.broker.settings import Settings
 from triomq.broker.work import Answer, encode
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import (
@@ -31,7 +30,6 @@ from triomq.protocol.bodies.route import (
 from triomq.protocol.bodies.statistics import QuerySubscriptionBody
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import RefusedError, StoreError
-from triomq.protocol.java import properties_text, read_properties
 from triomq.protocol.names import validate_group
 from triomq.protocol.requests.groups import (
     DeleteSubscriptionGroupRequestHeader,
@@ -271,26 +269,6 @@ class AdminProcessors(Family):
         return command.reply()
 
     clean_unused_topic = clean_expired_consumequeue
-
-
-@dataclass(slots=True, eq=False)
-class SettingsProcessor(Family):
-    """Reads and changes the broker's settings as Java properties text (25, 26)."""
-
-    settings: Settings
-
-    def get_broker_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Answer with all settings."""
-        version = self.settings.version.encode().decode()
-        text = properties_text(self.settings.texts(connection.advertised))
-        return command.reply(ext_fields={"version": version}, body=text.encode())
-
-    def update_broker_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Change settings that may change while the broker runs; anything else is refused by name."""
-        wanted = read_properties(bytes(command.body).decode(errors="replace"))
-        self.settings.change(wanted, connection.advertised, self.clock_ms(), connection.peer)
-        self.topics.set_template()
-        return command.reply()
 
 
 def _check_range(what: str, value: int, limit: int) -> None:

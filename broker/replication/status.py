@@ -1,42 +1,65 @@
-"""How far the copies of the commit log are: for tools (907), metrics and health.
+"""How far the copies of the commit log are: for tools (907), metrics and health; checksums of it, for slaves.
 
-Source: DefaultHAService.java, getRuntimeInfo, of RocketMQ 5.5.0.
+Source: DefaultHAService.java, getRuntimeInfo, and AdminBrokerProcessor.java of RocketMQ 5.5.0.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 import trio
 
+from triomq.broker.network.connection import Connection
+from triomq.broker.processors.family import Family
 from triomq.broker.replication.lag import SlaveState
 from triomq.broker.replication.master import SILENCE_S, Master
 from triomq.broker.replication.slave import Slave
 from triomq.broker.services.group_commit import MAX_LAG_BYTES
+from triomq.broker.work import Answer
 from triomq.protocol.bodies.replication import HaClient, HaConnection, HaStatus
+from triomq.protocol.codes import ResponseCode
+from triomq.protocol.errors import RefusedError
+from triomq.protocol.requests.offsets import LogChecksum, LogChecksumRequestHeader
+from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.aside import tails_aside
-from triomq.storage.message_store import MessageStore
+from triomq.storage.reading.cold_read import Work
+from triomq.storage.reading.log_compare import log_checksum
+
+_MOST_BYTES: Final = 64 * 1024**2
 
 
-class Copies:
-    """The copies of a master's log, or the copy that a slave has.
+@dataclass(slots=True, eq=False)
+class Copies(Family):
+    """The copies of a master's log, or the copy that a slave has; answers requests about them.
 
     Attributes:
         master: sends the log to slaves; ``None``: it listens for none.
         slave: copies the log of a master; ``None``: the broker is no slave.
     """
 
-    def __init__(
-        self, store: MessageStore, master: Master | None, slave: Slave | None, clock_ms: Callable[[], int]
-    ) -> None:
-        """Take both ends; they are asked when the state is wanted."""
-        self.master = master
-        self.slave = slave
-        self._store = store
-        self._clock_ms = clock_ms
-        self._seen: Mapping[str, tuple[float, int]] = {}
+    master: Master | None
+    slave: Slave | None
+    _seen: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+
+    def get_broker_ha_status(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Answer with a master's slaves, or with a slave's progress."""
+        return command.reply(body=self.status().encode())
+
+    def get_log_checksum(self, _connection: Connection, command: RemotingCommand) -> Work[Answer]:
+        """Answer with the CRC-32 of a piece of the log, of at most 64 MiB, and with the ends of the log."""
+        piece, log = LogChecksumRequestHeader.decode(command.ext_fields), self.store.commit_log
+        if piece.begin != piece.end:
+            if not max(log.min_offset, 0) <= piece.begin < piece.end <= log.max_offset:
+                text = f"the commit log has [{log.min_offset}, {log.max_offset}), not all of "
+                raise RefusedError(f"{text}[{piece.begin}, {piece.end})", ResponseCode.PULL_OFFSET_MOVED)
+            if piece.end - piece.begin > _MOST_BYTES:
+                raise RefusedError(f"a piece of the commit log has at most {_MOST_BYTES} bytes")
+        crc = yield from log_checksum(log, piece.begin, piece.end)
+        return command.reply(ext_fields=LogChecksum(crc, log.min_offset, log.max_offset).encode())
 
     def status(self) -> HaStatus:
         """Return the state as RocketMQ answers it; rates are those since the previous call."""
-        end = self._store.commit_log.max_offset
+        end = self.store.commit_log.max_offset
         slaves = [] if self.master is None else self.master.slaves
         taken = {} if self.slave is None else {"": self.slave.taken_bytes}
         rates = self._rates({each.peer: each.sent_bytes for each in slaves} | taken)
@@ -57,7 +80,7 @@ class Copies:
     @property
     def tails_aside(self) -> int:
         """How many tails of the log were set aside and not deleted since."""
-        return len(tails_aside(self._store.config.root))
+        return len(tails_aside(self.store.config.root))
 
     def problem(self) -> str:
         """Return why a slave is not in touch with its master; "" while it is, and for a master."""
@@ -103,4 +126,4 @@ class Copies:
         )
 
     def _time_ms(self, age_s: float | None) -> int:
-        return 0 if age_s is None else self._clock_ms() - round(age_s * 1000)
+        return 0 if age_s is None else self.clock_ms() - round(age_s * 1000)
