@@ -31,12 +31,7 @@ from triomq.protocol.bodies.statistics import QuerySubscriptionBody
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import RefusedError, StoreError
 from triomq.protocol.names import validate_group
-from triomq.protocol.requests.groups import (
-    DeleteSubscriptionGroupRequestHeader,
-    GroupRequestHeader,
-    QuerySubscriptionRequestHeader,
-)
-from triomq.protocol.requests.topics import CreateTopicRequestHeader, TopicRequestHeader
+from triomq.protocol.requests import groups, topics
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.reading.cold_read import PAUSE, Work
 
@@ -59,7 +54,7 @@ class AdminProcessors(Family):
 
         The ``order`` field is ignored, as in RocketMQ 4.9.7.
         """
-        header = CreateTopicRequestHeader.decode(command.ext_fields)
+        header = topics.CreateTopicRequestHeader.decode(command.ext_fields)
         filter_type = TopicFilterType.__members__.get(header.topic_filter_type)
         if filter_type is None:
             raise RefusedError(f"topicFilterType[{header.topic_filter_type}] is illegal: SINGLE_TAG or MULTI_TAG")
@@ -105,7 +100,7 @@ class AdminProcessors(Family):
 
     def delete_topic_in_broker(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Delete a topic with its queues and offsets."""
-        topic = TopicRequestHeader.decode(command.ext_fields).topic
+        topic = topics.TopicRequestHeader.decode(command.ext_fields).topic
         return self._delete_topics(connection, command, [topic])
 
     def delete_topic_in_broker_list(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
@@ -149,7 +144,7 @@ class AdminProcessors(Family):
 
     def get_topic_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with one topic's configuration, as 5.x tools request it."""
-        topic = TopicRequestHeader.decode(command.ext_fields).topic
+        topic = topics.TopicRequestHeader.decode(command.ext_fields).topic
         config = self.topics.get(topic)
         if config is None:
             raise RefusedError(f"No topic in this broker. topic: {topic}", ResponseCode.TOPIC_NOT_EXIST)
@@ -193,7 +188,7 @@ class AdminProcessors(Family):
 
     def get_subscriptiongroup_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with one group's configuration, as 5.x tools request it."""
-        group = GroupRequestHeader.decode(command.ext_fields).group
+        group = groups.GroupRequestHeader.decode(command.ext_fields).group
         config = self.groups.settings.get(group)
         if config is None:
             raise RefusedError(f"No group in this broker. group: {group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
@@ -201,15 +196,15 @@ class AdminProcessors(Family):
 
     def query_topics_by_consumer(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Answer with the topics that a group subscribes to now or has offsets in."""
-        name = GroupRequestHeader.decode(command.ext_fields).group
+        name = groups.GroupRequestHeader.decode(command.ext_fields).group
         group = self.groups.consumers.get(name)
-        topics = set() if group is None else set(group.subscriptions)
-        topics.update((yield from self.groups.offsets.of_group(name)))
-        return command.reply(body=TopicList(sorted(topics), broker_addr=connection.advertised).encode())
+        found = set() if group is None else set(group.subscriptions)
+        found.update((yield from self.groups.offsets.of_group(name)))
+        return command.reply(body=TopicList(sorted(found), broker_addr=connection.advertised).encode())
 
     def query_subscription_by_consumer(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the subscription of a group to a topic, without one if its members have none."""
-        header = QuerySubscriptionRequestHeader.decode(command.ext_fields)
+        header = groups.QuerySubscriptionRequestHeader.decode(command.ext_fields)
         group = self.groups.consumers.get(header.group)
         found = None if group is None else group.subscriptions.get(header.topic)
         data = None if found is None else found.data.with_tags()
@@ -217,7 +212,7 @@ class AdminProcessors(Family):
 
     def delete_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Delete a subscription group, and its offsets if requested; a live member creates it again."""
-        header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
+        header = groups.DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         with_offsets = header.remove_offset or header.clean_offset
         return self._delete_groups(connection, command, [header.group_name], with_offsets=with_offsets)
 

@@ -19,17 +19,7 @@ from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.java import properties_text, read_properties
 from triomq.protocol.names import ORDER_NAMESPACE
-from triomq.protocol.requests.topics import (
-    BrokerNameRequestHeader,
-    BrokerRequestHeader,
-    ClusterRequestHeader,
-    GetRouteInfoRequestHeader,
-    KvConfigRequestHeader,
-    KvNamespaceRequestHeader,
-    PutKvConfigRequestHeader,
-    RegisterBrokerRequestHeader,
-    TopicRequestHeader,
-)
+from triomq.protocol.requests import topics
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.reading.cold_read import Work
 
@@ -53,7 +43,7 @@ class NameServerProcessors:
 
     def get_routeinfo_by_topic(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with queues and brokers of a topic, in standard JSON, which clients of all versions read."""
-        header = GetRouteInfoRequestHeader.decode(command.ext_fields)
+        header = topics.GetRouteInfoRequestHeader.decode(command.ext_fields)
         route = self.table.route(header.topic, connection.advertised)
         if route is None:
             raise RefusedError(
@@ -75,7 +65,7 @@ class NameServerProcessors:
 
     def get_topics_by_cluster(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the topics of a cluster; an unknown one has none."""
-        header = ClusterRequestHeader.decode(command.ext_fields)
+        header = topics.ClusterRequestHeader.decode(command.ext_fields)
         return command.reply(body=TopicList(self.table.topics(header.cluster)).encode())
 
     def get_system_topic_list_from_ns(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -102,7 +92,7 @@ class NameServerProcessors:
 
     def delete_topic_in_namesrv(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Delete the route of a topic, which a tool has deleted in the brokers before."""
-        header = TopicRequestHeader.decode(command.ext_fields)
+        header = topics.TopicRequestHeader.decode(command.ext_fields)
         self.table.delete_topic(header.topic, header.cluster_name)
         LOGGER.info("topic deleted topic=%s cluster=%s peer=%s", header.topic, header.cluster_name, connection.peer)
         return command.reply()
@@ -111,7 +101,7 @@ class NameServerProcessors:
 
     def register_broker(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Take a broker's address and topics; answer a slave with its master, and all with the order topics."""
-        header = RegisterBrokerRequestHeader.decode(command.ext_fields)
+        header = topics.RegisterBrokerRequestHeader.decode(command.ext_fields)
         if header.body_crc32 and header.body_crc32 != registration_crc(command.body):
             raise RefusedError("crc32 not match")
         sent = yield from read_registration(command.body, compressed=header.compressed)
@@ -130,13 +120,13 @@ class NameServerProcessors:
 
     def unregister_broker(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Forget a broker's address."""
-        self.table.unregister(BrokerRequestHeader.decode(command.ext_fields))
+        self.table.unregister(topics.BrokerRequestHeader.decode(command.ext_fields))
         return command.reply()
 
     def query_data_version(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer whether a broker must register its topics again."""
         sent = DataVersion.decode(command.body)
-        known = self.table.version_of(BrokerRequestHeader.decode(command.ext_fields), sent)
+        known = self.table.version_of(topics.BrokerRequestHeader.decode(command.ext_fields), sent)
         changed = "false" if known == sent else "true"
         return command.reply(ext_fields={"changed": changed}, body=b"" if known is None else known.encode())
 
@@ -149,7 +139,7 @@ class NameServerProcessors:
         return command.reply(ext_fields={"addTopicCount": self._set_writable(connection, command, is_writable=True)})
 
     def _set_writable(self, connection: Connection, command: RemotingCommand, *, is_writable: bool) -> str:
-        name = BrokerNameRequestHeader.decode(command.ext_fields).broker_name
+        name = topics.BrokerNameRequestHeader.decode(command.ext_fields).broker_name
         count = self.table.set_writable(name, is_writable=is_writable)
         LOGGER.warning(
             "write permission set broker=%s writable=%s topics=%d peer=%s", name, is_writable, count, connection.peer
@@ -160,14 +150,14 @@ class NameServerProcessors:
 
     def put_kv_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Add or replace a value."""
-        header = PutKvConfigRequestHeader.decode(command.ext_fields)
+        header = topics.PutKvConfigRequestHeader.decode(command.ext_fields)
         self.key_values.put(header.namespace, header.key, header.value)
         LOGGER.info("key-value set namespace=%s key=%s peer=%s", header.namespace, header.key, connection.peer)
         return command.reply()
 
     def get_kv_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with a value."""
-        header = KvConfigRequestHeader.decode(command.ext_fields)
+        header = topics.KvConfigRequestHeader.decode(command.ext_fields)
         self._check_reader(connection, command, header.namespace)
         value = self.key_values.get(header.namespace, header.key)
         if value is None:
@@ -176,14 +166,14 @@ class NameServerProcessors:
 
     def delete_kv_config(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Remove a value; a missing one is no error, as in RocketMQ."""
-        header = KvConfigRequestHeader.decode(command.ext_fields)
+        header = topics.KvConfigRequestHeader.decode(command.ext_fields)
         self.key_values.delete(header.namespace, header.key)
         LOGGER.info("key-value deleted namespace=%s key=%s peer=%s", header.namespace, header.key, connection.peer)
         return command.reply()
 
     def get_kvlist_by_namespace(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with all entries of a namespace."""
-        header = KvNamespaceRequestHeader.decode(command.ext_fields)
+        header = topics.KvNamespaceRequestHeader.decode(command.ext_fields)
         self._check_reader(connection, command, header.namespace)
         entries = self.key_values.namespace(header.namespace)
         if entries is None:

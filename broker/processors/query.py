@@ -26,22 +26,7 @@ from triomq.protocol.filters.filter_types import TagFilter
 from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
 from triomq.protocol.names import validate_group
 from triomq.protocol.record.record import decode_record
-from triomq.protocol.requests.messages import (
-    QueryMessageRequestHeader,
-    QueryMessageResponseHeader,
-    ViewMessageRequestHeader,
-)
-from triomq.protocol.requests.offsets import (
-    CloneGroupOffsetRequestHeader,
-    OffsetResponseHeader,
-    QueryConsumeQueueRequestHeader,
-    QueryConsumerOffsetRequestHeader,
-    QueryCorrectionOffsetHeader,
-    QueueRequestHeader,
-    SearchOffsetRequestHeader,
-    TimestampResponseHeader,
-    UpdateConsumerOffsetRequestHeader,
-)
+from triomq.protocol.requests import messages, offsets
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.index.index_file import NO_OFFSET
 from triomq.storage.index.message_index import MAX_MATCHES
@@ -68,7 +53,7 @@ class QueryProcessors(Family):
         topic and key is equal: they may be of a topic that the account must not read, and would displace the wanted
         messages.  Even the progress of the index would reveal that they exist.
         """
-        header = QueryMessageRequestHeader.decode(command.ext_fields)
+        header = messages.QueryMessageRequestHeader.decode(command.ext_fields)
         limit = min(_UNIQUE_KEY_MATCHES if header.unique_key_query else header.max_num, MAX_MATCHES)
         times = header.begin_timestamp, header.end_timestamp
         records: list[memoryview] = []
@@ -93,14 +78,14 @@ class QueryProcessors(Family):
             newest.append(record)
         body = b"".join(reversed(newest))
         if not body:
-            fields = QueryMessageResponseHeader(*_NO_PROGRESS).encode()
+            fields = messages.QueryMessageResponseHeader(*_NO_PROGRESS).encode()
             remark = "can not find message, maybe time range not correct"
             return command.reply(ResponseCode.QUERY_NOT_FOUND, fields, remark=remark)
-        return command.reply(ext_fields=QueryMessageResponseHeader(*indexed_to).encode(), body=body)
+        return command.reply(ext_fields=messages.QueryMessageResponseHeader(*indexed_to).encode(), body=body)
 
     def view_message_by_id(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Answer with the record at a commit log offset, which the client took from an offset message id."""
-        header = ViewMessageRequestHeader.decode(command.ext_fields)
+        header = messages.ViewMessageRequestHeader.decode(command.ext_fields)
         (record,) = yield from self.store.reader.look_up((header.offset,))
         if record is None:
             raise RefusedError(f"can not find message by the offset, {header.offset}")
@@ -111,7 +96,7 @@ class QueryProcessors(Family):
 
     def query_consume_queue(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with units of a queue; for a group also with its subscription, and which units match it."""
-        header = QueryConsumeQueueRequestHeader.decode(command.ext_fields)
+        header = offsets.QueryConsumeQueueRequestHeader.decode(command.ext_fields)
         topic, queue_id, index = header.topic, header.queue_id, header.index
         queue = self.store.queues.find(topic, queue_id)
         if queue is None:
@@ -150,7 +135,7 @@ class QueryProcessors(Family):
         Clients apply their consume-from-where policy only after QUERY_NOT_FOUND, so on a queue whose first message is
         still in memory every new group begins at 0, whatever its policy.
         """
-        header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
+        header = offsets.QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
         self.groups.former.begin(connection, header.consumer_group, header.topic, header.queue_id)
         queue_offset = self.groups.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if queue_offset is not None:
@@ -181,7 +166,7 @@ class QueryProcessors(Family):
         without a group of live members commit, too.  With an offset below 0 some clients say that they have none yet:
         nothing is stored.
         """
-        header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
+        header = offsets.UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
         if (config := self.topics.get(topic)) is None:
             raise RefusedError(f"Topic {topic} not exist!", ResponseCode.TOPIC_NOT_EXIST)
@@ -208,14 +193,14 @@ class QueryProcessors(Family):
         It is the largest number where the group to compare is behind all others.  RocketMQ 4.9 mixes up topic and
         group, and loses the offsets of the groups that are left out.
         """
-        header = QueryCorrectionOffsetHeader.decode(command.ext_fields)
+        header = offsets.QueryCorrectionOffsetHeader.decode(command.ext_fields)
         groups = yield from self.groups.offsets.of_topic(header.topic)
         left_out = set((header.filter_groups or "").split(","))
         lowest: dict[int, int] = {}
-        for group, offsets in groups.items():
+        for group, committed in groups.items():
             if group in left_out:
                 continue
-            for queue_id, queue_offset in offsets.items():
+            for queue_id, queue_offset in committed.items():
                 if queue_offset >= self.store.reader.min_offset_in_queue(header.topic, queue_id):
                     lowest[queue_id] = min(queue_offset, lowest.get(queue_id, queue_offset))
                 yield PAUSE
@@ -232,7 +217,7 @@ class QueryProcessors(Family):
         Unlike in RocketMQ, which then does nothing and reports success, no topic means all topics, and a group that is
         unknown is an error (behaviour.md C.4, 22).  A known one may have its offsets on other brokers.
         """
-        header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
+        header = offsets.CloneGroupOffsetRequestHeader.decode(command.ext_fields)
         check_changeable(header.dest_group)
         if not self.groups.is_known(header.dest_group):
             self.groups.settings.check_new(header.dest_group)
@@ -255,29 +240,29 @@ class QueryProcessors(Family):
 
     def search_offset_by_timestamp(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the offset of the message whose store time is nearest to a time; 0 for an unknown queue."""
-        header = SearchOffsetRequestHeader.decode(command.ext_fields)
+        header = offsets.SearchOffsetRequestHeader.decode(command.ext_fields)
         return _offset(
             command, (yield from self.store.reader.offset_by_time(header.topic, header.queue_id, header.timestamp))
         )
 
     def get_max_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the offset that the queue's next message gets; 0 for an unknown queue."""
-        header = QueueRequestHeader.decode(command.ext_fields)
+        header = offsets.QueueRequestHeader.decode(command.ext_fields)
         return _offset(command, self.store.reader.max_offset_in_queue(header.topic, header.queue_id))
 
     def get_min_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the offset of the queue's oldest message; 0 for an unknown queue."""
-        header = QueueRequestHeader.decode(command.ext_fields)
+        header = offsets.QueueRequestHeader.decode(command.ext_fields)
         return _offset(command, self.store.reader.min_offset_in_queue(header.topic, header.queue_id))
 
     def get_earliest_msg_storetime(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the store time of the queue's oldest message, ms; -1 if it is empty."""
-        header = QueueRequestHeader.decode(command.ext_fields)
+        header = offsets.QueueRequestHeader.decode(command.ext_fields)
         timestamp = yield from self.store.reader.earliest_store_time(header.topic, header.queue_id)
-        return command.reply(ext_fields=TimestampResponseHeader(timestamp).encode())
+        return command.reply(ext_fields=offsets.TimestampResponseHeader(timestamp).encode())
 
 
-def _has_key(record: memoryview, header: QueryMessageRequestHeader) -> bool:
+def _has_key(record: memoryview, header: messages.QueryMessageRequestHeader) -> bool:
     """Compare topic and key as clients do; Go's administration asks for unique ids as for keys."""
     message = decode_record(record)
     if message.topic != header.topic:
@@ -286,4 +271,4 @@ def _has_key(record: memoryview, header: QueryMessageRequestHeader) -> bool:
 
 
 def _offset(command: RemotingCommand, queue_offset: int) -> RemotingCommand:
-    return command.reply(ext_fields=OffsetResponseHeader(QueueOffset(queue_offset)).encode())
+    return command.reply(ext_fields=offsets.OffsetResponseHeader(QueueOffset(queue_offset)).encode())

@@ -25,12 +25,7 @@ from triomq.protocol.host import format_host
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message_id import parse_offset_message_id
 from triomq.protocol.record.properties import append_property, get_property
-from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader
-from triomq.protocol.requests.messages import (
-    ConsumeMessageDirectlyRequestHeader,
-    PushReplyMessageRequestHeader,
-)
-from triomq.protocol.requests.offsets import GetConsumerStatusRequestHeader, ResetOffsetRequestHeader
+from triomq.protocol.requests import groups, messages, offsets
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.reading.cold_read import Work
 
@@ -53,7 +48,7 @@ class RelayProcessors(Family):
 
         The broker's own offsets change when the members commit.  Without force nothing moves forward.
         """
-        header = ResetOffsetRequestHeader.decode(command.ext_fields)
+        header = offsets.ResetOffsetRequestHeader.decode(command.ext_fields)
         config = self.topics.get(header.topic)
         if config is None:
             raise RefusedError(f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}")
@@ -79,25 +74,25 @@ class RelayProcessors(Family):
             )
         LOGGER.info("offset reset group=%s topic=%s timestamp=%d", header.group, header.topic, header.timestamp)
         content = body.encode_for_cpp() if command.language == LanguageCode.CPP else body.encode()
-        fields = ResetOffsetRequestHeader(header.topic, header.group, header.timestamp, is_force=False).encode()
+        fields = offsets.ResetOffsetRequestHeader(header.topic, header.group, header.timestamp, is_force=False).encode()
         for member in group.members:
             self.context.client_requests.send_oneway(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, content)
         return command.reply(body=body.encode())
 
     def invoke_broker_to_get_consumer_status(self, connection: Connection, command: RemotingCommand) -> Answer:
         """Ask the members of a group, or one of them, for their offsets in memory; answer when all are done."""
-        header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
+        header = offsets.GetConsumerStatusRequestHeader.decode(command.ext_fields)
         group = self.groups.consumers.get(header.group)
         if group is None:
             raise RefusedError(f"No Any Consumer online in the consumer group: [{header.group}]")
-        fields = GetConsumerStatusRequestHeader(header.topic, header.group).encode()
+        fields = offsets.GetConsumerStatusRequestHeader(header.topic, header.group).encode()
         if header.client_addr:
             members = {header.client_addr: (self._member(header.group, header.client_addr), fields)}
         else:
             members = {member.client_id: (peer, fields) for peer, member in group.members.items()}
 
         def done(answers: dict[str, dict[MessageQueue, int] | None]) -> None:
-            known = {client_id: offsets for client_id, offsets in answers.items() if offsets is not None}
+            known = {client_id: table for client_id, table in answers.items() if table is not None}
             connection.send(command.reply(body=GetConsumerStatusBody(consumer_table=known).encode()))
 
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
@@ -107,13 +102,13 @@ class RelayProcessors(Family):
 
     def get_consumer_running_info(self, connection: Connection, command: RemotingCommand) -> Answer:
         """Forward the request to a member, which answers with its state."""
-        header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
+        header = groups.GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
         self._forward(connection, command, header.consumer_group, header.client_id)
         return None
 
     def consume_message_directly(self, connection: Connection, command: RemotingCommand) -> Work[None]:
         """Have a member process a stored message, named by its offset message id; its result is the answer."""
-        header = ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
+        header = messages.ConsumeMessageDirectlyRequestHeader.decode(command.ext_fields)
         record = None
         if header.msg_id:
             place = parse_offset_message_id(header.msg_id)[2]
@@ -216,9 +211,9 @@ def _offsets(answer: RemotingCommand) -> dict[MessageQueue, int] | None:
         return None
 
 
-def _pushed(connection: Connection, header: SendHeader, now_ms: int) -> PushReplyMessageRequestHeader:
+def _pushed(connection: Connection, header: SendHeader, now_ms: int) -> messages.PushReplyMessageRequestHeader:
     properties = append_property((header.properties or "").encode(), b"PUSH_REPLY_TIME", b"%d" % now_ms)
-    return PushReplyMessageRequestHeader(
+    return messages.PushReplyMessageRequestHeader(
         producer_group=header.producer_group,
         topic=header.topic,
         default_topic=header.default_topic,

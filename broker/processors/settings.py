@@ -92,9 +92,7 @@ class SettingsProcessor(Family):
         replace(self.config.store, **found[StoreConfig])  # both check the new values
         for owner in (self.config, self.config.store):
             for attribute, value in found[type(owner)].items():
-                object.__setattr__(
-                    owner, attribute, value
-                )  # the only place that changes them: they are read at each use
+                object.__setattr__(owner, attribute, value)  # only here: settings are read at each use
         for name, text in changes.items():
             LOGGER.warning("setting changed name=%s from=%s to=%s peer=%s", name, texts[name], text, peer)
         if changes:

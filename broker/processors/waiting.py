@@ -32,12 +32,7 @@ from triomq.protocol.record.properties import (
     set_property,
 )
 from triomq.protocol.record.record import decode_record
-from triomq.protocol.requests.messages import (
-    ConsumerSendMsgBackRequestHeader,
-    EndTransactionRequestHeader,
-    RecallMessageRequestHeader,
-    ResumeCheckHalfMessageRequestHeader,
-)
+from triomq.protocol.requests import messages
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.append import copy_of, entry
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
@@ -68,7 +63,7 @@ class WaitingProcessors(Family):
         The half message may not be on the disk yet, as when a check names its new copy: both are flushed before the
         answer.
         """
-        header = EndTransactionRequestHeader.decode(command.ext_fields)
+        header = messages.EndTransactionRequestHeader.decode(command.ext_fields)
         decision = header.commit_or_rollback
         if decision == _UNKNOWN:
             return command.reply()
@@ -89,7 +84,7 @@ class WaitingProcessors(Family):
         self,
         connection: Connection,
         command: RemotingCommand,
-        header: EndTransactionRequestHeader,
+        header: messages.EndTransactionRequestHeader,
         half: MessageExt | None,
     ) -> MessageExt:
         """Return the half message that a decision is about, if the account may send to its topic.
@@ -122,7 +117,7 @@ class WaitingProcessors(Family):
 
     def resume_check_half_message(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Check an undecided transaction now, or one that was given up again, with its checks counted from 0."""
-        header = ResumeCheckHalfMessageRequestHeader.decode(command.ext_fields)
+        header = messages.ResumeCheckHalfMessageRequestHeader.decode(command.ext_fields)
         half = yield from self._message(parse_offset_message_id(header.msg_id)[2])
         live = None if half is None else self.sends.undecided.find(half)
         if half is None or (half.topic != CHECK_MAX_TOPIC and live is None):
@@ -134,7 +129,7 @@ class WaitingProcessors(Family):
 
     def recall_message(self, connection: Connection, command: RemotingCommand) -> Answer:
         """Take a message back; whether it was sent, or taken back before, makes no difference."""
-        header = RecallMessageRequestHeader.decode(command.ext_fields)
+        header = messages.RecallMessageRequestHeader.decode(command.ext_fields)
         handle = self._check(header)
         properties = {
             PropertyName.TAGS: RECALL_TAG,
@@ -155,7 +150,7 @@ class WaitingProcessors(Family):
         self.sends.put(message, Delay(due_ms=handle.deliver_ms))
         return self.sends.answer(connection, command, command.reply(ext_fields={"msgId": handle.message_id}))
 
-    def _check(self, header: RecallMessageRequestHeader) -> RecallHandle:
+    def _check(self, header: messages.RecallMessageRequestHeader) -> RecallHandle:
         if self.topics.get(header.topic) is None:
             raise RefusedError(f"recall failed, the topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         try:
@@ -182,7 +177,7 @@ class WaitingProcessors(Family):
 
         With durability sync the answer waits for the disk, unlike in RocketMQ: the consumer drops the message then.
         """
-        header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
+        header = messages.ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
         sends = self.sends
         group = sends.group_of_retries(header.group)
         if group.retry_queue_nums <= 0:  # the group wants no retries
