@@ -8,12 +8,12 @@ Source: wire.md 7; StatsItem.java, BrokerStatsManager.java.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping
 from itertools import accumulate
 from math import inf
 from operator import sub
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias
 
 from triomq.protocol.bodies.statistics import BrokerStatsData, BrokerStatsItem
 
@@ -29,18 +29,12 @@ _EVENTS: Final = {
     "GROUP_GET_SIZE": "GROUP_GET_NUMS",
     "GROUP_GET_LATENCY": "GROUP_GET_TIMES",
 }
-_Key = TypeVar("_Key")
-_Number = TypeVar("_Number", int, float)
 
 StatsKey: TypeAlias = str | tuple[str, str]
 """A topic, a topic and a group, or ``""`` for the broker."""
 
 Counters: TypeAlias = Mapping[str, Mapping[Any, float]]
 """By the name of a statistic, and by ``StatsKey``: the totals since the start."""
-
-
-def _add(counters: dict[_Key, _Number], key: _Key, count: _Number) -> None:
-    counters[key] = counters.get(key, 0) + count
 
 
 class Histogram:
@@ -183,13 +177,15 @@ class BrokerStatistics(Events):
         self.sends = Histogram()
         self.pulls = Histogram()
         self.flushes = Flushes()
-        self.put_by_topic: dict[str, int] = {}
-        self.put_bytes_by_topic: dict[str, int] = {}  # of bodies
-        self.get_by_group: dict[tuple[str, str], int] = {}
-        self.get_bytes_by_group: dict[tuple[str, str], int] = {}
-        self.pulls_by_group: dict[tuple[str, str], int] = {}  # that got messages
-        self.pull_ms_by_group: dict[tuple[str, str], float] = {}  # from the arrival of messages or pull to the answer
-        self.sent_back_by_group: dict[tuple[str, str], int] = {}
+        self.put_by_topic = defaultdict[str, int](int)
+        self.put_bytes_by_topic = defaultdict[str, int](int)  # of bodies
+        self.get_by_group = defaultdict[tuple[str, str], int](int)
+        self.get_bytes_by_group = defaultdict[tuple[str, str], int](int)
+        self.pulls_by_group = defaultdict[tuple[str, str], int](int)  # that got messages
+        self.pull_ms_by_group = defaultdict[tuple[str, str], float](
+            float
+        )  # from the arrival of messages or pull to the answer
+        self.sent_back_by_group = defaultdict[tuple[str, str], int](int)
         self.pulled: dict[tuple[str, str], dict[int, int]] = {}  # the next offset by queue
         self.day_totals = ((0, 0), (0, 0))
         self._history = StatsHistory()
@@ -200,8 +196,8 @@ class BrokerStatistics(Events):
         """Count stored messages."""
         self.put_messages += messages
         self.put_bytes += size_bytes
-        _add(self.put_by_topic, topic, messages)
-        _add(self.put_bytes_by_topic, topic, size_bytes)
+        self.put_by_topic[topic] += messages
+        self.put_bytes_by_topic[topic] += size_bytes
 
     def put_run(self, sizes_bytes: Mapping[str, list[int]]) -> None:
         """Count stored messages of several topics at once, by the sizes of their bodies."""
@@ -210,8 +206,8 @@ class BrokerStatistics(Events):
             messages, size_bytes = len(sizes), sum(sizes)
             self.put_messages += messages
             self.put_bytes += size_bytes
-            by_topic[topic] = by_topic.get(topic, 0) + messages
-            bytes_by_topic[topic] = bytes_by_topic.get(topic, 0) + size_bytes
+            by_topic[topic] += messages
+            bytes_by_topic[topic] += size_bytes
 
     def pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
         """Record how far a group has pulled a queue, unless too many pairs of a topic and a group are counted."""
@@ -228,16 +224,16 @@ class BrokerStatistics(Events):
         self.pulls.observe(pull_ms / 1000)
         key = (topic, group)
         if key in self.get_by_group or len(self.get_by_group) < MAX_PAIRS:
-            _add(self.get_by_group, key, messages)
-            _add(self.get_bytes_by_group, key, size_bytes)
-            _add(self.pulls_by_group, key, 1)
-            _add(self.pull_ms_by_group, key, pull_ms)
+            self.get_by_group[key] += messages
+            self.get_bytes_by_group[key] += size_bytes
+            self.pulls_by_group[key] += 1
+            self.pull_ms_by_group[key] += pull_ms
 
     def send_back(self, group: str, topic: str) -> None:
         """Count a message of a topic that a consumer of a group sent back."""
         key = (topic, group)
         if key in self.sent_back_by_group or len(self.sent_back_by_group) < MAX_PAIRS:
-            _add(self.sent_back_by_group, key, 1)
+            self.sent_back_by_group[key] += 1
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""
