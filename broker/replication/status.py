@@ -64,18 +64,13 @@ class Copies(Family):
         taken = {} if self.slave is None else {"": self.slave.taken_bytes}
         rates = self._rates({each.peer: each.sent_bytes for each in slaves} | taken)
         found = [self._connection(each, rates[each.peer]) for each in slaves]
+        status = HaStatus(ha_connection_info=found, tails_aside=self.tails_aside or None)
         if self.slave is not None:
-            client = self._client(self.slave, end, rates[""])
-            return HaStatus(
-                ha_connection_info=found, ha_client_runtime_info=client, tails_aside=self.tails_aside or None
-            )
-        return HaStatus(
-            master=True,
-            master_commit_log_max_offset=end,
-            in_sync_slave_nums=sum(each.in_sync for each in found),
-            ha_connection_info=found,
-            tails_aside=self.tails_aside or None,
-        )
+            status.ha_client_runtime_info = self._client(self.slave, end, rates[""])
+        else:
+            status.master, status.master_commit_log_max_offset = True, end
+            status.in_sync_slave_nums = sum(each.in_sync for each in found)
+        return status
 
     @property
     def tails_aside(self) -> int:
