@@ -36,9 +36,8 @@ from triomq.storage.reading.store_reader import scan_for
 LOGGER: Final = logging.getLogger("triomq.broker.processors.pull")
 
 _SUSPEND: Final = int(PullSysFlag.SUSPEND)
-_EMPTY_QUEUE: Final = (GetMessageStatus.NO_MESSAGE_IN_QUEUE, GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
 _CORRECTED: Final = (
-    *_EMPTY_QUEUE,
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE,
     GetMessageStatus.OFFSET_FOUND_NULL,
     GetMessageStatus.OFFSET_OVERFLOW_BADLY,
     GetMessageStatus.OFFSET_TOO_SMALL,
@@ -48,7 +47,6 @@ _CODES: Final = {
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,  # but from 0 it is not found
-    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
@@ -209,7 +207,7 @@ class PullAnswers(Family):
         code = _CODES[found.status]
         if code != ResponseCode.PULL_OFFSET_MOVED:
             return code
-        if queue_offset == 0 and found.status in _EMPTY_QUEUE:
+        if queue_offset == 0 and found.status is GetMessageStatus.NO_MESSAGE_IN_QUEUE:
             return ResponseCode.PULL_NOT_FOUND
         return ResponseCode.PULL_RETRY_IMMEDIATELY if self.config.is_slave else code
 
