@@ -15,6 +15,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -80,13 +81,20 @@ class ProgressLog:
             LOGGER.info("reading the commit log scanned_mib=%d total_mib=%d", done_bytes // _MIB, most_bytes // _MIB)
 
 
+@dataclass(eq=False)
 class LogScan:
-    """One walk; iterating it gives each message with its physical offset.
+    """One walk, to the end of the last good record; iterating it gives each message with its physical offset.
 
     After damage it continues at the next record that proves itself.
 
     Attributes:
+        log: the commit log.
         start: where the walk starts.
+        stop: where it ends at the latest; by default with the last file.
+        check_crc: whether to check the bodies of records.
+        cut_from: damage from here on ends the walk.  Records there may have been written in parts, at the end of which
+            a sector went to the disk: then the rest of it is zero.
+        progress: called now and then.
         end: end of the last good record so far; a blank record counts up to the next file.
         records: how many messages were seen.
         store_timestamp: of the last one, ms; 0 without one.
@@ -94,29 +102,20 @@ class LogScan:
         stopped_by: why the walk has ended.
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        start: int,
-        *,
-        stop: int | None = None,
-        check_crc: bool = True,
-        cut_from: int = sys.maxsize,
-        progress: Progress | None = None,
-    ) -> None:
-        """Walk from ``start`` to the end of the last good record, at most to ``stop``.
+    log: CommitLog
+    start: int
+    _: KW_ONLY
+    stop: int | None = None
+    check_crc: bool = True
+    cut_from: int = sys.maxsize
+    progress: Progress | None = None
 
-        Damage from ``cut_from`` on ends the walk.  Records there may have been written in parts, at the end of which a
-        sector went to the disk: then the rest of it is zero.
-        """
-        self._log = log
-        self._stop = stop if stop is not None else log.files.files[-1].end if log.files.files else start
-        self._check_crc = check_crc
-        self._cut_from = cut_from
-        self._progress = progress
-        self._walk = IntactWalk(check_crc=check_crc)
-        self._report_at = start + _PROGRESS_STEP_BYTES
-        self.start = self.end = start
+    def __post_init__(self) -> None:
+        files = self.log.files.files
+        self._stop = self.stop if self.stop is not None else files[-1].end if files else self.start
+        self._walk = IntactWalk(check_crc=self.check_crc)
+        self._report_at = self.start + _PROGRESS_STEP_BYTES
+        self.end = self.start
         self.records = 0
         self.store_timestamp = 0
         self.damage: list[DamagedPart] = []
@@ -132,7 +131,7 @@ class LogScan:
 
         Damage between two messages ends a run.
         """
-        files = self._log.files
+        files = self.log.files
         while self.end < self._stop:
             offset = self.end
             file = files.file_at(offset)
@@ -145,7 +144,7 @@ class LogScan:
                     self.end = offset - offset % files.file_size + files.file_size
                     continue
                 if record.kind is not RecordKind.MESSAGE:
-                    if offset < self._cut_from and self._step_over(offset, record):
+                    if offset < self.cut_from and self._step_over(offset, record):
                         continue
                     self.stopped_by = record.reason
                     return
@@ -156,13 +155,13 @@ class LogScan:
             self.store_timestamp = last.store_timestamp
             if self.end >= self._report_at:
                 self._report_at = self.end + _PROGRESS_STEP_BYTES
-                if self._progress is not None:
-                    self._progress(self.end - self.start, self._stop - self.start)
+                if self.progress is not None:
+                    self.progress(self.end - self.start, self._stop - self.start)
             yield run
 
     def _check(self, offset: int) -> RecordCheck:
-        record = self._log.check(offset, check_crc=self._check_crc)
-        if offset >= self._cut_from and 0 in record.properties:
+        record = self.log.check(offset, check_crc=self.check_crc)
+        if offset >= self.cut_from and 0 in record.properties:
             return RecordCheck(RecordKind.BAD, 0, f"record at {offset}: a part of its properties may be missing")
         return record
 
@@ -172,7 +171,7 @@ class LogScan:
         # Bytes of a body may look like a record, so the lengths of damaged records count as long as they agree.
         while damaged.kind is RecordKind.BAD and damaged.size and offset < self._stop:
             offset += damaged.size
-            damaged = self._log.check(offset, check_crc=True)
+            damaged = self.log.check(offset, check_crc=True)
         is_found = damaged.kind is RecordKind.MESSAGE and offset < self._stop
         found = damaged if is_found else self._next_proven(start)
         if found is None:
@@ -182,14 +181,14 @@ class LogScan:
         return True
 
     def _next_proven(self, offset: int) -> RecordCheck | None:
-        for file in self._log.files.files:
+        for file in self.log.files.files:
             position = max(offset + 1 - file.start, 0) + _MAGIC_AT
             while position < file.size and (position := file.find(_MAGIC, position)) >= 0:
                 found_at = file.start + position - _MAGIC_AT
                 position += 1
                 if found_at >= self._stop:  # there may be millions of records after it
                     return None
-                record = self._log.check(found_at, check_crc=True)
+                record = self.log.check(found_at, check_crc=True)
                 if record.kind is RecordKind.MESSAGE:
                     return record
         return None

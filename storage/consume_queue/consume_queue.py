@@ -5,6 +5,7 @@ Source: ConsumeQueue.java; store.md 3.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from mmap import mmap
 from typing import Final
 
@@ -72,6 +73,7 @@ def lost_units(count: int, topic: str, log_file_size: int, physical_offset: int,
     return BLANK_UNIT * (count - repeated) + UNIT.pack(physical_offset, size, REPEATED_CODE) * repeated
 
 
+@dataclass(eq=False)
 class ConsumeQueue:
     """The units of one queue; nothing is on disk before the first one.
 
@@ -86,36 +88,25 @@ class ConsumeQueue:
         max_physical_offset: end of the newest record that has a unit here, or of the run that it was written with.
         on_arrival: called with this queue after ``max_offset`` has grown.
         files: the mapped files.
+        log_file_size: of each file of the commit log.
+        begins: called with this queue before it makes its first file.
         generation: grows when the queue is deleted and starts again at 0.
         refusal: why its files could not be deleted; as long as they may be there it takes no messages.
         checked: units whose records, of an earlier process or a master, were read and found to be intact.
         flushed_position: units before it are on the disk, as a position in the sequence of files.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        queue_id: int,
-        files: MappedFileQueue,
-        log_file_size: int,
-        begins: "Callable[[ConsumeQueue], None]" = lambda queue: None,
-    ) -> None:
-        """Describe the queue that has these files.
+    topic: str
+    queue_id: int
+    files: MappedFileQueue
+    log_file_size: int
+    begins: "Callable[[ConsumeQueue], None]" = lambda queue: None
 
-        Args:
-            topic, queue_id, files: see the class.
-            log_file_size: of each file of the commit log.
-            begins: called with this queue before it makes its first file.
-        """
-        text = topic.encode()
-        self.topic = topic
-        self.queue_id = queue_id
+    def __post_init__(self) -> None:
+        text = self.topic.encode()
         self.topic_field = bytes((len(text),)) + text
-        self.files = files
         self.on_arrival: Callable[[ConsumeQueue], None] | None = None
         self._map: mmap | None = None  # of the current file, if that is mapped
-        self._log_file_size = log_file_size
-        self._begins = begins
         self._current: MappedFile | None = None
         self._position = 0  # in the current file
         self._limit = 0  # up to here the current file may be written
@@ -148,7 +139,7 @@ class ConsumeQueue:
             ) from self.refusal
         current = self._current
         if current is None:
-            self._begins(self)
+            self.begins(self)
             current = self.files.create_next(0)  # a queue that begins later was begun with start_at()
             self._enter(current, 0)
         file = current
@@ -312,7 +303,7 @@ class ConsumeQueue:
         self.resume(0, 0)
 
     def _lost(self, count: int, physical_offset: int, size: int) -> bytes:
-        return lost_units(count, self.topic, self._log_file_size, physical_offset, size)
+        return lost_units(count, self.topic, self.log_file_size, physical_offset, size)
 
     def _enter(self, file: MappedFile, position: int) -> None:
         self._current = file
