@@ -87,7 +87,7 @@ def find_transactions(
                 replay.add_operation(named, operation)
     undecided = [halves[queue_offset] for queue_offset in replay.undecided()]
     is_crashed = store.recovery is not None and not store.recovery.clean
-    queues = _queues_of(store, undecided) if is_crashed else set()
+    queues = {queue for half in undecided if is_crashed and (queue := _queue_of(store, half)) is not None}
     return FoundTransactions(
         undecided,
         [half for half in undecided if half.physical_offset < torn.get(transaction_key(half), 0)],
@@ -96,15 +96,13 @@ def find_transactions(
     )
 
 
-def _queues_of(store: MessageStore, halves: Iterable[MessageExt]) -> set[ConsumeQueue]:
-    """Return the queues that half messages are for."""
-    queues = set()
-    for half in halves:
-        try:
-            queues.add(real_queue(store, half.encoded_properties))
-        except (IllegalNameError, MessageIllegalError) as exc:
-            LOGGER.error("half message cannot be committed queue_offset=%d: %s", half.queue_offset, exc)
-    return queues
+def _queue_of(store: MessageStore, half: MessageExt) -> ConsumeQueue | None:
+    """Return the queue that a half message is for; ``None``, and a log line, if it names none."""
+    try:
+        return real_queue(store, half.encoded_properties)
+    except (IllegalNameError, MessageIllegalError) as exc:
+        LOGGER.error("half message cannot be committed queue_offset=%d: %s", half.queue_offset, exc)
+        return None
 
 
 def _committed(
@@ -168,13 +166,8 @@ def is_torn(store: MessageStore, operation: MessageExt, half: MessageExt) -> boo
     end = operation.physical_offset
     if recovery is None or recovery.clean or not is_behind_copy(operation):
         return False
-    queues = [store.queue(CHECK_MAX_TOPIC, 0)]
-    try:
-        queues.append(real_queue(store, half.encoded_properties))
-    except (IllegalNameError, MessageIllegalError):
-        LOGGER.error("half message cannot be committed queue_offset=%d", half.queue_offset)
     log = store.commit_log
-    for queue in queues:
+    for queue in filter(None, (store.queue(CHECK_MAX_TOPIC, 0), _queue_of(store, half))):
         begin = record_before(queue, log, end)
         if end < store.deleted.end_of(queue.topic) or (
             begin >= 0 and begin + log.check(begin, check_crc=False).size == end
