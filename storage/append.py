@@ -94,37 +94,18 @@ def entry(  # noqa: PLR0913  # the fields of a record
 ) -> Entry:
     """Return an entry with the checksum of its body, and 0 for each number that is not given."""
     return Entry(
-        queue,
-        body,
-        properties,
-        tags_code,
-        flag,
-        sys_flag,
-        born_timestamp,
-        born_host,
-        store_host,
-        reconsume_times,
-        prepared_transaction_offset,
-        body_crc(body),
-    )
+        queue, body, properties, tags_code, flag, sys_flag, born_timestamp, born_host, store_host, reconsume_times,
+        prepared_transaction_offset, body_crc(body),
+    )  # fmt: skip
 
 
 def copy_of(message: MessageExt, queue: ConsumeQueue, properties: bytes) -> Entry:
     """Return an entry that stores a stored message again, in another queue or with other properties."""
     return Entry(
-        queue,
-        message.stored_body,
-        properties,
-        tags_code_of(properties),
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        message.encoded_born_host,
-        message.encoded_store_host,
-        message.reconsume_times,
-        message.prepared_transaction_offset,
-        message.body_crc,
-    )
+        queue, message.stored_body, properties, tags_code_of(properties), message.flag, message.sys_flag,
+        message.born_timestamp, message.encoded_born_host, message.encoded_store_host, message.reconsume_times,
+        message.prepared_transaction_offset, message.body_crc,
+    )  # fmt: skip
 
 
 _Packed: TypeAlias = tuple[list[bytes], list[tuple[int, int]], dict[ConsumeQueue, list[bytes]], int]
@@ -221,19 +202,9 @@ class Appender:
         store_timestamp = times[0]
         try:
             for (
-                queue,
-                body,
-                properties,
-                tags_code,
-                flag,
-                sys_flag,
-                born_timestamp,
-                born_host,
-                store_host,
-                reconsume_times,
-                prepared_transaction_offset,
-                crc,
-            ) in entries:
+                queue, body, properties, tags_code, flag, sys_flag, born_timestamp, born_host, store_host,
+                reconsume_times, prepared_transaction_offset, crc,
+            ) in entries:  # fmt: skip
                 topic_field = queue.topic_field
                 body_length, properties_length = len(body), len(properties)
                 if len(born_host) == IPV4_HOST_LENGTH == len(store_host):
@@ -255,22 +226,10 @@ class Appender:
                     code = tags_code if isinstance(tags_code, int) else tags_code(*times)
                     units.append(_pack_unit(physical_offset, size, code))
                 packed_head = pack_head(
-                    size,
-                    MESSAGE_MAGIC,
-                    crc,
-                    queue.queue_id,
-                    flag,
-                    queue_offset,
-                    physical_offset,
-                    sys_flag,
-                    born_timestamp,
-                    born_host,
-                    store_timestamp,
-                    store_host,
-                    reconsume_times,
-                    prepared_transaction_offset,
-                    body_length,
-                )
+                    size, MESSAGE_MAGIC, crc, queue.queue_id, flag, queue_offset, physical_offset, sys_flag,
+                    born_timestamp, born_host, store_timestamp, store_host,
+                    reconsume_times, prepared_transaction_offset, body_length,
+                )  # fmt: skip
                 parts += (packed_head, body, topic_field, _two_bytes(properties_length), properties)
                 places.append((physical_offset, queue_offset))
                 physical_offset += size

@@ -121,18 +121,10 @@ class MessageStore:
         LOGGER.info(
             "store open root=%s durability=%s clean=%s records=%d truncated_bytes=%d damaged_parts=%d lost_messages=%d "
             "units_added=%d units_removed=%d repaired_queues=%d seconds=%.3f",
-            self.config.root,
-            self.config.durability.value,
-            report.clean,
-            report.records,
-            report.truncated_bytes,
-            len(report.damage),
-            report.lost_messages,
-            report.units_added,
-            report.units_removed,
-            len(report.repaired_queues),
-            report.seconds,
-        )
+            self.config.root, self.config.durability.value, report.clean, report.records, report.truncated_bytes,
+            len(report.damage), report.lost_messages, report.units_added, report.units_removed,
+            len(report.repaired_queues), report.seconds,
+        )  # fmt: skip
         return report
 
     def close(self) -> None:

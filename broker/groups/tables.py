@@ -69,12 +69,8 @@ class ConsumerOffsetTable(SavedTable):
                 if offset > (most := max_offset_of(topic, queue_id)):
                     LOGGER.warning(
                         "offset lowered to the end of the queue group=%s topic=%s queue=%d stored=%d end=%d",
-                        group,
-                        topic,
-                        queue_id,
-                        offset,
-                        most,
-                    )
+                        group, topic, queue_id, offset, most,
+                    )  # fmt: skip
                     offsets[queue_id] = most
                     count += 1
         self.is_dirty = self.is_dirty or count > 0

@@ -71,22 +71,9 @@ class CopyReader:
             at = physical_offset - start
             if at >= 0 and _MIN_SIZE <= size <= limit - physical_offset:
                 (
-                    total,
-                    magic,
-                    crc,
-                    _,
-                    flag,
-                    _,
-                    _,
-                    sys_flag,
-                    born,
-                    born_host,
-                    stored,
-                    store_host,
-                    times_,
-                    half,
-                    length,
-                ) = _unpack_head(view, at)
+                    total, magic, crc, _, flag, _, _, sys_flag,
+                    born, born_host, stored, store_host, times_, half, length,
+                ) = _unpack_head(view, at)  # fmt: skip
                 if (
                     total == size
                     and magic == MESSAGE_MAGIC

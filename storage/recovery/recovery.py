@@ -330,13 +330,8 @@ class Recovery:
                 self.report.units_removed += removed
                 self._changed.add(queue)
         self.deleted.restrict(log.min_offset, scan.end)
-        if self.report.truncated_bytes:
-            LOGGER.warning(
-                "commit log cut offset=%d cleared_bytes=%d reason=%s",
-                scan.end,
-                self.report.truncated_bytes,
-                scan.stopped_by,
-            )
+        if cleared := self.report.truncated_bytes:
+            LOGGER.warning("commit log cut offset=%d cleared_bytes=%d reason=%s", scan.end, cleared, scan.stopped_by)
 
     def _repair(self, log_end: int, progress: Progress | None) -> None:
         """Give queues that have lost units in the middle what the log still knows of them."""

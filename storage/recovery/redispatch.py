@@ -190,12 +190,8 @@ class Redispatcher:
             file = self.log.files.file_at(record.physical_offset)
             LOGGER.warning(
                 "record left out of its consume queue file=%s offset=%d topic=%r queue_id=%d reason=%s",
-                file.path if file is not None else None,
-                record.physical_offset,
-                record.topic,
-                record.queue_id,
-                reason,
-            )
+                file.path if file is not None else None, record.physical_offset, record.topic, record.queue_id, reason,
+            )  # fmt: skip
 
     def _new_queue(self, record: RecordCheck) -> ConsumeQueue | None:
         try:
