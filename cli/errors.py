@@ -1,6 +1,6 @@
 """Errors as users see them: one line with a hint, and an exit code."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -80,12 +80,3 @@ def one_line(error: BaseException) -> str:
     text = escape_controls(" ".join(str(error).split())) or type(error).__name__
     hint = _HINTS.get(type(error)) or next((hint for part, hint in _REMARK_HINTS.items() if part in text), None)
     return f"{text}; {hint}" if hint else text
-
-
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors of a group, or the error itself."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error

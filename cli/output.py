@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from triomq.common.logs import escape_controls as escape_controls
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName
@@ -39,13 +40,6 @@ def time_text(milliseconds: int, zone: tzinfo | None = None) -> str:
     except (ValueError, OverflowError):
         return f"{milliseconds} ms"
     return time.isoformat(timespec="milliseconds")
-
-
-def escape_controls(text: str) -> str:
-    """Return the text with control characters escaped: text from a broker must not control a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:

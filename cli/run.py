@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from triomq.cli.arguments.arguments import parse
-from triomq.cli.errors import ExitCode, exit_code_of, leaves, one_line
+from triomq.cli.errors import ExitCode, exit_code_of, one_line
 from triomq.common.logs import configure
-from triomq.protocol.errors import TriomqError
+from triomq.protocol.errors import TriomqError, leaves
 
 
 def run(argv: Sequence[str]) -> int:

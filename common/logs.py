@@ -48,9 +48,11 @@ def _short(text: str, limit: int = _MAX_CHARACTERS) -> str:
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text) - limit} more characters)"
 
 
-def _printable(text: str) -> str:
-    """Return a text from a peer so that it can neither imitate a log line nor control a terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+def escape_controls(text: str) -> str:
+    """Return a text with control characters escaped, so that it cannot imitate a log line or control a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 class LineFormatter(logging.Formatter):
@@ -70,12 +72,12 @@ class LineFormatter(logging.Formatter):
         line = super().formatMessage(record)
         if suppressed := getattr(record, "suppressed", 0):
             line += f" (and {suppressed} more like this)"
-        return _printable(line)
+        return escape_controls(line)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
         """Return the traceback, indented: the text of the error may be a peer's."""
         lines = _short(super().formatException(ei), _MAX_TRACEBACK).split("\n")
-        return "\n".join(f" {_printable(line)}" for line in lines)
+        return "\n".join(f" {escape_controls(line)}" for line in lines)
 
 
 def event_id(text: str) -> str:

@@ -1,6 +1,6 @@
 """Errors as pages show them: a title, the reason, what to do.  The one place that knows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from triomq.client.admin.broker_answers import BrokerAnswer
@@ -90,7 +90,7 @@ def problem_of(error: BaseException, silent: Sequence[BrokerAnswer]) -> Problem 
         error: of a handler.
         silent: the brokers that do not answer.
     """
-    leaves = list(_leaves(error))
+    leaves = list(e.leaves(error))
     if not all(isinstance(leaf, e.TriomqError) for leaf in leaves):
         return None
     found = leaves[0]
@@ -108,11 +108,3 @@ def problem_of(error: BaseException, silent: Sequence[BrokerAnswer]) -> Problem 
 
 def _is_about_account(error: BaseException) -> bool:
     return isinstance(error, e.BrokerResponseError) and is_about_account(error.remark)
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error

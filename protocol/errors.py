@@ -32,7 +32,7 @@
        `- WrongTypeError              a setting or argument has a value of the wrong type, also a TypeError
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final, Self
 
 from triomq.protocol.codes import ResponseCode, code_name
@@ -338,3 +338,12 @@ class ConfigError(TriomqError):
 
 class WrongTypeError(ConfigError, TypeError):
     """A setting or argument has a value of the wrong type; the text names it and says what to pass."""
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors of a group, or the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

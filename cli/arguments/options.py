@@ -17,13 +17,17 @@ CREDENTIALS_VARIABLE: Final = "TRIOMQ_CREDENTIALS"
 DEFAULT_PRODUCER_GROUP: Final = "triomq-produce"
 
 ONE_BROKER: Final = option("--broker HOST:PORT", "only this broker (all in the name server)")
+_END_WITH_STDIN: Final = option(
+    "--end-with-stdin", "stop also when stdin ends, as when the program that started it ends"
+)
+_LOG_LEVEL: Final = option("--log-level debug|info|warning|error", "what to log (info)", "info")
 _GROUP: Final = option("--group GROUP", f"producer group ({DEFAULT_PRODUCER_GROUP})", DEFAULT_PRODUCER_GROUP)
 
 
 class ServerOptions(Options):
     """Options of all servers."""
 
-    log_level: str = option("--log-level debug|info|warning|error", "what to log (info)", "info")
+    log_level: str = _LOG_LEVEL
 
 
 class ClientOptions(Options):
@@ -76,9 +80,7 @@ class BrokerOptions(ConfiguredOptions, run="broker:run"):
     settings_rows: ClassVar[Iterable[Setting]] = SETTINGS
 
     dashboard: bool = option("--dashboard", "also start triomq dashboard, which ends with the broker")
-    end_with_stdin: bool = option(
-        "--end-with-stdin", "stop also when stdin ends, as when the program that started it ends"
-    )
+    end_with_stdin: bool = _END_WITH_STDIN
 
 
 class BrokerStatusOptions(ClientOptions, run="health:status"):
@@ -103,7 +105,7 @@ class NamesrvOptions(ConfiguredOptions, run="broker:run_namesrv"):
 class DashboardOptions(ClientOptions, run="dashboard:run"):
     """Show a cluster to a browser, as pages."""
 
-    log_level: str = option("--log-level debug|info|warning|error", "what to log (info)", "info")
+    log_level: str = _LOG_LEVEL
     listen: str | None = option(
         "--listen HOST:PORT", "address of the pages (127.0.0.1:8233, or any free port if that one is taken)"
     )
@@ -115,9 +117,7 @@ class DashboardOptions(ClientOptions, run="dashboard:run"):
     https_cert: str | None = option("--https-cert FILE", "serve HTTPS with this certificate")
     https_key: str | None = option("--https-key FILE", "its private key")
     insecure: bool = option("--insecure", "allow listening beyond loopback without HTTPS")
-    end_with_stdin: bool = option(
-        "--end-with-stdin", "stop also when stdin ends, as when the program that started it ends"
-    )
+    end_with_stdin: bool = _END_WITH_STDIN
 
 
 class ClusterOptions(ServerOptions, run="cluster:run"):
