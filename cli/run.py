@@ -32,10 +32,10 @@ def run(argv: Sequence[str]) -> int:
             sys.stdout.reconfigure(errors="backslashreplace")
     try:
         configure(options.log_level, options.log_file, options.log_format, options.log_max_size, options.log_backups)
-        code: int = getattr(importlib.import_module(f"triomq.cli.commands.{module}"), function)(options)
+        code: int | None = getattr(importlib.import_module(f"triomq.cli.commands.{module}"), function)(options)
     except BaseException as exc:  # noqa: BLE001  # boundary: defects are raised again
         return report_error(f"triomq {options.command}", exc, with_traceback=options.log_level == "debug")
-    return code
+    return code or ExitCode.OK
 
 
 def report_error(program: str, error: BaseException, *, with_traceback: bool = False) -> int:

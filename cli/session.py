@@ -40,8 +40,11 @@ class Interrupt:
             return
 
 
-def interruptible_command(work: Callable[[_O, Interrupt], Awaitable[int]]) -> Callable[[_O], int]:
-    """Turn a coroutine function into the runner of a command that handles a signal itself, and ends soon after it."""
+def interruptible_command(work: Callable[[_O, Interrupt], Awaitable[int | None]]) -> Callable[[_O], int]:
+    """Turn a coroutine function into the runner of a command that handles a signal itself, and ends soon after it.
+
+    As for all runners, ``None`` means success.
+    """
 
     async def run_watched(options: _O) -> int:
         interrupt = Interrupt()
@@ -49,7 +52,7 @@ def interruptible_command(work: Callable[[_O, Interrupt], Awaitable[int]]) -> Ca
             async with open_service_nursery() as nursery:
                 nursery.start_soon(interrupt.watch, signals)
                 code = await work(options, interrupt)
-        return interrupt.exit_code or code
+        return interrupt.exit_code or code or ExitCode.OK
 
     @wraps(work)
     def run(options: _O) -> int:
@@ -59,15 +62,15 @@ def interruptible_command(work: Callable[[_O, Interrupt], Awaitable[int]]) -> Ca
 
 
 def client_command(work: Callable[[_O], Awaitable[int | None]]) -> Callable[[_O], int]:
-    """Turn a coroutine function into the runner of a command that a signal cancels; ``None`` means success."""
+    """Turn a coroutine function into the runner of a command that a signal cancels."""
 
     @interruptible_command
     @wraps(work)
-    async def run(options: _O, interrupt: Interrupt) -> int:
+    async def run(options: _O, interrupt: Interrupt) -> int | None:
         with trio.CancelScope() as scope:
             async with open_service_nursery() as nursery:
                 nursery.start_soon(cancel_at, interrupt.came, scope)
-                return await work(options) or ExitCode.OK
+                return await work(options)
         return interrupt.exit_code  # work was cancelled
 
     return run

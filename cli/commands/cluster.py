@@ -21,7 +21,7 @@ from triomq.cli.arguments.arguments import parse
 from triomq.cli.arguments.options import BrokerOptions, ClusterOptions
 from triomq.cli.commands.broker import check_host, parse_address
 from triomq.cli.configuration import collect, typed_settings
-from triomq.cli.errors import ExitCode, IncompleteError, UsageError
+from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.serving import serve_until_signal
 from triomq.common.broker_settings import OPTIONS, SECURITY
 
@@ -34,7 +34,7 @@ _STOP_S: Final = 30.0
 _READY_LINE_BYTES: Final = 64 * 1024
 
 
-def run(options: ClusterOptions) -> int:
+def run(options: ClusterOptions) -> None:
     """Serve until a signal; the first one stops all in order, a second one the name server at once.
 
     Raises:
@@ -49,7 +49,6 @@ def run(options: ClusterOptions) -> int:
     cluster = Cluster(options, broker_options, root)
     serve_until_signal(open_cluster(cluster), _describe, options)
     LOGGER.info("stopped store=%s", root)
-    return ExitCode.OK
 
 
 def _broker_options(words: tuple[str, ...]) -> BrokerOptions:

@@ -6,7 +6,6 @@ from typing import Final
 from triomq.cli.arguments.admin_options import CompletionOptions
 from triomq.cli.arguments.arguments import build_parser
 from triomq.cli.arguments.parser import Parser
-from triomq.cli.errors import ExitCode
 from triomq.cli.output import write_text
 
 _SCRIPT: Final = """\
@@ -41,18 +40,17 @@ complete -c triomq -a '(_triomq)'
 _ZSH: Final = "autoload -Uz bashcompinit && bashcompinit\n"
 
 
-def run(options: CompletionOptions) -> int:
+def run(options: CompletionOptions) -> None:
     """Write the script."""
     found = [(f'"{path}"', words) for path, words in _words("triomq", build_parser())]
     paths = [path for path, _ in found[1:]]
     if options.shell == "fish":
         cases = "\n".join(f"        case {path}\n            printf '%s\\n' {' '.join(words)}" for path, words in found)
         write_text(_FISH.format(commands=" ".join(paths), cases=cases))
-        return ExitCode.OK
+        return
     cases = "\n".join(f'    {path}) words="{" ".join(words)}" ;;' for path, words in found)
     prefix = _ZSH if options.shell == "zsh" else ""
     write_text(_SCRIPT.format(prefix=prefix, commands="|".join(paths), cases=cases))
-    return ExitCode.OK
 
 
 def _words(path: str, parser: Parser) -> Iterator[tuple[str, list[str]]]:

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from triomq.cli.arguments.options import ConsumeOptions
-from triomq.cli.errors import ExitCode, IncompleteError, UsageError
+from triomq.cli.errors import IncompleteError, UsageError
 from triomq.cli.output import Formatter, choose_formatter
 from triomq.cli.session import Interrupt, client_config, interruptible_command
 from triomq.client import MessageExt, MessageModel, MessageQueue, PullConsumer, PushConsumer
@@ -94,7 +94,7 @@ def _write(data: bytes) -> None:
 
 
 @interruptible_command
-async def run(options: ConsumeOptions, interrupt: Interrupt) -> int:
+async def run(options: ConsumeOptions, interrupt: Interrupt) -> None:
     """Write messages until the count is reached, none arrives within the timeout, or a signal arrives.
 
     Raises:
@@ -126,7 +126,6 @@ async def run(options: ConsumeOptions, interrupt: Interrupt) -> int:
         raise IncompleteError(
             f"only {output.written} of {options.count} messages arrived, none in the last {options.timeout:g} s"
         )
-    return ExitCode.OK
 
 
 async def _join(options: ConsumeOptions, group: str, output: Output) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from triomq.cli.arguments.options import NAMESRV_ADDRESS, DashboardOptions
-from triomq.cli.errors import ExitCode, UsageError
+from triomq.cli.errors import UsageError
 from triomq.cli.serving import serve_until_signal
 from triomq.cli.session import client_config
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PACKAGES: Final = ("starlette", "jinja2", "anycorn")
 
 
-def run(options: DashboardOptions) -> int:
+def run(options: DashboardOptions) -> None:
     """Serve until a signal.
 
     Raises:
@@ -39,7 +39,6 @@ def run(options: DashboardOptions) -> int:
         options=_connection_words(options),
     )
     serve_until_signal(open_dashboard(settings), _describe, options, ends_with_stdin=options.end_with_stdin)
-    return ExitCode.OK
 
 
 def check_packages() -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from triomq.broker.addresses import Address
 from triomq.cli.arguments.options import InitOptions
-from triomq.cli.errors import ExitCode, UsageError
+from triomq.cli.errors import UsageError
 from triomq.cli.output import write_result
 from triomq.protocol.acl.plain_acl import ACCESS_KEY, SECRET_KEY, Value, set_account
 from triomq.protocol.errors import ConfigError
@@ -53,7 +53,7 @@ subjectAltName = {hosts}
 """
 
 
-def run(options: InitOptions) -> int:
+def run(options: InitOptions) -> None:
     """Write the folder and print the commands that use it.
 
     Raises:
@@ -94,7 +94,6 @@ def run(options: InitOptions) -> int:
     commands = [shlex.join(words) for words in _commands(options, folder)]
     text = "\n  ".join(["wrote, for its owner only:", *written]) + "\n" + "\n  ".join(["next:", *commands])
     write_result({"folder": str(folder), "files": written, "commands": commands}, text, as_json=options.json)
-    return ExitCode.OK
 
 
 def _certificate_names(hosts: Sequence[str]) -> str:

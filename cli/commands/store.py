@@ -29,7 +29,7 @@ _COMPRESSION: Final = int(MessageSysFlag.COMPRESSED | MessageSysFlag.COMPRESSION
 _ROWS_OF_A_TABLE: Final = 1000  # the widths of the columns need all rows in memory
 
 
-def info(options: StoreOptions) -> int:
+def info(options: StoreOptions) -> None:
     """Write the sizes, files and queues of the store."""
     with _stopped(options) as store, output.progress_bar("reading") as progress:
         log = store.log
@@ -63,7 +63,6 @@ def info(options: StoreOptions) -> int:
         output.write_table(("WHAT", "VALUE"), list(zip(map(output.label, found), output.cells(found), strict=True)))
         output.write_text("\n")
         output.write_records(("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES"), queues, as_json=False)
-    return ExitCode.OK
 
 
 def check(options: StoreOptions) -> int:
@@ -84,14 +83,14 @@ def check(options: StoreOptions) -> int:
     return ExitCode.FAILED if report.problems else ExitCode.OK
 
 
-def dump(options: StoreDumpOptions) -> int:
+def dump(options: StoreDumpOptions) -> None:
     """Write messages in the order of the commit log."""
     count = min(options.count, sys.maxsize) if options.count is not None else None
     if options.json:
         with _stopped(options) as store, output.progress_bar("reading", is_writing=True) as progress:
             for message in islice(_wanted(store, options, progress), count):
                 output.write_text(output.escape_json(orjson.dumps(_document(message))).decode() + "\n")
-        return ExitCode.OK
+        return
     with _stopped(options) as store, output.progress_bar("reading") as progress:
         messages = _wanted(store, options, progress)
         rows = []
@@ -105,7 +104,6 @@ def dump(options: StoreDumpOptions) -> int:
     output.write_table(("STORED", "TOPIC", "QUEUE", "OFFSET", "POSITION", "SIZE", "TAG", "KEYS", "BODY"), rows)
     if is_cut:
         output.write_text(f"only the first {len(rows)} are shown; --json writes all, --count N as many\n")
-    return ExitCode.OK
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -72,6 +72,12 @@ class BaseAdmin(OpenOnce):
             raise NoBrokerError(f"name server {self._requests.name_servers.current} knows no running master broker")
         return found
 
+    def _master(self, broker_name: str) -> str:
+        address = self._entered().brokers.find(broker_name)
+        if address is None:
+            raise NoBrokerError(f"broker {broker_name!r} has no master now")
+        return address
+
     async def _ask_masters(
         self, code: int, header: Header | None = None, body: bytes = b"", cluster: str | None = None
     ) -> list[RemotingCommand]:

@@ -9,27 +9,24 @@ from typing import Final, NamedTuple
 
 import trio
 
+from triomq.client.admin.groups import GroupAdmin
 from triomq.client.admin.messages import MessageAdmin
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.route import masters_of_route
 from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import GroupList
-from triomq.protocol.bodies.statistics import ConsumeStats
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import (
     REMOTE_ERRORS,
     ConfigError,
-    NoBrokerError,
     NoRouteError,
     QueryNotFoundError,
-    TopicNotExistError,
 )
 from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, FilterExpression, filter_of
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 from triomq.protocol.record.message import MessageExt
-from triomq.protocol.requests.offsets import GetConsumeStatsRequestHeader
 from triomq.protocol.requests.topics import TopicRequestHeader
 
 _BATCH: Final = 32
@@ -88,7 +85,7 @@ class _Part(NamedTuple):
     horizon_ms: int | None
 
 
-class BrowseAdmin(MessageAdmin):
+class BrowseAdmin(MessageAdmin, GroupAdmin):
     """Reads messages for people."""
 
     async def newest_messages(self, topic: str, count: int = 32, before: Before | None = None) -> NewestMessages:
@@ -168,18 +165,11 @@ class BrowseAdmin(MessageAdmin):
         Raises:
             NoBrokerError: the broker of the message has no master now.
         """
-        address = self._entered().brokers.find(message.broker_name)
-        if address is None:
-            raise NoBrokerError(f"broker {message.broker_name!r} has no master now")
-        place = MessageQueue(message.topic, message.broker_name, message.queue_id)
+        address, place = self._master(message.broker_name), _queue_of(message)
 
         async def read(group: str) -> GroupProgress:
-            code, header = RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(group, message.topic)
-            answers = await self._requests.ask_each([address], code, header, without=(TopicNotExistError,))
-            offset = None
-            for answer in answers:
-                if (found := ConsumeStats.decode(answer.body).offset_table.get(place)) is not None:
-                    offset = found.consumer_offset
+            lags = await self._lags([address], group, message.topic)
+            offset = next((lag.consumer_offset for lag in lags if lag.queue == place), None)
             if offset is None or offset <= message.queue_offset:
                 return GroupProgress(group, offset, is_past=False)
             return await self._with_copies(GroupProgress(group, offset, is_past=True), message)
@@ -199,19 +189,11 @@ class BrowseAdmin(MessageAdmin):
         offsets: dict[MessageQueue, int] = {}
         if retries:
             with suppress(*REMOTE_ERRORS):
-                lags = await self._retry_offsets(group)
-                offsets.update(lags)
+                lags = await self.group_lag(group, retry_topic(group))
+                offsets.update({lag.queue: lag.consumer_offset for lag in lags})
         pairs = [(copy, copy.queue_offset < offsets.get(_queue_of(copy), 0)) for copy in retries]
         dead = found.get(dead_letter_topic(group), ())
         return progress._replace(retries=tuple(pairs), dead_letter=dead[-1] if dead else None)
-
-    async def _retry_offsets(self, group: str) -> dict[MessageQueue, int]:
-        topic = retry_topic(group)
-        code, header = RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(group, topic)
-        masters = (await self._masters()).values()
-        answers = await self._requests.ask_each(masters, code, header, without=(TopicNotExistError,))
-        tables = [ConsumeStats.decode(answer.body).offset_table for answer in answers]
-        return {queue: found.consumer_offset for table in tables for queue, found in table.items()}
 
 
 def _queue_of(message: MessageExt) -> MessageQueue:

@@ -70,20 +70,15 @@ class TransactionAdmin(BaseAdmin):
             ClientError: it is not undecided.
             BrokerResponseError: the broker rejected the request.
         """
-        half = None
-        for transaction in await self.transactions():
-            if transaction_id in (transaction.transaction_id, transaction.half.offset_message_id):
-                half = transaction.half
-                break
+        halves = [each.half for each in await self.transactions()]
+        half = next((one for one in halves if transaction_id in (one.message_id, one.offset_message_id)), None)
         if half is None and state is TransactionState.UNKNOWN:
             half = await self._find_given_up(transaction_id)
         if half is None:
             raise ClientError(
                 f"transaction {transaction_id!r} is not undecided: triomq transaction list shows those that are"
             )
-        address = self._entered().brokers.find(half.broker_name)
-        if address is None:
-            raise ClientError(f"broker {half.broker_name!r} has no master now")
+        address = self._master(half.broker_name)
         if state is TransactionState.UNKNOWN:
             resume = ResumeCheckHalfMessageRequestHeader(half.offset_message_id)
             await self._requests.ask(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, resume)
