@@ -73,7 +73,7 @@ Gate: TypeAlias = Callable[[Service], Service]
 _Shared: TypeAlias = tuple[
     BrokerConfig, MessageStore, TopicTable, Groups, BrokerStatistics, ConnectionContext, Access, Callable[[], int]
 ]
-"""The arguments that begin those of each :class:`Family`."""
+"""The fields of :class:`BrokerPart`, in order."""
 
 
 class Reopening(NamedTuple):
@@ -150,11 +150,11 @@ class BrokerParts:
         self.routes: Final = RouteTable(steady_clock_ms, self.statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, config.broker_id, self.topics.configs)
         self.delayed: Final = self._build_delayed(clock_ms)
-        self.transactions: Final = self._build_transactions(clocks, random, access)
-        self.housekeeping: Final = self._build_housekeeping(clocks)
+        undecided = Undecided(store, self.groups.offsets, self.statistics, config, clocks.even_ms)
+        self.transactions: Final = TransactionChecks(*shared, undecided, self.group_commit, random)
+        self.housekeeping: Final = Housekeeping(*shared, self.routes, StallWatch(*shared), clocks)
         self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
-        promotion = Promotion(config, store.file_system)
-        self.registration: Final = Registration(config, self.topics, self.worker, self._addresses_at, promotion)
+        self.registration: Final = self._build_registration()
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
         self.table_saving: Final = self._build_table_saving(key_values, changed)
         self.admin: Final = AdminProcessors(*shared, self.pulls, self.registration, self.delayed, self.retention)
@@ -198,15 +198,9 @@ class BrokerParts:
         timer = Timer(delivery, config_file(self.store, "timerProgress"), arrived, self.config)
         return ScheduledDelivery(schedule, timer, delivery, arrived, self.group_commit, self.worker, clock_ms)
 
-    def _build_transactions(self, clocks: ClockWatch, random: Random, access: Access) -> TransactionChecks:
-        undecided = Undecided(self.store, self.groups.offsets, self.statistics, self.config, clocks.even_ms)
-        requests, commit, groups = self.context.client_requests, self.group_commit, self.groups
-        return TransactionChecks(undecided, self.topics, groups, requests, commit, self.worker, random, access)
-
-    def _build_housekeeping(self, clocks: ClockWatch) -> Housekeeping:
-        config, context = self.config, self.context
-        stalls = StallWatch(config, self.store, self.topics, self.groups, context.client_requests, clocks.clock_ms)
-        return Housekeeping(config, context, self.groups, self.routes, stalls, clocks)
+    def _build_registration(self) -> Registration:
+        promotion = Promotion(self.config, self.store.file_system)
+        return Registration(self.config, self.topics, self.worker, self._addresses_at, promotion)
 
     def _build_table_saving(self, key_values: KvTable, changed: Signal) -> TableSaving:
         saved: list[SavedTable] = [self.topics, key_values, self.groups.settings, self.groups.offsets]

@@ -12,10 +12,10 @@ from triomq.broker.config import MAX_QUEUES
 from triomq.broker.delayed.levels import ScheduledDelivery
 from triomq.broker.groups.groups import check_changeable
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
 from triomq.broker.processors.pull import PullAnswers
 from triomq.broker.services.housekeeping import RetentionService
 from triomq.broker.services.registration import Registration
+from triomq.broker.shared import BrokerPart
 from triomq.broker.work import Answer, encode
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.route import (
@@ -41,7 +41,7 @@ _ALL_PERMISSIONS: Final = int(Permission.INHERIT | Permission.WRITE | Permission
 
 
 @dataclass(slots=True, eq=False)
-class AdminProcessors(Family):
+class AdminProcessors(BrokerPart):
     """Creates, deletes and lists topics and groups; serves tables to slaves, and requests to clean the store."""
 
     pulls: PullAnswers

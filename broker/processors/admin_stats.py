@@ -13,8 +13,8 @@ import triomq
 from triomq.broker.delayed.levels import DelayOffsetTable
 from triomq.broker.groups.members import Member
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
 from triomq.broker.services.housekeeping import Housekeeping
+from triomq.broker.shared import BrokerPart
 from triomq.broker.work import encode
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumeType, MessageModel
@@ -59,7 +59,7 @@ _LANGUAGES: Final = {code.value: code for code in LanguageCode}
 
 
 @dataclass(slots=True, eq=False)
-class StatisticsProcessors(Family):
+class StatisticsProcessors(BrokerPart):
     """Answers with the state of the broker and its queues, the progress of groups, and their members."""
 
     housekeeping: Housekeeping

@@ -11,7 +11,7 @@ from typing import Final
 from triomq.broker.config import BrokerConfig
 from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
+from triomq.broker.shared import BrokerPart
 from triomq.broker.work import encode
 from triomq.protocol.bodies.client import (
     CheckClientRequestBody,
@@ -37,7 +37,7 @@ _MAX_TOPIC: Final = 512  # the retry topic of a group may be longer than a topic
 _MAX_MEMBERS: Final = 65_536  # of JSON objects and lists, such as tags and their codes
 
 
-class ClientProcessors(Family):
+class ClientProcessors(BrokerPart):
     """Serves heartbeats, requests of clients about their groups, and locks of queues.
 
     Limits protect other clients: a heartbeat with too many groups or subscriptions is refused as a whole.  Apache's

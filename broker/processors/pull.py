@@ -17,8 +17,8 @@ import trio
 from triomq.broker.limits.peers import MemoryBudget
 from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
 from triomq.broker.processors.pull_hold import AT_ONCE, Pull, PullHold
+from triomq.broker.shared import BrokerPart
 from triomq.broker.work import Answer
 from triomq.protocol.bodies.client import MessageModel
 from triomq.protocol.codes import CommandFlag, Permission, PullSysFlag, ResponseCode, SerializeType
@@ -73,7 +73,7 @@ FOUND_IN_JSON: Final = json_template(_fields("%d", "%d", "%d"), remark="FOUND")
 
 
 @dataclass(slots=True, eq=False)
-class PullAnswers(Family):
+class PullAnswers(BrokerPart):
     """Answers pulls that have passed the checks.
 
     A slave may be behind its master, so it moves no reader to another offset: the reader is to ask again, the master if
@@ -247,7 +247,7 @@ class PullAnswers(Family):
 
 
 @dataclass(slots=True, eq=False)
-class PullProcessor(Family):
+class PullProcessor(BrokerPart):
     """Checks pulls, and has them answered when their messages are in memory."""
 
     answers: PullAnswers

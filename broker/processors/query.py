@@ -11,8 +11,8 @@ from typing import Final
 
 from triomq.broker.groups.groups import check_changeable
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
 from triomq.broker.processors.send import SendProcessor
+from triomq.broker.shared import BrokerPart
 from triomq.broker.work import Answer, encode
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.bodies.statistics import (
@@ -41,7 +41,7 @@ _NO_PROGRESS: Final = 0, PhysicalOffset(0)  # of the index, where nothing is fou
 
 
 @dataclass(slots=True, eq=False)
-class QueryProcessors(Family):
+class QueryProcessors(BrokerPart):
     """Finds stored messages; serves the offsets of groups and queues."""
 
     sends: SendProcessor

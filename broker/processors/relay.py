@@ -15,8 +15,8 @@ from typing import Final
 
 from triomq.broker.network.client_requests import NoAnswer
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
 from triomq.broker.processors.send import SendHeader, SendProcessor, read_header, response_fields
+from triomq.broker.shared import BrokerPart
 from triomq.broker.work import Answer
 from triomq.protocol.bodies.client import GetConsumerStatusBody, ResetOffsetBody
 from triomq.protocol.codes import LanguageCode, RequestCode, ResponseCode
@@ -38,7 +38,7 @@ _END_OF_QUEUE: Final = -1
 
 
 @dataclass(slots=True, eq=False)
-class RelayProcessors(Family):
+class RelayProcessors(BrokerPart):
     """Sends requests of tools to consumers, and replies to requesters."""
 
     sends: SendProcessor

@@ -11,8 +11,8 @@ from triomq.broker.delayed.delivery import with_real_place
 from triomq.broker.delayed.levels import Schedule
 from triomq.broker.delayed.timer import Timer
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
 from triomq.broker.services.group_commit import GroupCommit
+from triomq.broker.shared import BrokerPart
 from triomq.broker.transactions.undecided import Undecided
 from triomq.broker.work import Answer
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, TopicFilterType
@@ -68,7 +68,7 @@ _HALF: Final = Delay(is_half=True)
 
 
 @dataclass(slots=True, eq=False)
-class SendProcessor(Family):
+class SendProcessor(BrokerPart):
     """Stores messages."""
 
     schedule: Schedule

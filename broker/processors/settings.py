@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
+from triomq.broker.shared import BrokerPart
 from triomq.broker.work import Answer
 from triomq.common.broker_settings import FIXED, SETTINGS, Setting
 from triomq.protocol.bodies.route import DataVersion
@@ -29,7 +29,7 @@ _MAX_QUOTED: Final = 80
 
 
 @dataclass(slots=True, eq=False)
-class SettingsProcessor(Family):
+class SettingsProcessor(BrokerPart):
     """Reads and changes the broker's settings as Java properties text (25, 26).
 
     Attributes:

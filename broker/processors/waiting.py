@@ -13,8 +13,8 @@ from typing import Final
 from triomq.broker.delayed.delivery import REAL_TOPIC, real_queue
 from triomq.broker.limits.refused import remark_of
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
 from triomq.broker.processors.send import Delay, SendProcessor, retry_limit
+from triomq.broker.shared import BrokerPart
 from triomq.broker.transactions.undecided import Decision
 from triomq.broker.work import Answer
 from triomq.protocol.acl.accounts import PUB, SUB, missing_right
@@ -52,7 +52,7 @@ _ORIGIN_ID: Final = b"ORIGIN_MESSAGE_ID"
 
 
 @dataclass(slots=True, eq=False)
-class WaitingProcessors(Family):
+class WaitingProcessors(BrokerPart):
     """Ends and resumes transactions, recalls delayed messages, and takes messages back from consumers."""
 
     sends: SendProcessor

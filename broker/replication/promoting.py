@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
 from triomq.broker.replication.asking import places_of
 from triomq.broker.replication.master import HEARTBEAT_S
 from triomq.broker.replication.slave import Slave
 from triomq.broker.services.rank import promoted_ms_of
 from triomq.broker.services.registration import Registration
+from triomq.broker.shared import BrokerPart
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.requests.topics import PROMOTED, REGISTERED, PromoteRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
@@ -32,7 +32,7 @@ class _Reopen(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class PromotionProcessors(Family):
+class PromotionProcessors(BrokerPart):
     """Answers the requests about promotions.
 
     Attributes:

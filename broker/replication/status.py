@@ -10,11 +10,11 @@ from typing import Final
 import trio
 
 from triomq.broker.network.connection import Connection
-from triomq.broker.processors.family import Family
 from triomq.broker.replication.lag import SlaveState
 from triomq.broker.replication.master import SILENCE_S, Master
 from triomq.broker.replication.slave import Slave
 from triomq.broker.services.group_commit import MAX_LAG_BYTES
+from triomq.broker.shared import BrokerPart
 from triomq.broker.work import Answer
 from triomq.protocol.bodies.replication import HaClient, HaConnection, HaStatus
 from triomq.protocol.codes import ResponseCode
@@ -29,7 +29,7 @@ _MOST_BYTES: Final = 64 * 1024**2
 
 
 @dataclass(slots=True, eq=False)
-class Copies(Family):
+class Copies(BrokerPart):
     """The copies of a master's log, or the copy that a slave has; answers requests about them.
 
     Attributes:

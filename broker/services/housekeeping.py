@@ -18,11 +18,10 @@ from typing import Final
 
 import trio
 
-from triomq.broker.config import BrokerConfig
-from triomq.broker.groups.groups import Groups
 from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import ConnectionContext
 from triomq.broker.services.stalls import StallWatch
+from triomq.broker.shared import BrokerPart
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.work import Signal, Worker
 from triomq.protocol.errors import StoreError
@@ -102,13 +101,10 @@ _SCAN_INTERVAL_S: Final = 10.0
 _EXPOSURE_INTERVAL_S: Final = 3600.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Housekeeping:
+@dataclass(slots=True, eq=False)
+class Housekeeping(BrokerPart):
     """Runs once a second."""
 
-    config: BrokerConfig
-    context: ConnectionContext
-    groups: Groups
     routes: RouteTable
     stalls: StallWatch
     clock_watch: ClockWatch

@@ -9,15 +9,12 @@ Source: users.md 7; the reasons are those of ``triomq.protocol.bodies.group_heal
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from triomq.broker.config import BrokerConfig
-from triomq.broker.groups.groups import Groups
-from triomq.broker.network.client_requests import ClientRequests
-from triomq.broker.topics import TopicTable
+from triomq.broker.shared import BrokerPart
 from triomq.protocol.bodies.client import ConsumerRunningInfo, MessageModel
 from triomq.protocol.bodies.group_health import GroupReport, explain_stall
 from triomq.protocol.codes import RequestCode, ResponseCode
@@ -25,7 +22,6 @@ from triomq.protocol.errors import ProtocolError, RefusedError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests.groups import GetConsumerRunningInfoRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.stalls")
 
@@ -46,15 +42,8 @@ class _Waiting:
 
 
 @dataclass(eq=False)
-class StallWatch:
+class StallWatch(BrokerPart):
     """Finds stalled queues and logs why."""
-
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicTable
-    groups: Groups
-    client_requests: ClientRequests
-    clock_ms: Callable[[], int]
 
     def __post_init__(self) -> None:
         self._topics: dict[str, Collection[str]] = {}  # the subscriptions of each watched group
@@ -156,7 +145,7 @@ class StallWatch:
 
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         try:
-            self.client_requests.ask_all(asked, code, _ANSWER_S, _running_info, done)
+            self.context.client_requests.ask_all(asked, code, _ANSWER_S, _running_info, done)
         except RefusedError:
             self._log(group, queues, dict.fromkeys(members))
 

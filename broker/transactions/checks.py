@@ -15,15 +15,12 @@ from typing import Final
 
 import trio
 
-from triomq.broker.access import Access
 from triomq.broker.delayed.delivery import REAL_QUEUE_ID, REAL_TOPIC
-from triomq.broker.groups.groups import Groups
-from triomq.broker.network.client_requests import ClientRequests
 from triomq.broker.network.connection import Connection
 from triomq.broker.services.group_commit import GroupCommit
-from triomq.broker.topics import TopicTable
+from triomq.broker.shared import BrokerPart
 from triomq.broker.transactions.undecided import Undecided
-from triomq.broker.work import Signal, Worker
+from triomq.broker.work import Signal
 from triomq.protocol.acl.accounts import PUB
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.errors import MessageIllegalError, StoreError
@@ -48,17 +45,12 @@ _GROUP: Final = PropertyName.PRODUCER_GROUP.encode()
 
 
 @dataclass(eq=False)
-class TransactionChecks:
+class TransactionChecks(BrokerPart):
     """The task that checks undecided transactions; ``clock_moved`` makes it look at the clock."""
 
     undecided: Undecided
-    topics: TopicTable
-    groups: Groups
-    client_requests: ClientRequests
     group_commit: GroupCommit | None
-    worker: Worker
     random: Random
-    access: Access
 
     def __post_init__(self) -> None:
         self.clock_moved = Signal()
@@ -91,8 +83,8 @@ class TransactionChecks:
         left = deque(due)
         try:
             wanted = sorted({*due, *old})
-            loading = self.undecided.store.cold_reads.load_messages(undecided.halves, wanted, _MAX_BYTES)
-            await self.worker.run(loading, urgent=True)
+            loading = self.store.cold_reads.load_messages(undecided.halves, wanted, _MAX_BYTES)
+            await self.context.worker.run(loading, urgent=True)
             budget = _MAX_BYTES
             while left and budget > 0:
                 budget -= self._serve(left[0], now_ms)
@@ -110,12 +102,12 @@ class TransactionChecks:
             undecided.postpone(queue_offset, retry_ms)
         if self.group_commit is not None:
             self.group_commit.wake()
-        self.worker.end_step()
+        self.context.worker.end_step()
         return retry_ms == now_ms and len(due) + len(old) >= _MAX_MESSAGES
 
     def _serve(self, queue_offset: int, now_ms: int) -> int:
         """Check one transaction, give it up or postpone it; return the bytes stored."""
-        undecided, config = self.undecided, self.undecided.config
+        undecided, config = self.undecided, self.config
         if not undecided.is_undecided(queue_offset):  # decided while records were read
             return 0
         half = undecided.read(queue_offset)
@@ -142,7 +134,7 @@ class TransactionChecks:
 
     def _live(self, group: str, topic: str) -> list[Connection]:
         """Return the members of a producer group that read, and whose accounts may send to the topic."""
-        account_of, is_read_by = self.groups.client_ids.account_of, self.client_requests.budget.is_read_by
+        account_of, is_read_by = self.groups.client_ids.account_of, self.context.budget.is_read_by
         members = self.groups.producers.groups.get(group) or ()
         return [each for each in members if is_read_by(each) and self.access.may(account_of(each), topic, PUB)]
 
@@ -172,4 +164,6 @@ class TransactionChecks:
             transaction_id=half.unique_id,
             offset_msg_id=offset_message_id(half.encoded_store_host, physical_offset),
         )
-        self.client_requests.send_oneway(connection, RequestCode.CHECK_TRANSACTION_STATE, header.encode(), record)
+        self.context.client_requests.send_oneway(
+            connection, RequestCode.CHECK_TRANSACTION_STATE, header.encode(), record
+        )

@@ -1,4 +1,4 @@
-"""The parts of a broker that nearly all families of requests use."""
+"""The parts of a broker that nearly all others use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from triomq.storage.message_store import MessageStore
 
 
 @dataclass(slots=True, eq=False)
-class Family:
-    """Base of the processors of a broker: each declares only the parts that it has besides.
+class BrokerPart:
+    """Base of processors and services: each declares only the parts that it has besides.
 
     Attributes:
         config: the settings.
         store: messages and queues on disk.
         topics, groups: all topics; settings, offsets, members and locks of groups.
-        statistics: counts what is served.
+        statistics: counters and durations.
         context: what the connections share.
         access: who may do what.
         clock_ms: the wall clock.
