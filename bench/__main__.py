@@ -12,6 +12,7 @@ from bench import (
     cold,
     compare,
     consumers,
+    dashboard,
     failover,
     filtered,
     fixtures,
@@ -96,6 +97,7 @@ MODES: Final = {
         spark.run_kafka,
     ),
     "telemetry": Mode("what OpenTelemetry costs our client", telemetry.add_arguments, telemetry.run),
+    "dashboard": Mode("pages and memory of a dashboard, and its requests", dashboard.add_arguments, dashboard.run),
     "peers": Mode("our client beside redis-py, nats-py and aiokafka", peers.add_arguments, peers.run),
     "compare": Mode(
         "our broker and Apache's in turns, by Apache's Java client (needs Java, Maven)",

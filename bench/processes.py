@@ -38,11 +38,16 @@ class Server:
 
     def memory_mib(self) -> float:
         """Return the resident memory of the processes, in MiB."""
-        return sum(_status_kib(pid, "VmRSS") for pid in self.pids) / 1024
+        return sum(map(resident_mib, self.pids))
 
     def anonymous_mib(self) -> float:
         """Return the processes' private memory without page cache, in MiB."""
         return sum(map(anonymous_mib, self.pids))
+
+
+def resident_mib(pid: int) -> float:
+    """Return the resident memory of a process, in MiB."""
+    return _status_kib(pid, "VmRSS") / 1024
 
 
 def anonymous_mib(pid: int) -> float:

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 def _measure(folder: Path, count: int) -> dict[str, float]:
     with triomq_server(folder) as server:
         began = time.perf_counter()
-        trio.run(_make_topics, server, count)
+        trio.run(make_topics, server, count)
         figures = {"making them, s": time.perf_counter() - began, "memory after it, MiB": server.anonymous_mib()}
         os.kill(server.pids[0], signal.SIGKILL)
     figures["disk per topic, KiB"] = _allocated_kib(folder) / count
@@ -62,7 +62,7 @@ def _measure(folder: Path, count: int) -> dict[str, float]:
     return figures
 
 
-async def _make_topics(server: Server, count: int) -> None:
+async def make_topics(server: Server, count: int) -> None:
     host, port = server.broker.rsplit(":", 1)
     async with await trio.open_tcp_stream(host, int(port)) as stream:
         splitter = FrameSplitter()

@@ -51,6 +51,7 @@ class Application:
         gate: who may see it.
         own: the cluster as the dashboard's own account sees it.
         accounts: the cluster as visitors see it.
+        renderer: makes the pages.
         asgi: the application for a server.
     """
 
@@ -63,7 +64,7 @@ class Application:
         self.accounts = accounts
         self.settings = settings
         self._cookie = cookie
-        self._renderer = Renderer(frozenset(page.path for page in PAGES))
+        self.renderer = Renderer(frozenset(page.path for page in PAGES))
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
         self._tries = trio.CapacityLimiter(_TRIES)
         routes = [Route("/static/{name}", self._static, methods=["GET"])]
@@ -105,7 +106,7 @@ class Application:
         """
         if not self.gate.accepts_token(token):
             return self._signed_out(None)
-        return self._with_session(HTMLResponse(self._renderer.page("enter.html", {})))
+        return self._with_session(HTMLResponse(self.renderer.page("enter.html", {})))
 
     def _with_session(self, response: Response) -> Response:
         secure = self.settings.cert is not None
@@ -118,7 +119,7 @@ class Application:
         has_password = self.settings.password is not None
         if request is not None and "hx-request" in request.headers:
             return Response(status_code=401, headers={"hx-refresh": "true"})
-        text = self._renderer.page("sign_in.html", {"has_password": has_password, "is_wrong": is_wrong})
+        text = self.renderer.page("sign_in.html", {"has_password": has_password, "is_wrong": is_wrong})
         return HTMLResponse(text, status_code=401)
 
     def _unknown_host(self, request: Request) -> Response:
@@ -181,9 +182,9 @@ class Application:
         here = to(page.path, **view.query)
         values = self._common(session) | {"view": view, "title": page.title, "page": page, "here": here} | dict(values)
         if "hx-request" in request.headers:
-            return HTMLResponse(self._renderer.block(page.template, values))
+            return HTMLResponse(self.renderer.block(page.template, values))
         values["message"], session.message = session.message, None
-        return HTMLResponse(self._renderer.page(page.template, values))
+        return HTMLResponse(self.renderer.page(page.template, values))
 
     async def _change(self, change: Change, request: Request, session: Session) -> Response:
         try:
@@ -216,7 +217,7 @@ class Application:
         is_wrong = bool(view.form.get("typed_name"))
         common = self._common(view.session) | {"view": view, "title": change.title, "page": None, "message": None}
         common |= {"change": change, "kept": kept, "wanted": wanted, "is_wrong": is_wrong}
-        return HTMLResponse(self._renderer.page(change.template, common | values))
+        return HTMLResponse(self.renderer.page(change.template, common | values))
 
     async def _values(self, view: View, handler: Callable[[View], Awaitable[Any]], limit_s: float) -> Any:
         """Return the result of a handler, or its problem."""
@@ -245,15 +246,15 @@ class Application:
     def _problem_page(self, problem: Problem, session: Session | None, request: Request | None = None) -> Response:
         values = self._common(session) | {"title": problem.title, "problem": problem}
         if request is not None and "hx-request" in request.headers:
-            return HTMLResponse(self._renderer.block("problem.html", values), status_code=problem.status)
-        return HTMLResponse(self._renderer.page("problem.html", values), status_code=problem.status)
+            return HTMLResponse(self.renderer.block("problem.html", values), status_code=problem.status)
+        return HTMLResponse(self.renderer.page("problem.html", values), status_code=problem.status)
 
     async def _no_page(self, request: Request, _error: Exception) -> Response:
         session = self.gate.session(request.cookies.get(self._cookie, ""))
         return self._problem_page(problems.NO_PAGE, session)
 
     async def _static(self, request: Request) -> Response:
-        file = self._renderer.static.get(request.path_params["name"])
+        file = self.renderer.static.get(request.path_params["name"])
         if file is None:
             return Response(status_code=404)
         cache = _YEAR if request.query_params.get("v") == file.version else "no-cache"

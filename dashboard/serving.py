@@ -96,6 +96,7 @@ async def open_dashboard(settings: Settings) -> AsyncGenerator[Dashboard, None]:
         application = Application(settings, gate, own, accounts, cookie=f"triomq_dashboard_{port}")
         await nursery.start(own.run)
         nursery.start_soon(accounts.run)
+        nursery.start_soon(application.renderer.compile)
         async with trio.open_nursery() as server:
             config = _config(settings, sock)
             app = cast("ASGIFramework", application.asgi)  # the same protocol, in other words

@@ -10,6 +10,7 @@ import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -20,7 +21,7 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.broker_answers import BrokerAnswer
 from triomq.client.admin.diagnosis import Diagnosis
 from triomq.client.admin.traffic import Counters, TopicContents, counters_of
-from triomq.protocol.errors import REMOTE_ERRORS, NameServerError
+from triomq.protocol.errors import REMOTE_ERRORS
 from triomq.protocol.names import topic_kind
 
 LOGGER: Final = logging.getLogger("triomq.client.admin.sampler")
@@ -31,6 +32,8 @@ _LOOKS_S: Final = 30.0  # so long after a page somebody looks
 _POINT_S: Final = 10
 _POINTS: Final = 360
 _DIAGNOSIS_S: Final = 30.0
+#: Findings that are older are not shown while the doctor examines again, if it is quick.
+_OLD_DIAGNOSIS_S: Final = 300.0
 _FRESH_S: Final = 2.0
 #: A page does not wait longer than that for one answer: it shows the one before, and the next page has the new one.
 WAIT_S: Final = 0.8
@@ -135,6 +138,12 @@ class TopicSample(NamedTuple):
     at_s: float
 
 
+class _Answer(NamedTuple):
+    at_s: float
+    value: Any
+    error: Exception | None
+
+
 class Sampler:
     """Asks a cluster regularly, and remembers the answers.
 
@@ -161,12 +170,8 @@ class Sampler:
         self._asked: dict[object, trio.Event] = {}
         self._examined_at = -math.inf
         self._backlog: Mapping[str, Mapping[str, int]] = {}
-        self._backlog_at = -math.inf
         self._topics: OrderedDict[str, TopicSample] = OrderedDict()
-        self._kinds: Mapping[str, str] = {}
-        self._kinds_at = -math.inf
-        self._kinds_error: Exception | None = None
-        self._answers: OrderedDict[str, tuple[float, Any, Exception | None]] = OrderedDict()
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
         self.sampled = trio.Event()
 
     async def keep_asking(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -178,7 +183,9 @@ class Sampler:
                     await self._ask()
                 except Exception:
                     LOGGER.exception("answer not understood")
-                self.sampled.set()
+                if not self.sampled.is_set():
+                    self.sampled.set()
+                    self._begin("doctor", self._examine)  # the first visitor need not wait for it
                 self._woken = trio.Event()
                 looks = trio.current_time() - self.looked_at < _LOOKS_S
                 with trio.move_on_after(_WATCHED_S if looks else _IDLE_S):
@@ -229,16 +236,20 @@ class Sampler:
 
     # --- asked for a page ---------------------------------------------------------------------------------------
 
+    def _begin(self, key: object, ask: Callable[[], Awaitable[None]]) -> trio.Event:
+        """Ask once for all pages, in the background; the event is set when that has ended."""
+        if key not in self._asked:
+            self._asked[key] = trio.Event()
+            self._nursery.start_soon(self._ask_once, key, ask)
+        return self._asked[key]
+
     async def _share(self, key: object, ask: Callable[[], Awaitable[None]]) -> None:
         """Wait a moment for an answer that is asked once for all pages; it is kept even if it comes too late."""
-        done = self._asked.get(key)
-        if done is None:
-            done = self._asked[key] = trio.Event()
-            self._nursery.start_soon(self._ask_once, key, ask, done)
+        done = self._begin(key, ask)
         with trio.move_on_after(WAIT_S):
             await done.wait()
 
-    async def _ask_once(self, key: object, ask: Callable[[], Awaitable[None]], done: trio.Event) -> None:
+    async def _ask_once(self, key: object, ask: Callable[[], Awaitable[None]]) -> None:
         try:
             with trio.move_on_after(_GIVE_UP_S):
                 await ask()
@@ -247,15 +258,19 @@ class Sampler:
         except Exception:
             LOGGER.exception("answer not understood")
         finally:
-            del self._asked[key]
-            done.set()
+            self._asked.pop(key).set()
 
     async def examined(self) -> Diagnosis | None:
-        """Return the findings of the doctor, at most 30 s old, or those before while it examines; at first ``None``."""
-        if "doctor" in self._asked and self.diagnosis is not None:
-            return self.diagnosis
-        if trio.current_time() - self._examined_at >= _DIAGNOSIS_S:
-            await self._share("doctor", self._examine)
+        """Return the findings of the doctor, while somebody looks at most 30 s old; at first ``None``.
+
+        Findings of the last minutes are returned while it examines again: with many groups that takes long.
+        """
+        age_s = trio.current_time() - self._examined_at
+        if age_s >= _DIAGNOSIS_S:
+            done = self._begin("doctor", self._examine)
+            if age_s >= _OLD_DIAGNOSIS_S or self.diagnosis is None:
+                with trio.move_on_after(WAIT_S):
+                    await done.wait()
         return self.diagnosis
 
     async def _examine(self) -> None:
@@ -269,13 +284,9 @@ class Sampler:
 
     async def backlog(self) -> Mapping[str, Mapping[str, int]]:
         """Return the lag of groups by topic and group, at most 2 s old, or the last one known."""
-        if trio.current_time() - self._backlog_at >= _FRESH_S:
-            await self._share("backlog", self._read_backlog)
+        with suppress(*REMOTE_ERRORS):
+            self._backlog = await self.remembered("backlog", self._admin.backlog)
         return self._backlog
-
-    async def _read_backlog(self) -> None:
-        self._backlog = await self._admin.backlog()
-        self._backlog_at = trio.current_time()
 
     async def topic_kinds(self) -> Mapping[str, str]:
         """Return all topics, sorted, at most 2 s old, with their kinds: ``normal``, ``retry``, ``dlq``, ``system``.
@@ -283,23 +294,12 @@ class Sampler:
         Raises:
             NameServerError: no name server answers.
         """
-        if trio.current_time() - self._kinds_at >= _FRESH_S:
-            await self._share("kinds", self._read_kinds)
-        if self._kinds_error is not None:
-            raise self._kinds_error
-        if self._kinds_at < 0:
-            raise NameServerError(f"no name server answered within {WAIT_S:g} s")
-        return self._kinds
+        return await self.remembered("kinds", self._read_kinds)
 
-    async def _read_kinds(self) -> None:
-        try:
-            names, cluster = await self._admin.topics(), await self._admin.cluster()
-        except REMOTE_ERRORS as exc:
-            self._kinds_error = exc
-            return
+    async def _read_kinds(self) -> dict[str, str]:
+        names, cluster = await self._admin.topics(), await self._admin.cluster()
         own = {*cluster.cluster_addr_table, *cluster.broker_addr_table}
-        self._kinds, self._kinds_error = {name: topic_kind(name, own) for name in names}, None
-        self._kinds_at = trio.current_time()
+        return {name: topic_kind(name, own) for name in names}
 
     async def remembered(self, key: str, ask: Callable[[], Awaitable[_T]]) -> _T:
         """Return an answer that is at most 2 s old, or the one before while it is asked again.
@@ -307,23 +307,22 @@ class Sampler:
         ``key`` is the question; ``ask`` never returns ``None``.  What it raises is remembered, too.
         """
         known, ask_once = self._answers.get(key), partial(self._remember, key, ask)
-        if known is None or trio.current_time() - known[0] >= _FRESH_S:
-            await self._share(f"answer {key}", ask_once)
+        if known is None or trio.current_time() - known.at_s >= _FRESH_S:
+            await self._share(key, ask_once)
             while (newer := self._answers.get(key, known)) is None:
-                await self._share(f"answer {key}", ask_once)
+                await self._share(key, ask_once)
             known = newer
-        _, answer, error = known
-        if error is not None:
-            raise error
-        return cast("_T", answer)
+        if known.error is not None:
+            raise known.error
+        return cast("_T", known.value)
 
     async def _remember(self, key: str, ask: Callable[[], Awaitable[Any]]) -> None:
-        answer, error = None, None
+        value, error = None, None
         try:
-            answer = await ask()
+            value = await ask()
         except Exception as exc:  # noqa: BLE001  # raised in the task of the page
             error = exc
-        self._answers[key] = trio.current_time(), answer, error
+        self._answers[key] = _Answer(trio.current_time(), value, error)
         self._answers.move_to_end(key)
         if len(self._answers) > _MAX_ANSWERS:
             self._answers.popitem(last=False)

@@ -1,0 +1,46 @@
+"""What displays remember of a cluster."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import trio
+from trio.testing import MockClock
+
+from triomq.client import Admin
+from triomq.client.admin.broker_answers import BrokerAnswer
+from triomq.client.admin.diagnosis import Diagnosis
+from triomq.client.admin.sampler import WAIT_S, Sampler
+
+
+async def test_findings_of_last_minutes_need_no_waiting(autojump_clock: MockClock) -> None:
+    examined = 0
+
+    async def diagnose() -> Diagnosis:
+        nonlocal examined
+        examined += 1
+        number = examined
+        await trio.sleep(5)
+        return Diagnosis(number, 0, ())
+
+    async def brokers() -> list[BrokerAnswer]:
+        return []
+
+    async def found() -> tuple[int, float]:
+        """Return the number of the examination, and how long a page waited for it."""
+        began = trio.current_time()
+        diagnosis = await sampler.examined()
+        assert diagnosis is not None
+        return diagnosis.brokers, round(trio.current_time() - began, 3)
+
+    async with trio.open_nursery() as nursery:
+        sampler = Sampler(cast("Admin", SimpleNamespace(brokers=brokers, diagnose=diagnose)))
+        await nursery.start(sampler.keep_asking)
+        await trio.sleep(6)
+        assert await found() == (1, 0)  # without a visitor
+        await trio.sleep(60)
+        assert await found() == (1, 0)
+        await trio.sleep(6)
+        assert await found() == (2, 0)
+        await trio.sleep(600)
+        assert await found() == (2, WAIT_S)
+        nursery.cancel_scope.cancel()
