@@ -123,12 +123,12 @@ class BrokerResponseError(TriomqError):
     response_code: ClassVar[int] = -1
     by_code: ClassVar[dict[int, type["BrokerResponseError"]]] = {}
 
-    def __init_subclass__(cls) -> None:
-        """Register a class that names a code; a second class for one code is a programming error."""
-        if "response_code" not in cls.__dict__:
-            return
-        if cls.by_code.setdefault(cls.response_code, cls) is not cls:
-            raise TypeError(f"{cls.__name__}: code {cls.response_code} has an error class already")
+    def __init_subclass__(cls, response_code: int | None = None) -> None:
+        """Register the class of a code; a second class for one code is a programming error."""
+        if response_code is not None:
+            cls.response_code = response_code
+            if cls.by_code.setdefault(response_code, cls) is not cls:
+                raise TypeError(f"{cls.__name__}: code {response_code} has an error class already")
 
     def __init__(self, code: int, remark: str, address: str = "", retry_after_s: float | None = None) -> None:
         self.code = code
@@ -154,97 +154,76 @@ class BrokerResponseError(TriomqError):
         return cls.by_code.get(code, BrokerResponseError)(code, remark or "", address, retry_after_s)
 
 
-class BrokerSystemError(BrokerResponseError):
+class BrokerSystemError(BrokerResponseError, response_code=ResponseCode.SYSTEM_ERROR):
     """SYSTEM_ERROR(1): any failure inside the broker."""
 
-    response_code: ClassVar[int] = ResponseCode.SYSTEM_ERROR
     is_retriable_elsewhere = True
 
 
-class SystemBusyError(BrokerResponseError):
+class SystemBusyError(BrokerResponseError, response_code=ResponseCode.SYSTEM_BUSY):
     """SYSTEM_BUSY(2): the broker sheds load; try again later."""
 
-    response_code: ClassVar[int] = ResponseCode.SYSTEM_BUSY
     is_retriable = True
     is_retriable_elsewhere = True
 
 
-class RequestCodeNotSupportedError(BrokerResponseError):
+class RequestCodeNotSupportedError(BrokerResponseError, response_code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
     """REQUEST_CODE_NOT_SUPPORTED(3): the peer does not support the request."""
 
-    response_code: ClassVar[int] = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
-
-class MessageRefusedError(BrokerResponseError):
+class MessageRefusedError(BrokerResponseError, response_code=ResponseCode.MESSAGE_ILLEGAL):
     """MESSAGE_ILLEGAL(13): the broker rejects the message's size or content."""
 
-    response_code: ClassVar[int] = ResponseCode.MESSAGE_ILLEGAL
 
-
-class ServiceNotAvailableError(BrokerResponseError):
+class ServiceNotAvailableError(BrokerResponseError, response_code=ResponseCode.SERVICE_NOT_AVAILABLE):
     """SERVICE_NOT_AVAILABLE(14): the store accepts no messages now (disk full, closing, slave)."""
 
-    response_code: ClassVar[int] = ResponseCode.SERVICE_NOT_AVAILABLE
     is_retriable = True
     is_retriable_elsewhere = True
 
 
-class NoPermissionError(BrokerResponseError):
+class NoPermissionError(BrokerResponseError, response_code=ResponseCode.NO_PERMISSION):
     """NO_PERMISSION(16): the broker, topic or group does not permit this."""
 
-    response_code: ClassVar[int] = ResponseCode.NO_PERMISSION
     is_retriable_elsewhere = True
 
 
-class TopicNotExistError(BrokerResponseError):
+class TopicNotExistError(BrokerResponseError, response_code=ResponseCode.TOPIC_NOT_EXIST):
     """TOPIC_NOT_EXIST(17): the broker lacks the topic, or the name server has no route to it."""
 
-    response_code: ClassVar[int] = ResponseCode.TOPIC_NOT_EXIST
     is_retriable_elsewhere = True
 
 
-class QueryNotFoundError(BrokerResponseError):
+class QueryNotFoundError(BrokerResponseError, response_code=ResponseCode.QUERY_NOT_FOUND):
     """QUERY_NOT_FOUND(22): nothing is stored under this key, group or offset."""
 
-    response_code: ClassVar[int] = ResponseCode.QUERY_NOT_FOUND
 
-
-class SubscriptionNotExistError(BrokerResponseError):
+class SubscriptionNotExistError(BrokerResponseError, response_code=ResponseCode.SUBSCRIPTION_NOT_EXIST):
     """SUBSCRIPTION_NOT_EXIST(24): the group has no subscription for the topic yet."""
 
-    response_code: ClassVar[int] = ResponseCode.SUBSCRIPTION_NOT_EXIST
 
-
-class SubscriptionNotLatestError(BrokerResponseError):
+class SubscriptionNotLatestError(BrokerResponseError, response_code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
     """SUBSCRIPTION_NOT_LATEST(25): the broker has not seen the newest subscription yet."""
 
-    response_code: ClassVar[int] = ResponseCode.SUBSCRIPTION_NOT_LATEST
 
-
-class SubscriptionGroupNotExistError(BrokerResponseError):
+class SubscriptionGroupNotExistError(BrokerResponseError, response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
     """SUBSCRIPTION_GROUP_NOT_EXIST(26): the group is unknown and is not created automatically."""
 
-    response_code: ClassVar[int] = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
-
-class NoBuyerIdError(BrokerResponseError):
+class NoBuyerIdError(BrokerResponseError, response_code=ResponseCode.NO_BUYER_ID):
     """NO_BUYER_ID(204): this broker does not serve the unit of the client."""
 
-    response_code: ClassVar[int] = ResponseCode.NO_BUYER_ID
     is_retriable_elsewhere = True
 
 
-class NotInCurrentUnitError(BrokerResponseError):
+class NotInCurrentUnitError(BrokerResponseError, response_code=ResponseCode.NOT_IN_CURRENT_UNIT):
     """NOT_IN_CURRENT_UNIT(205): this broker belongs to another unit."""
 
-    response_code: ClassVar[int] = ResponseCode.NOT_IN_CURRENT_UNIT
     is_retriable_elsewhere = True
 
 
-class ConsumerNotOnlineError(BrokerResponseError):
+class ConsumerNotOnlineError(BrokerResponseError, response_code=ResponseCode.CONSUMER_NOT_ONLINE):
     """CONSUMER_NOT_ONLINE(206): no member of the group is connected."""
-
-    response_code: ClassVar[int] = ResponseCode.CONSUMER_NOT_ONLINE
 
 
 class ClientError(TriomqError):

@@ -10,19 +10,18 @@ Source: wire.md 9.1.
 
 import contextlib
 import math
-import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from enum import Enum
 from itertools import islice
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Final, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 from triomq.protocol.bodies.fastjson import MAX_IRREGULAR_BYTES, dumps, loads, queue_to_json, written_key
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.wire.headers import Wire as Wire
-from triomq.protocol.wire.headers import camel_case, parse_integer
+from triomq.protocol.wire.headers import camel_case, parse_integer, unwrap
 
 _Convert = Callable[[Any], Any]
 _PIECE: Final = 64  # members of an object or list that are written at once
@@ -171,44 +170,32 @@ def _members(cls: type[JsonBody]) -> tuple[_Member, ...]:
     hints = get_type_hints(cls, include_extras=True)
     members = []
     for field in fields(cls):  # type: ignore[arg-type]  # subclasses are dataclasses
-        hint = hints[field.name]
-        wire_name = camel_case(field.name)
-        if get_origin(hint) is Annotated:
-            hint, wire = get_args(hint)
-            wire_name = str(wire)
-        read, write = _converters(hint)
-        members.append(_Member(field.name, wire_name, read, write, _may_be_long(hint)))
+        kind, notes = unwrap(hints[field.name])
+        wire_name = str(notes[0]) if notes else camel_case(field.name)
+        may_be_long = get_origin(kind) in (list, dict) or issubclass(kind, JsonBody)
+        members.append(_Member(field.name, wire_name, *_converters(kind), may_be_long))
     table = _KNOWN[cls] = tuple(sorted(members, key=attrgetter("wire_name")))
     return table
 
 
-def _converters(hint: Any) -> tuple[_Convert, _Convert | None]:
+def _converters(kind: Any) -> tuple[_Convert, _Convert | None]:
     """Return reader and writer for a type; a writer of ``None`` keeps the value."""
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        (inner,) = (member for member in get_args(hint) if member is not type(None))
-        return _converters(inner)
+    origin = get_origin(kind)
     if origin is list:
-        read_item, write_item = _converters(*get_args(hint))
+        read_item, write_item = _converters(*get_args(kind))
         return _list_reader(read_item), write_item and (lambda value: list(map(write_item, value)))
     if origin is dict:
-        key, value = get_args(hint)
+        key, value = get_args(kind)
         read_value, write_value = _converters(value)
         write = write_value and (lambda table: {key: write_value(value) for key, value in table.items()})
         return _dict_reader(_KEY_READERS[key], read_value), write
-    if hint in _SCALAR_READERS:
-        return _SCALAR_READERS[hint], queue_to_json if hint is MessageQueue else None
-    if issubclass(hint, JsonBody):
-        return hint.from_json, JsonBody.to_json
-    if issubclass(hint, Enum):
-        return _enum_reader(hint), attrgetter("name")
-    raise TypeError(f"{hint}: no JSON form is known")
-
-
-def _may_be_long(hint: Any) -> bool:
-    if get_origin(hint) in (Union, types.UnionType):
-        return any(map(_may_be_long, get_args(hint)))
-    return get_origin(hint) in (list, dict) or (isinstance(hint, type) and issubclass(hint, JsonBody))
+    if kind in _SCALAR_READERS:
+        return _SCALAR_READERS[kind], queue_to_json if kind is MessageQueue else None
+    if issubclass(kind, JsonBody):
+        return kind.from_json, JsonBody.to_json
+    if issubclass(kind, Enum):
+        return _enum_reader(kind), attrgetter("name")
+    raise TypeError(f"{kind}: no JSON form is known")
 
 
 def _list_reader(read: _Convert) -> _Convert:

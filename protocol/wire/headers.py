@@ -194,22 +194,29 @@ def _describe_all(cls: type[Header]) -> list[_Field]:
 
 def _describe(name: str, hint: Any, default: Any) -> _Field:
     wire, limit, resource = camel_case(name), _INT64_LIMIT, None
-    if get_origin(hint) in (Union, UnionType):
-        (hint,) = (member for member in get_args(hint) if member is not type(None))
+    kind, notes = unwrap(hint)
+    for note in notes:
+        wire = str(note) if isinstance(note, Wire) else wire
+        limit = 2 ** (note.width - 1) if isinstance(note, Bits) else limit
+        resource = note if isinstance(note, Resource) else resource
+    if kind not in (str, bool, int):
+        raise TypeError(f"{name}: a header field is str, bool or int, not {kind}")
+    return _Field(name, wire, kind, _BOOL_LIMIT if kind is bool else limit, default, resource)
+
+
+def unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the type within ``X | None``, ``Annotated`` and ``NewType``, and the notes of ``Annotated``."""
+    notes: tuple[Any, ...] = ()
     while True:
         if get_origin(hint) is Annotated:
-            for note in hint.__metadata__:
-                wire = str(note) if isinstance(note, Wire) else wire
-                limit = 2 ** (note.width - 1) if isinstance(note, Bits) else limit
-                resource = note if isinstance(note, Resource) else resource
+            notes += hint.__metadata__
             hint = hint.__origin__
+        elif get_origin(hint) in (Union, UnionType):
+            (hint,) = (member for member in get_args(hint) if member is not type(None))
         elif hasattr(hint, "__supertype__"):  # a NewType
             hint = hint.__supertype__
         else:
-            break
-    if hint not in (str, bool, int):
-        raise TypeError(f"{name}: a header field is str, bool or int, not {hint}")
-    return _Field(name, wire, hint, _BOOL_LIMIT if hint is bool else limit, default, resource)
+            return hint, notes
 
 
 def camel_case(name: str) -> str:

@@ -88,7 +88,7 @@ def test_the_text_names_code_peer_and_remark(error: BrokerResponseError, text: s
 
 def test_second_class_for_one_code_is_programming_error() -> None:
     with pytest.raises(TypeError, match="code 17 has an error class already"):
-        type("SecondError", (BrokerResponseError,), {"response_code": ResponseCode.TOPIC_NOT_EXIST})
+        type("SecondError", (BrokerResponseError,), {}, response_code=ResponseCode.TOPIC_NOT_EXIST)
     type("OwnError", (TopicNotExistError,), {})  # users may derive errors
     assert BrokerResponseError.by_code[17] is TopicNotExistError
 
