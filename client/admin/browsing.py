@@ -270,7 +270,7 @@ class Tail:
         self.passed_by = 0
 
     async def look(self) -> list[MessageExt]:
-        """Return the messages that arrived since the last look, in the order of their store times.
+        """Return the messages that arrived since the last look, in the order in which they were stored.
 
         A queue of which more than 1 MiB arrived is read on with the next look; if more than 10,000 messages wait there,
         all but the last 32 are passed by.
@@ -293,7 +293,9 @@ class Tail:
                 return await self._read(pull, queue, ends[queue])
 
             found = await in_parallel(read, [queue for queue, end in ends.items() if self._next.get(queue, 0) < end])
-        return sorted((one for part in found for one in part), key=lambda message: message.store_timestamp)
+        return sorted(
+            (one for part in found for one in part), key=lambda one: (one.store_timestamp, one.physical_offset)
+        )
 
     async def _read(self, pull: PullConsumer, queue: MessageQueue, end: int) -> list[MessageExt]:
         assert self._next is not None
