@@ -227,6 +227,9 @@ class DlqRedriveOptions(ClientOptions, run="redelivery:redrive"):
     group: str = option("GROUP")
     limit: int | None = option("--limit N", "maximum of messages to send (all)")
     again: bool = option("--again", "also send those that were sent back before")
+    at: tuple[tuple[str, int, int], ...] = option(
+        "--at BROKER:QUEUE:OFFSET...", "only the dead letter at this place, may be repeated; its progress is not noted"
+    )
     dry_run: bool = _DRY_RUN
 
 

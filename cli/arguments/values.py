@@ -164,6 +164,18 @@ def parse_property(text: str) -> tuple[str, str]:
     return name, value
 
 
+def parse_place(text: str) -> tuple[str, int, int]:
+    """Return broker name, queue id and offset of ``broker-a:0:17``.
+
+    Raises:
+        ArgumentTypeError: it has another form.
+    """
+    broker_name, *numbers = text.rsplit(":", 2)
+    if not broker_name or len(numbers) != 2 or not all(number.isdecimal() for number in numbers):  # queue, offset
+        raise ArgumentTypeError(f"invalid place {text!r}: write BROKER:QUEUE:OFFSET, such as broker-a:0:17")
+    return broker_name, int(numbers[0]), int(numbers[1])
+
+
 def parse_tag(text: str) -> str:
     """Return the tag of a message.
 
@@ -231,6 +243,7 @@ def parse_time(
 
 #: How a value is read, by the name that the help gives it; other values are text.
 KINDS: Final[Mapping[str, Callable[[str], object]]] = {
+    "BROKER:QUEUE:OFFSET": parse_place,
     "BYTES": parse_size,
     "EXPR": parse_tag_expression,
     "COUNT": parse_count,

@@ -10,7 +10,7 @@ import trio
 from triomq.cli import output
 from triomq.cli.arguments.admin_options import DlqListOptions, DlqRedriveOptions, GroupReplayOptions
 from triomq.cli.commands.group import check_known
-from triomq.cli.errors import ExitCode, IncompleteError, one_line
+from triomq.cli.errors import ExitCode, IncompleteError, UsageError, one_line
 from triomq.cli.session import Interrupt, cancel_at, client_command, interruptible_command, open_admin
 from triomq.client import MessageExt, Redrive, ReplayPlan
 from triomq.client.nursery import open_service_nursery
@@ -104,16 +104,25 @@ async def list_letters(options: DlqListOptions) -> None:
 
 @interruptible_command
 async def redrive(options: DlqRedriveOptions, interrupt: Interrupt) -> int:
-    """Send dead letters back; a signal ends it after the current message."""
+    """Send dead letters back; a signal ends it after the current message.
+
+    Raises:
+        UsageError: places do not go with other choices.
+    """
+    if options.at and (options.again or options.limit is not None):
+        raise UsageError("--at names the dead letters to send: leave out --again and --limit")
     sent = _Sent()
     done: Redrive | None = None
 
     async def work() -> None:
         nonlocal done
         async with open_admin(options) as admin:
-            done = await admin.redrive(
-                options.group, limit=options.limit, again=options.again, dry_run=options.dry_run, on_sent=sent.add
-            )
+            if options.at:
+                done = await admin.redrive_chosen(options.group, options.at, dry_run=options.dry_run, on_sent=sent.add)
+            else:
+                done = await admin.redrive(
+                    options.group, limit=options.limit, again=options.again, dry_run=options.dry_run, on_sent=sent.add
+                )
             if not any(done):
                 await check_known(admin, options.group)
 

@@ -159,7 +159,12 @@ class DeadLetterAdmin(BaseAdmin):
         return Redrive(run.sent, run.skipped, run.left)
 
     async def redrive_chosen(
-        self, group: str, places: Iterable[tuple[str, int, int]], *, dry_run: bool = False
+        self,
+        group: str,
+        places: Iterable[tuple[str, int, int]],
+        *,
+        dry_run: bool = False,
+        on_sent: Callable[[MessageExt], None] = lambda _message: None,
     ) -> Redrive:
         """Send some dead letters of a group back to their original topics.
 
@@ -169,13 +174,14 @@ class DeadLetterAdmin(BaseAdmin):
             group: name of the group.
             places: broker name, queue id and offset of each; those that have expired are left out.
             dry_run: send nothing.
+            on_sent: called with each message that was, or would be, sent back.
 
         Raises:
             NoRouteError: an original topic no longer exists; messages before this one were sent back.
             UnsupportedCompressionError: the package for the compression of a body is not installed.
         """
         instance, topic = self._entered(), dead_letter_topic(group)
-        run = _Run(instance, None, lambda _message: None)
+        run = _Run(instance, None, on_sent)
         settings = ProducerConfig(max_message_size_bytes=instance.config.max_body_bytes)
         async with (
             PullConsumer(TOOLS_GROUP, instance=instance) as pull,

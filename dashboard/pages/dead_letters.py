@@ -35,6 +35,9 @@ async def plan(view: View) -> dict[str, Any]:
     """Return what would be sent back."""
     group, chosen = view.required("name"), _chosen(view)
     if chosen:
+        places = [word for place in chosen for word in ("--at", ":".join(map(str, place)))]
+        view.command("dlq", "redrive", group, *places, "--dry-run")
+        view.command("dlq", "redrive", group, *places)
         return {"plan": await view.admin.redrive_chosen(group, chosen, dry_run=True), "is_chosen": True}
     view.command("dlq", "redrive", group, "--dry-run")
     view.command("dlq", "redrive", group)

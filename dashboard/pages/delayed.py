@@ -1,16 +1,23 @@
 """Messages that wait: delayed ones are taken back, undecided transactions decided."""
 
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from triomq.client import Producer, TransactionState
+from triomq.client.environment import wall_clock_ms
 from triomq.dashboard.formats import to
+from triomq.dashboard.pages.messages import Row, older_of, row_of, time_before
 from triomq.dashboard.pages.send import GROUP
 from triomq.dashboard.view import BadRequestError, Change, Done, Page, View, slice_of
 from triomq.protocol.errors import NoPermissionError, NoRouteError, ProtocolError
 from triomq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from triomq.protocol.record.message_id import RecallHandle
+from triomq.protocol.record.message import MessageExt
+from triomq.protocol.record.message_id import RecallHandle, delete_key
+from triomq.protocol.record.properties import PropertyName
 
+_MAX_DIGITS: Final = 18
 _DECISIONS: Final = {
     "commit": (TransactionState.COMMIT, "committed"),
     "rollback": (TransactionState.ROLLBACK, "rolled back"),
@@ -19,15 +26,48 @@ _DECISIONS: Final = {
 
 
 async def delayed(view: View) -> dict[str, Any]:
-    """Return the form that takes a message back, and the topics in which messages wait."""
+    """Return the newest delayed messages, and the form that takes one back by its handle."""
     handle = view.query.get("handle", "")
     view.command("message", "recall", handle or "HANDLE")
     kinds = await view.sampled.topic_kinds()
-    return {
-        "handle": handle,
-        "topic": view.query.get("name", ""),
-        "topics": [name for name in (SCHEDULE_TOPIC, TIMER_TOPIC) if name in kinds],
-    }
+    values: dict[str, Any] = {"rows": [], "older": {}}
+    if TIMER_TOPIC in kinds:
+        with suppress(NoRouteError):
+            page = await view.admin.newest_messages(TIMER_TOPIC, before=time_before(view))
+            values |= {"rows": rows_of(page.messages), "older": older_of(page)}
+    has_levels = SCHEDULE_TOPIC in kinds
+    topic = view.query.get("name", "")
+    return values | {"handle": handle, "topic": topic, "has_levels": has_levels, "levels_topic": SCHEDULE_TOPIC}
+
+
+def rows_of(messages: Iterable[MessageExt]) -> list[Row]:
+    """Return the delayed messages among those of the timer topic, each once, with the handles of those that wait.
+
+    The topic has requests to take messages back as well, and brokers store long-waiting messages there repeatedly.
+    """
+    messages, now_ms, rows = list(messages), wall_clock_ms(), dict[tuple[str, str, int], Row]()
+    taken = {message.properties.get(PropertyName.TIMER_DELETE_UNIQUE_KEY) for message in messages}
+    for message in messages:
+        topic, message_id = message.properties.get(PropertyName.REAL_TOPIC, ""), message.unique_id or ""
+        due_ms = message.properties.get(PropertyName.TIMER_OUT_MILLIS, "")
+        is_request = PropertyName.TIMER_DELETE_UNIQUE_KEY in message.properties
+        if is_request or not due_ms.isdecimal() or len(due_ms) > _MAX_DIGITS:
+            continue
+        row = row_of(message)._replace(original=topic, due_ms=int(due_ms))
+        if int(due_ms) <= now_ms:
+            row = row._replace(state="delivered")
+        elif delete_key(topic, message_id) in taken:
+            row = row._replace(state="taken back")
+        elif message_id:
+            row = row._replace(handle=RecallHandle(topic, message.broker_name, int(due_ms), message_id).encode())
+        rows.setdefault((topic, message_id or row.place["offset"], int(due_ms)), row)
+    return list(rows.values())
+
+
+async def show_recall(view: View) -> dict[str, Any]:
+    """Return the command line that takes a message back."""
+    view.command("message", "recall", view.required("handle"))
+    return {}
 
 
 async def recall(view: View) -> Done:
@@ -81,6 +121,6 @@ PAGES: Final = (
     Page("transactions", "Undecided transactions", transactions, "transactions.html", nav="Transactions"),
 )
 CHANGES: Final = (
-    Change("message-recall", "Take the message back", recall, asks_for="topic"),
+    Change("message-recall", "Take the message back", recall, asks_for="topic", plan=show_recall),
     Change("transaction-decide", "Decide the transaction", decide, asks_for="topic", plan=plan, template="decide.html"),
 )

@@ -31,6 +31,9 @@ class Row(NamedTuple):
         original: the topic to which it was sent, if that is another one; "": not known.
         start: of its body; ``None``: no text.
         size: of the stored body in bytes.
+        due_ms: when a delayed message is delivered; ``None``: it is not delayed.
+        handle: takes the message back while it waits, else "".
+        state: of a delayed message that cannot be taken back.
     """
 
     place: dict[str, str]
@@ -40,6 +43,9 @@ class Row(NamedTuple):
     keys: str
     start: str | None
     size: int
+    due_ms: int | None = None
+    handle: str = ""
+    state: str = ""
 
 
 def row_of(message: MessageExt) -> Row:

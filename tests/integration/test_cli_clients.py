@@ -494,6 +494,11 @@ def test_dead_letters_are_listed(namesrv: str, topic: str) -> None:
     assert sorted(each["body"] for each in listed) == ["one", "two"]
     assert [(each["original_topic"], each["redriven"]) for each in listed] == [(None, False)] * 2
     assert objects(ok("dlq", "list", group, "--limit", "1", "--json", namesrv=namesrv)) == listed[:1]
+    place = ":".join(str(listed[0][field]) for field in ("broker", "queue_id", "queue_offset"))
+    chosen = objects(ok("dlq", "redrive", group, "--at", place, "--json", namesrv=namesrv))
+    assert [(each["sent"], each["skipped"]) for each in chosen] == [(0, 1)]  # its original topic is unknown
+    assert "leave out --again" in complaint(2, "dlq", "redrive", group, "--at", place, "--again", namesrv=namesrv)
+    assert "write BROKER:QUEUE:OFFSET" in complaint(2, "dlq", "redrive", group, "--at", "17", namesrv=namesrv)
     assert "REDRIVEN" in ok("dlq", "list", group, namesrv=namesrv)
     assert group in ok("dlq", "list", namesrv=namesrv)
 

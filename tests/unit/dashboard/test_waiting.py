@@ -146,6 +146,8 @@ async def test_chosen_dead_letter_is_sent_back(rocketmq_broker: RunningBroker) -
         form = {"name": "billing", "which": "chosen", chosen[0]: "1"}
         text = text_of((await visitor.post("redrive", **form)).text)
         assert "1 chosen dead letter would be sent" in text
+        place = chosen[0].removeprefix("chosen:").replace("@", ":")
+        assert f"triomq dlq redrive billing --at {place}" in text
         assert len(broker.messages(topic)) == 2
         assert (await visitor.post("redrive", **form, typed_name="billing")).status_code == 303
         assert len(broker.messages(topic)) == 3
@@ -187,7 +189,12 @@ async def test_delayed_message_is_taken_back(rocketmq_broker: RunningBroker) -> 
             form = {"topic": topic, "handle": found[1], **wrong}
             assert (await visitor.post("message-recall", **form, typed_name=form["topic"])).status_code == 400
         form = {"topic": topic, "handle": found[1]}
+        assert page.count(f'value="{found[1]}"') == 2  # the button in the list has it too
+        assert f"triomq message recall {found[1]}" in text_of((await visitor.post("message-recall", **form)).text)
         assert (await visitor.post("message-recall", **form, typed_name=topic)).status_code == 303
+        listed = text_of(await visitor.get("delayed"))
+        assert "taken back" in listed
+        assert "Take back" not in listed
         rocketmq_broker.clock.advance(minutes=2)
         assert rocketmq_broker.messages(topic) == []
 
