@@ -193,12 +193,13 @@ def _in_settings(body: bytes | memoryview) -> Named:
     return [(Resource.SETTINGS, name) for name in read_properties(bytes(body).decode(errors="replace"))]
 
 
-#: Requests of 5.x that only its own features need, by the reason for which they are refused.
+#: Requests that nothing here needs, by the reason for which they are refused.
 _NOT_HERE: Final[Mapping[str, Iterable[Code]]] = {
     "members of a group share its queues among themselves": (
         Code.QUERY_ASSIGNMENT,
         Code.SET_MESSAGE_REQUEST_MODE,
-        Code.POP_ROLLBACK,
+        *map(Code, range(200_050, 200_057)),
+        Code.BATCH_ACK_MESSAGE,
     ),
     "accounts, or the setting consumeEnable of a group, stop reading": (Code.UPDATE_AND_GET_GROUP_FORBIDDEN,),
     "queues, offsets and settings are in files, without RocksDB": (
@@ -207,11 +208,18 @@ _NOT_HERE: Final[Mapping[str, Iterable[Code]]] = {
         Code.SWITCH_TIMER_ENGINE,
     ),
     "topics are not static": (Code.UPDATE_AND_CREATE_STATIC_TOPIC,),
+    "brokers register all of their topics": (Code.REGISTER_TOPIC_IN_NAMESRV,),
+    "only slaves of RocketMQ copy it": (
+        Code.GET_TIMER_CHECK_POINT,
+        Code.GET_TIMER_METRICS,
+        Code.GET_ALL_MESSAGE_REQUEST_MODE,
+    ),
     "a process holds one broker": (Code.ADD_BROKER, Code.REMOVE_BROKER),
     "a slave finds out itself where its log continues": (Code.RESET_MASTER_FLUSH_OFFSET,),
-    "masters and slaves need no controller": tuple(map(Code, range(1001, 1014))),
+    "masters and slaves need no controller": tuple(map(Code, (901, *range(904, 907), *range(1001, 1014)))),
     "cold reads run in worker threads, without limits of groups": tuple(map(Code, range(2001, 2005))),
     "there are no Lite topics": tuple(map(Code, range(200_070, 200_080))),
+    "no broker of RocketMQ serves it": tuple(map(Code, (13, 22, 23, 27, 47, *range(209, 215), 301, 302))),
 }
 
 _ROWS: Final = (

@@ -126,7 +126,7 @@ def test_without_accounts_only_administration_is_recorded(make_broker: MakeBroke
 NAMED: Final = {
     "topic": "topic", "group": "group", "consumer_group": "group", "producer_group": "group", "group_name": "group",
     "src_group": "group", "dest_group": "group", "broker_name": "broker", "namespace": "namespace", "key": "key",
-    "access_key": "account",
+    "access_key": "account", "username": "account", "subject": "account",
 }  # fmt: skip
 ADMINISTRATION: Final = sorted(
     code for code, row in CATALOGUE.items() if row.is_administration and row.kind is not TO_CLIENT
