@@ -3,8 +3,9 @@
 import os
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from triomq.protocol.errors import ConfigError
 from triomq.protocol.record.consume_queue_unit import UNIT_SIZE
@@ -33,6 +34,11 @@ def _machine_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def _limited(default: float, least: float, most: float = inf) -> Any:
+    """Return a setting that must be within limits."""
+    return field(default=default, metadata={"limits": (least, most)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Where a store is and how it behaves; impossible values raise ``ConfigError``.
@@ -42,82 +48,69 @@ class StoreConfig:
     """
 
     root: Path  # storePathRootDir
-    commit_log_file_size_bytes: int = 1024**3  # mappedFileSizeCommitLog
-    consume_queue_file_size_bytes: int = 6_000_000  # mappedFileSizeConsumeQueue; rounded up to whole units
-    max_message_size_bytes: int = 4 * 1024**2  # maxMessageSize: of a body
+    # mappedFileSizeCommitLog
+    commit_log_file_size_bytes: int = _limited(1024**3, _MIN_COMMIT_LOG_FILE_BYTES, _MAX_FILE_BYTES)
+    # mappedFileSizeConsumeQueue; rounded up to whole units
+    consume_queue_file_size_bytes: int = _limited(6_000_000, UNIT_SIZE, _MAX_FILE_BYTES)
+    # maxMessageSize: of a body
+    max_message_size_bytes: int = _limited(4 * 1024**2, 1, _MAX_FILE_BYTES - _RECORD_OVERHEAD_BYTES)
     durability: Durability = Durability.ASYNC  # flushDiskType
 
     flush_interval_s: float = 0.5  # flushIntervalCommitLog, there in ms like the other intervals
-    flush_least_pages: int = 4  # flushCommitLogLeastPages
+    flush_least_pages: int = _limited(4, 0)  # flushCommitLogLeastPages
     flush_thorough_interval_s: float = 10.0  # flushCommitLogThoroughInterval
     flush_consume_queue_interval_s: float = 1.0  # flushIntervalConsumeQueue
-    flush_consume_queue_least_pages: int = 2  # flushConsumeQueueLeastPages
+    flush_consume_queue_least_pages: int = _limited(2, 0)  # flushConsumeQueueLeastPages
     flush_consume_queue_thorough_interval_s: float = 60.0  # flushConsumeQueueThoroughInterval
 
-    reserve_step_bytes: int = 16 * 1024**2  # ours: disk space is reserved this far ahead in the commit log
-    consume_queue_reserve_step_bytes: int = 64 * 1024  # ours: likewise in each consume queue, at first less
+    reserve_step_bytes: int = _limited(16 * 1024**2, 1)  # ours: disk space is reserved this far ahead in the commit log
+    # ours: likewise in each consume queue, at first less
+    consume_queue_reserve_step_bytes: int = _limited(64 * 1024, 1)
 
-    retention_hours: float = 72.0  # fileReservedTime: older files of the commit log may be deleted
+    retention_hours: float = _limited(72.0, 0)  # fileReservedTime: older files of the commit log may be deleted
     retention_bytes: int | None = None  # ours: above this length the commit log loses its oldest files at any hour
     delete_when: tuple[int, ...] = (4,)  # deleteWhen: hours of the local day in which old files are deleted
-    disk_max_used_ratio: int = 75  # diskMaxUsedSpaceRatio, percent: above it old files are deleted at any hour
-    disk_clean_ratio: int = 85  # rocketmq.broker.diskSpaceCleanForciblyRatio, percent: above it younger files too
-    disk_full_ratio: int = 90  # rocketmq.broker.diskSpaceWarningLevelRatio, percent: no puts above
+    # diskMaxUsedSpaceRatio, percent: above it old files are deleted at any hour
+    disk_max_used_ratio: int = _limited(75, 10, 95)
+    # rocketmq.broker.diskSpaceCleanForciblyRatio, percent: above it younger files too
+    disk_clean_ratio: int = _limited(85, 1, 100)
+    disk_full_ratio: int = _limited(90, 1, 100)  # rocketmq.broker.diskSpaceWarningLevelRatio, percent: no puts above
     clean_file_forcibly: bool = True  # cleanFileForciblyEnable: whether disk_clean_ratio counts
     clean_interval_s: float = 10.0  # cleanResourceInterval
     delete_files_interval_s: float = 0.1  # deleteCommitLogFilesInterval: pause between two files
 
-    hot_bytes: int = 64 * 1024**2  # ours: so near to the log's end, records count as in memory unasked
-    max_transfer_bytes_in_memory: int = 262_144  # maxTransferBytesOnMessageInMemory
-    max_transfer_count_in_memory: int = 32  # maxTransferCountOnMessageInMemory
-    max_transfer_bytes_in_disk: int = 65_536  # maxTransferBytesOnMessageInDisk
-    max_transfer_count_in_disk: int = 8  # maxTransferCountOnMessageInDisk
-    max_transfer_bytes_asked: int = 1024**2  # ours: of a pull that says how many bytes its reader takes
-    max_transfer_count_asked: int = 1024  # ours: likewise
-    in_memory_max_ratio: int = 40  # accessMessageInMemoryMaxRatio, percent of the main memory
-    physical_memory_bytes: int = field(default_factory=_machine_memory_bytes)  # ours: for tests
+    hot_bytes: int = _limited(64 * 1024**2, 0)  # ours: so near to the log's end, records count as in memory unasked
+    max_transfer_bytes_in_memory: int = _limited(262_144, 1, _MAX_TRANSFER_BYTES)  # maxTransferBytesOnMessageInMemory
+    max_transfer_count_in_memory: int = _limited(32, 1, _MAX_TRANSFER_COUNT)  # maxTransferCountOnMessageInMemory
+    max_transfer_bytes_in_disk: int = _limited(65_536, 1, _MAX_TRANSFER_BYTES)  # maxTransferBytesOnMessageInDisk
+    max_transfer_count_in_disk: int = _limited(8, 1, _MAX_TRANSFER_COUNT)  # maxTransferCountOnMessageInDisk
+    # ours: of a pull that says how many bytes its reader takes
+    max_transfer_bytes_asked: int = _limited(1024**2, 1, _MAX_TRANSFER_BYTES)
+    max_transfer_count_asked: int = _limited(1024, 1, _MAX_TRANSFER_COUNT)  # ours: likewise
+    in_memory_max_ratio: int = _limited(40, 0, 100)  # accessMessageInMemoryMaxRatio, percent of the main memory
+    physical_memory_bytes: int = field(
+        default_factory=_machine_memory_bytes, metadata={"limits": (1, inf)}
+    )  # for tests
 
     check_crc_on_recover: bool = True  # checkCRCOnRecover
     index: bool = True  # messageIndexEnable: new messages can be found by their keys
-    index_slots: int = 5_000_000  # maxHashSlotNum
-    index_units: int = 20_000_000  # maxIndexNum: of a file, with one that is never used
+    index_slots: int = _limited(5_000_000, 1, _MAX_INDEX_SLOTS)  # maxHashSlotNum
+    index_units: int = _limited(20_000_000, 2, _MAX_INDEX_UNITS)  # maxIndexNum: of a file, with one that is never used
     delay_levels: DelayLevels = field(default_factory=DelayLevels)  # messageDelayLevel
 
     def __post_init__(self) -> None:
         """Round the consume queue's file size up to whole units and check all values."""
         units = -(-self.consume_queue_file_size_bytes // UNIT_SIZE)
         object.__setattr__(self, "consume_queue_file_size_bytes", units * UNIT_SIZE)
-        for name, least, most in (
-            ("commit_log_file_size_bytes", _MIN_COMMIT_LOG_FILE_BYTES, _MAX_FILE_BYTES),
-            ("consume_queue_file_size_bytes", UNIT_SIZE, _MAX_FILE_BYTES),
-            ("max_message_size_bytes", 1, _MAX_FILE_BYTES - _RECORD_OVERHEAD_BYTES),
-            ("flush_least_pages", 0, None),
-            ("flush_consume_queue_least_pages", 0, None),
-            ("reserve_step_bytes", 1, None),
-            ("consume_queue_reserve_step_bytes", 1, None),
-            ("retention_hours", 0, None),
-            ("disk_max_used_ratio", 10, 95),
-            ("disk_clean_ratio", 1, 100),
-            ("disk_full_ratio", 1, 100),
-            ("hot_bytes", 0, None),
-            ("max_transfer_bytes_in_memory", 1, _MAX_TRANSFER_BYTES),
-            ("max_transfer_count_in_memory", 1, _MAX_TRANSFER_COUNT),
-            ("max_transfer_bytes_in_disk", 1, _MAX_TRANSFER_BYTES),
-            ("max_transfer_count_in_disk", 1, _MAX_TRANSFER_COUNT),
-            ("max_transfer_bytes_asked", 1, _MAX_TRANSFER_BYTES),
-            ("max_transfer_count_asked", 1, _MAX_TRANSFER_COUNT),
-            ("in_memory_max_ratio", 0, 100),
-            ("physical_memory_bytes", 1, None),
-            ("index_slots", 1, _MAX_INDEX_SLOTS),
-            ("index_units", 2, _MAX_INDEX_UNITS),
-        ):
-            value = getattr(self, name)
-            if value < least or (most is not None and value > most):
-                allowed = f"at least {least}" if most is None else f"{least} to {most}"
-                raise ConfigError(f"{name} is {value}, must be {allowed}")
         for setting in fields(self):
-            if setting.name.endswith("_interval_s") and not getattr(self, setting.name) > 0:
-                raise ConfigError(f"{setting.name} is {getattr(self, setting.name)}, must be above 0")
+            value = getattr(self, setting.name)
+            if "limits" in setting.metadata:
+                least, most = setting.metadata["limits"]
+                if not least <= value <= most:
+                    allowed = f"at least {least}" if most == inf else f"{least} to {most}"
+                    raise ConfigError(f"{setting.name} is {value}, must be {allowed}")
+            if setting.name.endswith("_interval_s") and not value > 0:
+                raise ConfigError(f"{setting.name} is {value}, must be above 0")
         self._check_retention()
 
     def _check_retention(self) -> None:
