@@ -106,8 +106,9 @@ class Redispatcher:
         Raises:
             StoreError: a file cannot be mapped.
         """
+        units_in_file = self.queues.units_in_file
         for record in records:
-            if record.queue_offset % self.queues.units_in_file & 127 in ACROSS_SECTORS:
+            if record.queue_offset % units_in_file & 127 in ACROSS_SECTORS:
                 queue = self.queues.find(record.topic, record.queue_id)
                 if queue is not None and record.physical_offset >= self.deleted.end_of(record.topic):
                     unit = UNIT.pack(record.physical_offset, record.size, self.tags_code_of(record))
