@@ -39,7 +39,8 @@ class Copies(BrokerPart):
 
     master: Master | None
     slave: Slave | None
-    _seen: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    _seen: Mapping[str, int] = field(default_factory=dict)
+    _seen_at: float = 0.0
 
     def get_broker_ha_status(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with a master's slaves, or with a slave's progress."""
@@ -90,13 +91,11 @@ class Copies(BrokerPart):
     def _rates(self, totals: Mapping[str, int]) -> dict[str, int]:
         """Return the bytes per second since the previous call; 0 for a key that is new."""
         now, before = trio.current_time(), self._seen
-        self._seen = {key: (now, total) for key, total in totals.items()}
-        rates = dict.fromkeys(totals, 0)
-        for key in totals.keys() & before.keys():
-            at, count = before[key]
-            if now > at:
-                rates[key] = round((totals[key] - count) / (now - at))
-        return rates
+        seconds, self._seen, self._seen_at = now - self._seen_at, totals, now
+        return {
+            key: round((count - before.get(key, count)) / seconds) if seconds > 0 else 0
+            for key, count in totals.items()
+        }
 
     def _client(self, slave: Slave, end: int, rate: int) -> HaClient:
         return HaClient(
