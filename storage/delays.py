@@ -72,11 +72,6 @@ class DelayLevels:
             texts.append(f"{delay_ms // unit_ms}{name}")
         return " ".join(texts)
 
-    @property
-    def max_level(self) -> int:
-        """The highest level; a message that asks for more gets this one."""
-        return len(self.delays_ms)
-
     def due_time(self, level: int) -> Callable[[int, int], int]:
         """Return the function that computes the tags code of a message of ``level``: see ``append.DueTime``."""
         delay_ms = self.delays_ms[level - 1]
@@ -84,8 +79,11 @@ class DelayLevels:
         return lambda store_timestamp, now_ms: min(store_timestamp, now_ms) + delay_ms
 
     def delivery_time(self, level: int, store_timestamp: int) -> int:
-        """Return when a message stored at ``store_timestamp`` (ms) is due; ``level`` must be at least 1."""
-        return store_timestamp + self.delays_ms[min(level, self.max_level) - 1]
+        """Return when a message stored at ``store_timestamp`` (ms) is due.
+
+        ``level`` must be at least 1; a message that asks for more than the highest one gets that.
+        """
+        return store_timestamp + self.delays_ms[min(level, len(self.delays_ms)) - 1]
 
 
 def requested_level(properties: bytes) -> int:

@@ -80,14 +80,10 @@ class TimerIndex:
         if not self._newest:
             self._base = queue_offset
         elif queue_offset - self._base >= _RUN_LENGTH:
-            self._close_run()
+            self._put_back(_Run(self._base, self._newest))
+            self._newest.clear()
             self._base = queue_offset
         heappush(self._newest, min(max(time_ms, 0), MAX_TIME_MS) << _OFFSET_BITS | queue_offset - self._base)
-
-    def _close_run(self) -> None:
-        run = _Run(self._base, self._newest)
-        self._newest.clear()
-        self._put_back(run)
 
     def _put_back(self, run: _Run) -> None:
         for first in run.take(_END, 1):
