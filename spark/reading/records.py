@@ -249,14 +249,13 @@ class Records:
         body_end = body + lengths
         good = (lengths >= 0) & (body_end + 4 <= ends)
         self._check(good)
-        topic_lengths: Ints = self._bytes[body_end].astype(np.int64) if len(starts) else body_end
+        topic_lengths: Ints = self._bytes[body_end].astype(np.int64)
         topic_end = body_end + 1 + topic_lengths
         good = (topic_lengths > 0) & (topic_lengths <= layout.MAX_TOPIC_BYTES) & (topic_end + 2 <= ends)
         self._check(good)
         properties = topic_end + 2
-        if len(starts):
-            encoded = (self._bytes[topic_end].astype(np.int64) << 8) + self._bytes[topic_end + 1]
-            self._check(properties + encoded == ends)
+        encoded = (self._bytes[topic_end].astype(np.int64) << 8) + self._bytes[topic_end + 1]
+        self._check(properties + encoded == ends)
         self.count = len(starts)
         self._starts, self._body, self._body_end = starts, body, body_end
         self._topic_end, self._properties_at, self._end = topic_end, properties, ends
