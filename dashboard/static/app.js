@@ -78,6 +78,18 @@
     drawPlots();
   }
 
+  // Without this script the times of forms are UTC, as their labels say.
+  function sendTimesInUtc() {
+    const zone = new Intl.DateTimeFormat().resolvedOptions().timeZone;
+    for (const label of document.querySelectorAll("[data-zone]")) label.textContent = zone;
+    document.addEventListener("formdata", ({target, formData}) => {
+      for (const {name, value} of target.querySelectorAll("[data-local]")) {
+        const time = /^[\d-]+T[\d:.]+$/.test(value) ? new Date(value) : NaN; // not -10m, nor a time with its zone
+        if (!Number.isNaN(Number(time))) formData.set(name, time.toISOString());
+      }
+    });
+  }
+
   function refresh() {
     showTimes(document);
     drawPlots();
@@ -98,6 +110,7 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     refresh();
+    sendTimesInUtc();
     document.querySelector("nav [aria-current]")?.scrollIntoView({block: "nearest", inline: "center"});
     for (const element of document.querySelectorAll("[data-poll]")) {
       setInterval(poll, Number(element.dataset.poll) * 1000, element);

@@ -150,6 +150,10 @@ class Browser:
         found = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
         path.write_bytes(b64decode(found["data"]))
 
+    def live_in(self, zone: str) -> None:
+        """Have the viewer live in a time zone; "": that of the machine."""
+        self._command("Emulation.setTimezoneOverride", timezoneId=zone)
+
     def excess_width(self) -> int:
         """Return by how many pixels the page is wider than its window."""
         excess: int = self.script(

@@ -195,6 +195,17 @@ def test_changes_show_their_plan_and_change_nothing_yet(browser: Browser, addres
     assert {"group-reset", "redrive"} <= planned
 
 
+def test_time_of_a_reset_is_in_the_viewers_zone(browser: Browser, addresses: list[str]) -> None:
+    browser.live_in("America/Caracas")  # four hours behind UTC, all year
+    browser.show(f"{addresses[0]}group?name=tour-lagging")
+    assert browser.script("return document.querySelector('[for=reset-time]').textContent") == "Time, America/Caracas"
+    browser.send_filled_form("group-reset")
+    assert browser.script("return document.querySelector('input[name=time]').value") == "2026-01-31T16:00:00.000Z"
+    assert "--to 2026-01-31T16:00:00+00:00" in browser.script("return document.querySelector('pre').textContent")
+    assert "12:00:00" in browser.script("return document.querySelector('main time').textContent")
+    browser.live_in("")
+
+
 def test_read_only_dashboard_has_no_form_of_a_change(
     cluster: RunningBroker, browser: Browser, addresses: list[str]
 ) -> None:
