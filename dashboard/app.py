@@ -205,7 +205,7 @@ class Application:
         return RedirectResponse(done.link, status_code=303)
 
     async def _plan(self, change: Change, view: View) -> Response:
-        """Return the page that asks for the name, with what the change would do."""
+        """Return the page that asks for the name, with the plan of the change."""
         values: dict[str, Any] = {}
         if change.plan is not None:
             found = await self._values(view, change.plan, CHANGE_LIMIT_S)

@@ -1,4 +1,4 @@
-"""One cluster as one account sees it: its administration, and what is remembered of it."""
+"""One cluster as one account sees it: its administration, and the remembered answers."""
 
 from dataclasses import replace
 from typing import Final
@@ -23,7 +23,7 @@ class Watched:
 
     Attributes:
         instance, admin: to ask with.
-        sampler: what is remembered.
+        sampler: the remembered answers.
     """
 
     instance: ClientInstance

@@ -32,7 +32,7 @@ async def dead_letters(view: View) -> dict[str, Any]:
 
 
 async def plan(view: View) -> dict[str, Any]:
-    """Return what would be sent back."""
+    """Return the plan: the dead letters to send back."""
     group, chosen = view.required("name"), _chosen(view)
     if chosen:
         places = [word for place in chosen for word in ("--at", ":".join(map(str, place)))]

@@ -51,7 +51,7 @@ def lags_of(positions: Positions) -> Counter[str]:
 
 
 async def dead_letters(view: View, names: list[str]) -> Mapping[str, int]:
-    """Return how many dead letters groups have."""
+    """Return the number of dead letters of each group."""
     kinds = await view.sampled.topic_kinds()
     samples = await view.sampled.topics([topic for topic in map(dead_letter_topic, names) if topic in kinds])
     return {
@@ -86,7 +86,7 @@ async def _client_ids(view: View, name: str) -> list[str]:
 
 
 def age_s(time_ms: int | None) -> float | None:
-    """Return how long ago a time was, in seconds."""
+    """Return the age of a time in seconds."""
     return None if time_ms is None else max(0.0, (wall_clock_ms() - time_ms) / 1000)
 
 

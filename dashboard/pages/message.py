@@ -18,7 +18,7 @@ from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import PropertyName
 
 _MOST_GROUPS: Final = 32
-#: So long a page waits for groups and trace; what is not there by then is left out, with a sentence.
+#: How long a page waits for groups and trace; later answers are left out, with a sentence.
 _WAIT_S: Final = 1.0
 _MOST_PARTS: Final = 1024
 

@@ -105,7 +105,7 @@ async def by_id(view: View, message_id: str, topic: str) -> MessageExt:
 
     Raises:
         NotFoundError: its id names a machine that is no broker; nothing is sent there.
-        QueryNotFoundError: there is none.
+        QueryNotFoundError: the message does not exist.
     """
     if topic and (found := await view.admin.find_messages(topic, message_id, unique=True)):
         return found[-1]
@@ -152,7 +152,7 @@ def time_before(view: View) -> Before | None:
 
 
 def older_of(page: NewestMessages) -> dict[str, object]:
-    """Return the words of the query for the older messages; none if there are none."""
+    """Return the words of the query for the older messages; empty at the end of the list."""
     return {} if page.older is None else {"until": _iso(page.older.stored_ms), "skip": page.older.skip}
 
 

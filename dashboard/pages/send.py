@@ -21,7 +21,7 @@ async def form(view: View) -> dict[str, Any]:
 async def send(view: View) -> Done:
     """Send the message of the form."""
     topic = view.required("name")
-    await view.admin.topic_route(topic)  # raises if there is none: a send could create it
+    await view.admin.topic_route(topic)  # raises for an unknown topic: a send could create it
     delay = view.form.get("delay", "").strip()
     try:
         delay_s = float(delay) if delay else 0.0
