@@ -6,6 +6,7 @@ put into the command.
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from triomq.broker.accounts import Accounts
@@ -27,31 +28,25 @@ LOGGER: Final = logging.getLogger("triomq.broker.access")
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 
 
+@dataclass(eq=False)
 class Access:
     """Checks accounts; counts, logs and audits denied requests.
 
     Attributes:
+        statistics: counts denied requests.
+        audit: records administration, denied requests and logins; ``None``: not kept.
         accounts: who may do what; ``None``: all may do everything.
         quotas: how much; ``None``: that is not limited.
-        audit: records administration, denied requests and logins; ``None``: not kept.
     """
 
-    def __init__(
-        self,
-        statistics: BrokerStatistics,
-        audit: Audit | None,
-        accounts: Accounts | None = None,
-        quotas: Quotas | None = None,
-    ) -> None:
-        self.accounts: Final = accounts
-        self.quotas: Final = quotas
-        self.audit: Final = audit
-        self._statistics = statistics
-        self._log = EventLog(
-            LOGGER,
-            "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s",
-            logging.WARNING,
-        )
+    statistics: BrokerStatistics
+    audit: Audit | None
+    accounts: Accounts | None = None
+    quotas: Quotas | None = None
+
+    def __post_init__(self) -> None:
+        text = "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s"
+        self._log = EventLog(LOGGER, text, logging.WARNING)
 
     @property
     def files(self) -> list[Accounts | Quotas]:
@@ -129,7 +124,7 @@ class Access:
         account = command.ext_fields.get(ACCESS_KEY)
         if self.accounts is None or account not in self.accounts.rules.accounts:
             account = None
-        self._statistics.denied_requests += 1
+        self.statistics.denied_requests += 1
         if self.audit is not None:
             self.audit.note("denied", connection, command, account, reason)
-        self._log.occurred(self._statistics.denied_requests, connection.peer, command.code, reason)
+        self._log.occurred(self.statistics.denied_requests, connection.peer, command.code, reason)

@@ -8,7 +8,7 @@ Source: behaviour.md A.1.
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import trio
@@ -148,36 +148,30 @@ async def open_broker(
         raise _lone_error(group) from None
 
 
+@dataclass(eq=False)
 class KeptBroker:
     """A broker, and after it ended in order to open again, the next one.
 
     Attributes:
+        config, open_one, on_reopen: the arguments of :func:`keep_broker`.
         broker: the broker that runs, or ran last.
     """
 
-    broker: Broker
-
-    def __init__(
-        self,
-        config: BrokerConfig,
-        open_one: Callable[..., AbstractAsyncContextManager[Broker]],
-        on_reopen: Callable[[], None],
-    ) -> None:
-        """Prepare it, with the arguments of :func:`keep_broker`."""
-        self._config = config
-        self._open = open_one
-        self._on_reopen = on_reopen
-        self._is_stopping = False
+    config: BrokerConfig
+    open_one: Callable[..., AbstractAsyncContextManager[Broker]]
+    on_reopen: Callable[[], None]
+    broker: Broker = field(init=False)
+    _is_stopping: bool = False
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until :meth:`stop`; started when the first broker serves.  Raises as :func:`open_broker`."""
-        config, is_first = self._config, True
+        config, is_first = self.config, True
         while True:
-            async with self._open(config, is_kept=True) as self.broker:
+            async with self.open_one(config, is_kept=True) as self.broker:
                 if is_first:
                     task_status.started()
                 else:
-                    self._on_reopen()
+                    self.on_reopen()
                 config, is_first = _with_real_ports(self.broker), False
                 if not self._is_stopping:
                     await self.broker.ending.wait()

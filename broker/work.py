@@ -38,7 +38,7 @@ from typing import Final, Protocol, TypeVar
 
 import trio
 
-from triomq.broker.limits.peers import MemoryBudget
+from triomq.broker.limits.peers import MemoryBudget, Reader
 from triomq.broker.limits.refused import Refusals
 from triomq.protocol.bodies.json_body import json_pieces
 from triomq.protocol.codes import CommandFlag, ResponseCode
@@ -87,16 +87,6 @@ Result = TypeVar("Result")
 
 class _Writer(Protocol):
     def flush(self) -> None: ...
-
-
-class _Peer(Protocol):
-    peer: str
-    closed: bool
-
-    @property
-    def unread_bytes(self) -> int: ...
-
-    def send(self, command: RemotingCommand) -> None: ...
 
 
 class _Lane:
@@ -185,7 +175,7 @@ class Worker:
         return await self._drive(work, PAUSE, self._services if urgent else self._peers, _check_nothing)
 
     def answer(
-        self, connection: _Peer, command: RemotingCommand, work: Work[Answer], *, only_reads: bool = False
+        self, connection: Reader, command: RemotingCommand, work: Work[Answer], *, only_reads: bool = False
     ) -> Answer:
         """Begin the work of a request; return its answer, or ``None`` if that is sent later.
 
@@ -211,7 +201,7 @@ class Worker:
 
     async def _answer_later(
         self,
-        connection: _Peer,
+        connection: Reader,
         command: RemotingCommand,
         work: Work[Answer],
         needed: Needed,

@@ -12,6 +12,7 @@ import logging
 import resource
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from triomq.broker.addresses import limited_host
@@ -21,6 +22,7 @@ from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.event_log import EventLog
+from triomq.protocol.wire.command import RemotingCommand
 
 LOGGER: Final = logging.getLogger("triomq.broker.limits.peers")
 
@@ -89,28 +91,25 @@ class Places:
             del self._by_address[host]
 
 
+@dataclass(eq=False)
 class ConnectionLimits:
     """The connections of a server.  Those to a port for name servers only are one kind, all others another one.
 
     Attributes:
+        files_of_store: returns how many files the store may open.
+        quotas: may limit an address further.
         all: the places of all connections.
         with_tls: the places of those with TLS.
     """
 
-    def __init__(
-        self,
-        config: ConnectionConfig,
-        statistics: BrokerStatistics,
-        files_of_store: Callable[[], int] = lambda: 0,
-        quotas: Quotas | None = None,
-    ) -> None:
-        """``files_of_store`` returns how many files the store may open; ``quotas`` may limit an address further."""
-        self.all: Final = Places(two_kinds=True, local_peers=config.local_peers)
-        self.with_tls: Final = Places(local_peers=config.local_peers)
-        self._files_of_store = files_of_store
-        self._quotas = quotas
-        self._config = config
-        self._statistics = statistics
+    config: ConnectionConfig
+    statistics: BrokerStatistics
+    files_of_store: Callable[[], int]
+    quotas: Quotas | None
+
+    def __post_init__(self) -> None:
+        self.all = Places(two_kinds=True, local_peers=self.config.local_peers)
+        self.with_tls = Places(local_peers=self.config.local_peers)
         self._log = EventLog(
             LOGGER, "connections refused since the start: %d; the last one from %s: %s (%s)", logging.WARNING
         )
@@ -118,24 +117,24 @@ class ConnectionLimits:
     def admits(self, host: str, *, is_local: bool, is_namesrv: bool) -> bool:
         """Return whether another connection is accepted; it counts until it leaves ``all``."""
         setting = "max_connections_per_address"
-        most: float | None = None if is_local else self._config.max_connections_per_address or None
-        quota = None if self._quotas is None else self._quotas.connections_of(host)
+        most: float | None = None if is_local else self.config.max_connections_per_address or None
+        quota = None if self.quotas is None else self.quotas.connections_of(host)
         if quota is not None:
             most, setting = quota, "connections in the quotas"
         full = self.all.take(host, self.limit(), is_local=is_local, kind=is_namesrv, most=most)
         if full is not None and not full.of_address:
-            setting = f"max_connections {self._config.max_connections}, ulimit -n"
+            setting = f"max_connections {self.config.max_connections}, ulimit -n"
         return full is None or self._refused(host, full, setting)
 
     def admits_tls(self, host: str, *, is_local: bool) -> bool:
         """Return whether another connection may use TLS; it counts until it leaves ``with_tls``."""
-        full = self.with_tls.take(host, self._config.memory_budget_bytes // TLS_SESSION_BYTES, is_local=is_local)
+        full = self.with_tls.take(host, self.config.memory_budget_bytes // TLS_SESSION_BYTES, is_local=is_local)
         return full is None or self._refused(host, full, "with TLS: memory_budget")
 
     def _refused(self, host: str, full: NoPlace, setting: str) -> bool:
-        self._statistics.refused_connections += 1
+        self.statistics.refused_connections += 1
         self._log.occurred(
-            self._statistics.refused_connections, limited_host(host), full.text, setting, key=(full.of_address, setting)
+            self.statistics.refused_connections, limited_host(host), full.text, setting, key=(full.of_address, setting)
         )
         return False
 
@@ -143,9 +142,9 @@ class ConnectionLimits:
         """Return the largest number of open connections at the moment, given the limit of open files."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
-            return self._config.max_connections
-        left = files - self._files_of_store() - _OTHER_FILES
-        return min(self._config.max_connections, max(left, _MIN_CONNECTIONS))
+            return self.config.max_connections
+        left = files - self.files_of_store() - _OTHER_FILES
+        return min(self.config.max_connections, max(left, _MIN_CONNECTIONS))
 
 
 #: Less is not counted: nearly every read ends within a frame.
@@ -171,9 +170,15 @@ class Holder(Protocol):
 class Reader(Protocol):
     """A peer that gets answers or requests."""
 
+    peer: str
+    closed: bool
+
     @property
     def unread_bytes(self) -> int:
         """Bytes that it has not read yet."""
+
+    def send(self, command: RemotingCommand) -> None:
+        """Queue an answer or a request."""
 
 
 class MemoryBudget:

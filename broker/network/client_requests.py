@@ -9,7 +9,7 @@ Source: behaviour.md A.15, wire.md 6; Broker2Client.java.
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
@@ -22,13 +22,6 @@ from triomq.protocol.wire.command import RemotingCommand
 LIMIT: Final = 4096
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 _ONEWAY: Final = int(CommandFlag.ONEWAY)
-
-
-class Sender(Reader, Protocol):
-    """A connection that commands can be sent on."""
-
-    def send(self, command: RemotingCommand) -> None:
-        """Queue a command."""
 
 
 class NoAnswer(Enum):
@@ -44,7 +37,7 @@ Done: TypeAlias = Callable[[RemotingCommand | NoAnswer], None]
 
 
 class _Pending(NamedTuple):
-    connection: Sender
+    connection: Reader
     done: Done
     deadline: float
 
@@ -70,18 +63,18 @@ class ClientRequests:
         self._opaque = (self._opaque + 1) & _MAX_OPAQUE
         return self._opaque
 
-    def send_oneway(self, connection: Sender, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
+    def send_oneway(self, connection: Reader, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
         """Send a one-way request."""
         connection.send(RemotingCommand(code, self._next_opaque(), _ONEWAY, dict(fields), body))
 
-    def notify_ids_changed(self, connection: Sender, group: str) -> None:
+    def notify_ids_changed(self, connection: Reader, group: str) -> None:
         """Ask a member of a consumer group to rebalance; one that does not read does so by its timer."""
         if not self._stopping.is_set() and self.budget.is_read_by(connection):
             self.send_oneway(connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     def ask(
         self,
-        connection: Sender,
+        connection: Reader,
         code: int,
         fields: Mapping[str, str],
         body: bytes | memoryview,
@@ -101,7 +94,7 @@ class ClientRequests:
 
     def ask_all(
         self,
-        requests: Mapping[str, tuple[Sender, Mapping[str, str]]],
+        requests: Mapping[str, tuple[Reader, Mapping[str, str]]],
         code: int,
         timeout_s: float,
         read: Callable[[RemotingCommand], Read],
@@ -140,7 +133,7 @@ class ClientRequests:
         if len(self._pending) + count > LIMIT:
             raise RefusedError(f"{LIMIT} requests wait for clients", ResponseCode.SYSTEM_BUSY)
 
-    def handle_answer(self, connection: Sender, response: RemotingCommand) -> bool:
+    def handle_answer(self, connection: Reader, response: RemotingCommand) -> bool:
         """End the request that a client answers; return ``False`` if it was not asked."""
         pending = self._pending.get(response.opaque)
         if pending is None or pending.connection is not connection:
@@ -149,7 +142,7 @@ class ClientRequests:
         pending.done(response)
         return True
 
-    def forget(self, connection: Sender) -> None:
+    def forget(self, connection: Reader) -> None:
         """End the requests that a closed connection will not answer any more."""
         self._end([opaque for opaque, each in self._pending.items() if each.connection is connection], NoAnswer.CLOSED)
 
