@@ -83,6 +83,8 @@ class _Lease:
         conflict_ms: when an address registered again after another had taken its place.
     """
 
+    name: str
+    broker_id: int
     address: str
     ha_address: str
     version: DataVersion
@@ -136,7 +138,7 @@ class RouteTable:
     def add_own(self, cluster: str, name: str, broker_id: int, topics: Mapping[str, TopicConfig]) -> None:
         """Add the broker that this name server is a part of."""
         self._own_name = name
-        lease = _Lease(_OWN_ADDRESS, "", DataVersion(), None, math.inf)
+        lease = _Lease(name, broker_id, _OWN_ADDRESS, "", DataVersion(), None, math.inf)
         self._brokers[name] = _Broker(cluster, topics, {broker_id: lease})
 
     def sizes(self) -> tuple[tuple[str, int, int], ...]:
@@ -166,7 +168,8 @@ class RouteTable:
         # a slave that becomes the master has one address under two ids for a moment
         leases = {other: lease for other, lease in broker.leases.items() if lease.address != address}
         before = broker.leases.get(broker_id)
-        lease = _Lease(address, header.ha_server_addr, sent.data_version, owner, self._clock_ms() + LEASE_MS)
+        expires_ms = self._clock_ms() + LEASE_MS
+        lease = _Lease(name, broker_id, address, header.ha_server_addr, sent.data_version, owner, expires_ms)
         lease.promoted_ms = header.promoted_ms or 0
         if before is not None:
             lease.turns, lease.conflict_ms = before.turns, before.conflict_ms
@@ -235,29 +238,27 @@ class RouteTable:
 
     def version_of(self, header: BrokerRequestHeader, version: DataVersion) -> DataVersion | None:
         """Return the version of the topics that a broker registered last; an equal one renews its lease."""
-        found = self._find(header)
-        if found is None:
+        lease = self._find(header)
+        if lease is None:
             return None
-        _, lease = found
         if lease.version == version:
             lease.expires_ms = self._clock_ms() + LEASE_MS
         return lease.version
 
     def unregister(self, header: BrokerRequestHeader) -> None:
         """End the lease of an address; with the last one the broker's topics go."""
-        found = self._find(header)
-        if found is not None:
-            self._remove(header.broker_name, found[0], logging.INFO, "it left")
+        if (lease := self._find(header)) is not None:
+            self._remove(lease, logging.INFO, "it left")
 
-    def _find(self, header: BrokerRequestHeader) -> tuple[int, _Lease] | None:
+    def _find(self, header: BrokerRequestHeader) -> _Lease | None:
         broker = self._brokers.get(header.broker_name)
-        leases = broker.leases.items() if broker is not None else ()
-        return next(((i, lease) for i, lease in leases if lease.address == header.broker_addr != _OWN_ADDRESS), None)
+        leases = broker.leases.values() if broker is not None else ()
+        return next((lease for lease in leases if lease.address == header.broker_addr != _OWN_ADDRESS), None)
 
     def owner_of(self, header: BrokerRequestHeader) -> Owner | None:
         """Return the connection that registered an address."""
-        found = self._find(header)
-        return None if found is None else found[1].owner
+        lease = self._find(header)
+        return None if lease is None else lease.owner
 
     def lost(self, owner: Owner) -> None:
         """End the leases that a closed connection carried."""
@@ -270,19 +271,15 @@ class RouteTable:
         return [lease.owner for lease in ended if lease.owner is not None]
 
     def _remove_all(self, ends: Callable[[_Lease], bool], reason: str) -> list[_Lease]:
-        found = [
-            (name, broker_id, lease)
-            for name, broker in self._brokers.items()
-            for broker_id, lease in broker.leases.items()
-            if ends(lease)
-        ]
-        for name, broker_id, _ in found:
-            self._remove(name, broker_id, logging.WARNING, reason)
-        return [lease for _, _, lease in found]
+        found = [lease for broker in self._brokers.values() for lease in broker.leases.values() if ends(lease)]
+        for lease in found:
+            self._remove(lease, logging.WARNING, reason)
+        return found
 
-    def _remove(self, name: str, broker_id: int, level: int, reason: str) -> None:
+    def _remove(self, lease: _Lease, level: int, reason: str) -> None:
+        name, broker_id = lease.name, lease.broker_id
         broker = self._brokers[name]
-        lease = broker.leases.pop(broker_id)
+        del broker.leases[broker_id]
         if not broker.leases:
             del self._brokers[name]
         if level == logging.WARNING:
@@ -346,9 +343,9 @@ class RouteTable:
             if now_ms - left_ms < MISSED_MS
         ]
         conflicts = [
-            NameConflict(name, broker_id, sorted({lease.address or own_address, *lease.turns}))
-            for name, broker in self._brokers.items()
-            for broker_id, lease in broker.leases.items()
+            NameConflict(lease.name, lease.broker_id, sorted({lease.address or own_address, *lease.turns}))
+            for broker in self._brokers.values()
+            for lease in broker.leases.values()
             if now_ms - lease.conflict_ms < LEASE_MS
         ]
         return ClusterInfo(brokers, clusters, missing or None, conflicts or None)
