@@ -45,15 +45,9 @@ from triomq.broker.replication.promoting import PromotionProcessors
 from triomq.broker.replication.slave import Slave
 from triomq.broker.replication.status import Copies
 from triomq.broker.saved_table import SavedTable, config_file
+from triomq.broker.services import housekeeping
 from triomq.broker.services.flush import TableSaving
 from triomq.broker.services.group_commit import GroupCommit
-from triomq.broker.services.housekeeping import (
-    ClockWatch,
-    Housekeeping,
-    RetentionService,
-    elapsed_ms,
-    steady_ms,
-)
 from triomq.broker.services.registration import Registration
 from triomq.broker.services.stalls import StallWatch
 from triomq.broker.statistics.counters import BrokerStatistics
@@ -128,14 +122,14 @@ class BrokerParts:
         config: BrokerConfig,
         store: MessageStore,
         clock_ms: Callable[[], int] = system_clock_ms,
-        steady_clock_ms: Callable[[], int] = steady_ms,
+        steady_clock_ms: Callable[[], int] = housekeeping.steady_ms,
         random: Random | None = None,
         gate: Gate | None = None,
-        elapsed_clock_ms: Callable[[], int] = elapsed_ms,
+        elapsed_clock_ms: Callable[[], int] = housekeeping.elapsed_ms,
     ) -> None:
         """Build the parts; nothing is read or opened."""
         random = random or Random()  # noqa: S311  # spreads load, protects nothing
-        changed, clocks = Signal(), ClockWatch(clock_ms, elapsed_clock_ms)
+        changed, clocks = Signal(), housekeeping.ClockWatch(clock_ms, elapsed_clock_ms)
         self.stopping, self.ending = trio.Event(), trio.Event()
         self.statistics: Final = BrokerStatistics(clock_ms())
         access = _access(config, self.statistics, clock_ms, steady_clock_ms)
@@ -152,8 +146,8 @@ class BrokerParts:
         self.delayed: Final = self._build_delayed(clock_ms)
         undecided = Undecided(store, self.groups.offsets, self.statistics, config, clocks.even_ms)
         self.transactions: Final = TransactionChecks(*shared, undecided, self.group_commit, random)
-        self.housekeeping: Final = Housekeeping(*shared, self.routes, StallWatch(*shared), clocks)
-        self.retention: Final = RetentionService(store, config.retention_delay_s, clocks)
+        self.housekeeping: Final = housekeeping.Housekeeping(*shared, self.routes, StallWatch(*shared), clocks)
+        self.retention: Final = housekeeping.RetentionService(store, config.retention_delay_s, clocks)
         self.registration: Final = self._build_registration()
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
         self.table_saving: Final = self._build_table_saving(key_values, changed)

@@ -11,23 +11,10 @@ from typing import Final
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.saved_table import ConfigTable
+from triomq.protocol import names
 from triomq.protocol.bodies.route import TopicConfig
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import IllegalNameError
-from triomq.protocol.names import (
-    AUTO_CREATE_TOPIC,
-    BENCHMARK_TOPIC,
-    OFFSET_MOVED_TOPIC,
-    OP_HALF_TOPIC,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    SELF_TEST_TOPIC,
-    TIMER_TOPIC,
-    TRACE_TOPIC,
-    reply_topic,
-    system_topics,
-    validate_topic,
-)
 from triomq.storage.files.json_table import JsonTable
 
 LOGGER: Final = logging.getLogger("triomq.broker.topics")
@@ -61,23 +48,23 @@ class TopicTable(ConfigTable[TopicConfig]):
         super().__init__(table, config, clock_ms=clock_ms, on_change=on_change)
         self.random: Final = random
         self._built_in = [
-            _config(SELF_TEST_TOPIC, 1),
-            _config(BENCHMARK_TOPIC, 1024),
+            _config(names.SELF_TEST_TOPIC, 1),
+            _config(names.BENCHMARK_TOPIC, 1024),
             _config(config.cluster_name, 16, _READ_WRITE_INHERIT),
             _config(config.broker_name, 1, _READ_WRITE_INHERIT),
-            _config(OFFSET_MOVED_TOPIC, 1),
-            _config(SCHEDULE_TOPIC, 18),
-            _config(TIMER_TOPIC, 1),
-            _config(reply_topic(config.cluster_name), 1),
-            _config(TRACE_TOPIC, 1),
+            _config(names.OFFSET_MOVED_TOPIC, 1),
+            _config(names.SCHEDULE_TOPIC, 18),
+            _config(names.TIMER_TOPIC, 1),
+            _config(names.reply_topic(config.cluster_name), 1),
+            _config(names.TRACE_TOPIC, 1),
         ]
-        self.system_topics: Final = system_topics(config.cluster_name, config.broker_name)
+        self.system_topics: Final = names.system_topics(config.cluster_name, config.broker_name)
 
     def _complete(self) -> None:
         """Add the system topics."""
         built_in = [*self._built_in, *self._template()]
         is_complete = all(config.topic_name in self.configs for config in built_in)
-        self.configs.pop(AUTO_CREATE_TOPIC, None)
+        self.configs.pop(names.AUTO_CREATE_TOPIC, None)
         self.configs.update({config.topic_name: config for config in built_in})
         if not is_complete:  # when RocketMQ deletes a topic, it also deletes the queues of topics missing in the file
             self.is_dirty = True
@@ -86,22 +73,22 @@ class TopicTable(ConfigTable[TopicConfig]):
     def _template(self) -> list[TopicConfig]:
         """Return the template of topics that are created by sending, if the settings allow it."""
         config = self._config
-        template = _config(AUTO_CREATE_TOPIC, config.default_topic_queues, _READ_WRITE_INHERIT)
+        template = _config(names.AUTO_CREATE_TOPIC, config.default_topic_queues, _READ_WRITE_INHERIT)
         return [template] if config.auto_create_topic else []
 
     def set_template(self) -> None:
         """Make or remove the template of topics that are created by sending, as the settings now say."""
         template = self._template()
         if not template:
-            self.delete(AUTO_CREATE_TOPIC)
-        elif self.configs.get(AUTO_CREATE_TOPIC) != template[0]:
+            self.delete(names.AUTO_CREATE_TOPIC)
+        elif self.configs.get(names.AUTO_CREATE_TOPIC) != template[0]:
             self.put(template[0])
 
     def adopt(self, queues: Iterable[tuple[str, int]]) -> None:
         """Add the topics that have queues but no configuration, as after a crash before the table was saved."""
         found: dict[str, int] = {}
         for topic, queue_id in queues:
-            if topic not in self.configs and topic != OP_HALF_TOPIC:
+            if topic not in self.configs and topic != names.OP_HALF_TOPIC:
                 found[topic] = max(found.get(topic, 0), queue_id + 1)
         for topic, count in found.items():
             self.put(_config(topic, count))
@@ -124,12 +111,12 @@ class TopicTable(ConfigTable[TopicConfig]):
             IllegalNameError: the name breaks RocketMQ's rules.
             RefusedError: there are too many topics.
         """
-        validate_topic(topic)
+        names.validate_topic(topic)
         template = self.configs.get(template_topic)
         if template is not None and template.perm & Permission.INHERIT:
             count = max(0, min(queues, template.write_queue_nums))
             config = _config(topic, count, template.perm & ~int(Permission.INHERIT))
-        elif topic.startswith(RETRY_PREFIX):
+        elif topic.startswith(names.RETRY_PREFIX):
             config = _config(topic, 1)
         else:
             return None
@@ -150,7 +137,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         """
         config = self.configs.get(topic)
         if config is None:
-            validate_topic(topic)
+            names.validate_topic(topic)
             config = _config(topic, queues)
             config.topic_sys_flag = sys_flag
             if not self._config.is_slave:
@@ -163,7 +150,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         Raises:
             IllegalNameError: the name breaks the rules or belongs to the system.
         """
-        validate_topic(topic)
+        names.validate_topic(topic)
         if topic in self.system_topics:
             raise IllegalNameError(f"the topic[{topic}] is conflict with system topic: choose another name")
 

@@ -21,17 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.bodies.route import (
-    BrokerData,
-    ClusterInfo,
-    DataVersion,
-    MissingBroker,
-    NameConflict,
-    QueueData,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-    TopicRouteData,
-)
+from triomq.protocol.bodies import route as bodies
 from triomq.protocol.codes import Permission
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.event_log import EventLog
@@ -87,7 +77,7 @@ class _Lease:
     broker_id: int
     address: str
     ha_address: str
-    version: DataVersion
+    version: bodies.DataVersion
     owner: Owner | None
     expires_ms: float
     turns: dict[str, int] = field(default_factory=dict)
@@ -110,11 +100,11 @@ class _Broker:
     """
 
     cluster: str
-    topics: Mapping[str, TopicConfig] = field(default_factory=dict)
+    topics: Mapping[str, bodies.TopicConfig] = field(default_factory=dict)
     leases: dict[int, _Lease] = field(default_factory=dict)
-    perms: dict[str, tuple[TopicConfig, int]] = field(default_factory=dict)
+    perms: dict[str, tuple[bodies.TopicConfig, int]] = field(default_factory=dict)
 
-    def perm(self, name: str, config: TopicConfig) -> int:
+    def perm(self, name: str, config: bodies.TopicConfig) -> int:
         """Return the permission that routes show; a newer registration undoes what a tool has set."""
         held_for, perm = self.perms.get(name, (None, 0))
         return perm if held_for is config else config.perm
@@ -135,10 +125,10 @@ class RouteTable:
         self._missing: dict[tuple[str, int], _Missing] = {}
         self._own_name: str | None = None
 
-    def add_own(self, cluster: str, name: str, broker_id: int, topics: Mapping[str, TopicConfig]) -> None:
+    def add_own(self, cluster: str, name: str, broker_id: int, topics: Mapping[str, bodies.TopicConfig]) -> None:
         """Add the broker that this name server is a part of."""
         self._own_name = name
-        lease = _Lease(name, broker_id, _OWN_ADDRESS, "", DataVersion(), None, math.inf)
+        lease = _Lease(name, broker_id, _OWN_ADDRESS, "", bodies.DataVersion(), None, math.inf)
         self._brokers[name] = _Broker(cluster, topics, {broker_id: lease})
 
     def sizes(self) -> tuple[tuple[str, int, int], ...]:
@@ -152,7 +142,7 @@ class RouteTable:
     # --- registration -----------------------------------------------------------------------------------
 
     def register(
-        self, header: RegisterBrokerRequestHeader, sent: TopicConfigSerializeWrapper, owner: Owner
+        self, header: RegisterBrokerRequestHeader, sent: bodies.TopicConfigSerializeWrapper, owner: Owner
     ) -> Master | None:
         """Give a broker a lease and, if it leads its name and its topics changed, take them; return a slave's master.
 
@@ -236,7 +226,7 @@ class RouteTable:
         if any(size + new > limit for (_, size, limit), new in zip(self.sizes(), more, strict=True)):
             raise RefusedError(f"the name server is full: {MAX_ADDRESSES} brokers, {MAX_TOPICS} topics at most")
 
-    def version_of(self, header: BrokerRequestHeader, version: DataVersion) -> DataVersion | None:
+    def version_of(self, header: BrokerRequestHeader, version: bodies.DataVersion) -> bodies.DataVersion | None:
         """Return the version of the topics that a broker registered last; an equal one renews its lease."""
         lease = self._find(header)
         if lease is None:
@@ -316,21 +306,21 @@ class RouteTable:
 
     # --- queries ----------------------------------------------------------------------------------------
 
-    def route(self, topic: str, own_address: str) -> TopicRouteData | None:
+    def route(self, topic: str, own_address: str) -> bodies.TopicRouteData | None:
         """Return queues and brokers of a topic, ``None`` if no broker has it."""
-        queues: list[QueueData] = []
-        brokers: list[BrokerData] = []
+        queues: list[bodies.QueueData] = []
+        brokers: list[bodies.BrokerData] = []
         for name, broker in self._brokers.items():
             config = broker.topics.get(topic)
             if config is not None:
                 perm = broker.perm(topic, config)
                 queues.append(
-                    QueueData(name, config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag)
+                    bodies.QueueData(name, config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag)
                 )
                 brokers.append(_data(name, broker, own_address))
-        return TopicRouteData(queue_datas=queues, broker_datas=brokers) if queues else None
+        return bodies.TopicRouteData(queue_datas=queues, broker_datas=brokers) if queues else None
 
-    def cluster_info(self, own_address: str) -> ClusterInfo:
+    def cluster_info(self, own_address: str) -> bodies.ClusterInfo:
         """Return all brokers and clusters."""
         clusters: dict[str, list[str]] = {}
         for name, broker in self._brokers.items():
@@ -338,21 +328,21 @@ class RouteTable:
         brokers = {name: _data(name, broker, own_address) for name, broker in self._brokers.items()}
         now_ms = self._clock_ms()
         missing = [
-            MissingBroker(name, broker_id, address, (now_ms - left_ms) // 1000, reason)
+            bodies.MissingBroker(name, broker_id, address, (now_ms - left_ms) // 1000, reason)
             for (name, broker_id), (address, left_ms, reason) in self._missing.items()
             if now_ms - left_ms < MISSED_MS
         ]
         conflicts = [
-            NameConflict(lease.name, lease.broker_id, sorted({lease.address or own_address, *lease.turns}))
+            bodies.NameConflict(lease.name, lease.broker_id, sorted({lease.address or own_address, *lease.turns}))
             for broker in self._brokers.values()
             for lease in broker.leases.values()
             if now_ms - lease.conflict_ms < LEASE_MS
         ]
-        return ClusterInfo(brokers, clusters, missing or None, conflicts or None)
+        return bodies.ClusterInfo(brokers, clusters, missing or None, conflicts or None)
 
     def topics(self, cluster: str | None = None, wanted: Callable[[int], bool] | None = None) -> list[str]:
         """Return the topics of all brokers, or of one cluster, or those whose system flag is ``wanted``."""
-        found: Iterable[tuple[str, TopicConfig]] = (
+        found: Iterable[tuple[str, bodies.TopicConfig]] = (
             entry
             for broker in self._brokers.values()
             if cluster is None or broker.cluster == cluster
@@ -361,8 +351,8 @@ class RouteTable:
         return list({name: None for name, config in found if wanted is None or wanted(config.topic_sys_flag)})
 
 
-def _data(name: str, broker: _Broker, own_address: str) -> BrokerData:
-    return BrokerData(
+def _data(name: str, broker: _Broker, own_address: str) -> bodies.BrokerData:
+    return bodies.BrokerData(
         cluster=broker.cluster,
         broker_name=name,
         broker_addrs={broker_id: lease.address or own_address for broker_id, lease in sorted(broker.leases.items())},

@@ -18,15 +18,7 @@ from triomq.broker.services.registration import Registration
 from triomq.broker.shared import BrokerPart
 from triomq.broker.work import Answer, encode
 from triomq.protocol.bodies import fastjson
-from triomq.protocol.bodies.route import (
-    GroupConfigList,
-    GroupNameList,
-    SubscriptionGroupConfig,
-    TopicConfig,
-    TopicConfigList,
-    TopicFilterType,
-    TopicList,
-)
+from triomq.protocol.bodies import route as bodies
 from triomq.protocol.bodies.statistics import QuerySubscriptionBody
 from triomq.protocol.codes import Permission, ResponseCode
 from triomq.protocol.errors import RefusedError, StoreError
@@ -55,10 +47,10 @@ class AdminProcessors(BrokerPart):
         The ``order`` field is ignored, as in RocketMQ 4.9.7.
         """
         header = topics.CreateTopicRequestHeader.decode(command.ext_fields)
-        filter_type = TopicFilterType.__members__.get(header.topic_filter_type)
+        filter_type = bodies.TopicFilterType.__members__.get(header.topic_filter_type)
         if filter_type is None:
             raise RefusedError(f"topicFilterType[{header.topic_filter_type}] is illegal: SINGLE_TAG or MULTI_TAG")
-        config = TopicConfig(
+        config = bodies.TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
             write_queue_nums=header.write_queue_nums,
@@ -70,12 +62,12 @@ class AdminProcessors(BrokerPart):
 
     def update_and_create_topic_list(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Create several topics or replace their configurations; all are checked before the first is set."""
-        configs = TopicConfigList.decode(command.body).topic_config_list
+        configs = bodies.TopicConfigList.decode(command.body).topic_config_list
         configs = [replace(config, order=False, attributes=None) for config in configs]
         return self._put_topics(connection, command, configs)
 
     def _put_topics(
-        self, connection: Connection, command: RemotingCommand, configs: Collection[TopicConfig]
+        self, connection: Connection, command: RemotingCommand, configs: Collection[bodies.TopicConfig]
     ) -> Work[Answer]:
         for config in configs:
             self._check_topic(config)
@@ -90,7 +82,7 @@ class AdminProcessors(BrokerPart):
             yield PAUSE
         return self.registration.answer_later(connection, command, *(config.topic_name for config in configs))
 
-    def _check_topic(self, config: TopicConfig) -> None:
+    def _check_topic(self, config: bodies.TopicConfig) -> None:
         name = config.topic_name
         self.topics.check_changeable(name)
         self.topics.check_room(name)
@@ -105,7 +97,7 @@ class AdminProcessors(BrokerPart):
 
     def delete_topic_in_broker_list(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Delete several topics; all names are checked before the first is deleted."""
-        return self._delete_topics(connection, command, TopicList.decode(command.body).topic_list)
+        return self._delete_topics(connection, command, bodies.TopicList.decode(command.body).topic_list)
 
     def _delete_topics(self, connection: Connection, command: RemotingCommand, topics: Collection[str]) -> Work[Answer]:
         for topic in topics:
@@ -153,20 +145,20 @@ class AdminProcessors(BrokerPart):
     def get_system_topic_list_from_broker(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the system topics."""
         names = sorted(self.topics.system_topics)
-        return command.reply(body=TopicList(names, broker_addr=connection.advertised).encode())
+        return command.reply(body=bodies.TopicList(names, broker_addr=connection.advertised).encode())
 
     def update_and_create_subscriptiongroup(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Create a subscription group or replace its configuration."""
-        return self._put_groups(connection, command, [SubscriptionGroupConfig.decode(command.body)])
+        return self._put_groups(connection, command, [bodies.SubscriptionGroupConfig.decode(command.body)])
 
     def update_and_create_subscriptiongroup_list(
         self, connection: Connection, command: RemotingCommand
     ) -> Work[Answer]:
         """Create several subscription groups or replace them; all are checked before the first is set."""
-        return self._put_groups(connection, command, GroupConfigList.decode(command.body).group_config_list)
+        return self._put_groups(connection, command, bodies.GroupConfigList.decode(command.body).group_config_list)
 
     def _put_groups(
-        self, connection: Connection, command: RemotingCommand, configs: Collection[SubscriptionGroupConfig]
+        self, connection: Connection, command: RemotingCommand, configs: Collection[bodies.SubscriptionGroupConfig]
     ) -> Work[Answer]:
         settings = self.groups.settings
         for config in configs:
@@ -200,7 +192,7 @@ class AdminProcessors(BrokerPart):
         group = self.groups.consumers.get(name)
         found = set() if group is None else set(group.subscriptions)
         found.update((yield from self.groups.offsets.of_group(name)))
-        return command.reply(body=TopicList(sorted(found), broker_addr=connection.advertised).encode())
+        return command.reply(body=bodies.TopicList(sorted(found), broker_addr=connection.advertised).encode())
 
     def query_subscription_by_consumer(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the subscription of a group to a topic, without one if its members have none."""
@@ -218,7 +210,7 @@ class AdminProcessors(BrokerPart):
 
     def delete_subscription_group_list(self, connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Delete several subscription groups; all names are checked before the first is deleted."""
-        wanted = GroupNameList.decode(command.body)
+        wanted = bodies.GroupNameList.decode(command.body)
         return self._delete_groups(connection, command, wanted.group_name_list, with_offsets=wanted.clean_offset)
 
     def _delete_groups(

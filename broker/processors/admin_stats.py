@@ -17,27 +17,16 @@ from triomq.broker.services.housekeeping import Housekeeping
 from triomq.broker.shared import BrokerPart
 from triomq.broker.work import encode
 from triomq.protocol.bodies import fastjson
+from triomq.protocol.bodies import statistics as bodies
 from triomq.protocol.bodies.client import ConsumeFromWhere, ConsumeType, MessageModel
 from triomq.protocol.bodies.fastjson import written_key
 from triomq.protocol.bodies.route import GroupList, KVTable
-from triomq.protocol.bodies.statistics import Connection as ConnectionInfo
-from triomq.protocol.bodies.statistics import (
-    ConsumerConnection,
-    OffsetWrapper,
-    ProducerConnection,
-    QueueTimeSpan,
-    TopicOffset,
-)
 from triomq.protocol.codes import VERSION, LanguageCode, ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import SCHEDULE_TOPIC
+from triomq.protocol.requests import offsets
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, ProducerGroupRequestHeader
-from triomq.protocol.requests.offsets import (
-    GetBrokerConsumeStatsRequestHeader,
-    GetConsumeStatsRequestHeader,
-    QueryConsumeTimeSpanRequestHeader,
-)
 from triomq.protocol.requests.topics import TopicRequestHeader, ViewBrokerStatsDataRequestHeader
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.storage.config import Durability
@@ -74,7 +63,7 @@ class StatisticsProcessors(BrokerPart):
         text = bytearray(b'{"offsetTable":{')  # written queue by queue, see below
         for queue_id in range(config.write_queue_nums):
             max_offset = reader.max_offset_in_queue(topic, queue_id)
-            offset = TopicOffset(
+            offset = bodies.TopicOffset(
                 min_offset=reader.min_offset_in_queue(topic, queue_id),
                 max_offset=max_offset,
                 last_update_timestamp=max((yield from reader.store_time(topic, queue_id, max_offset - 1)), 0),
@@ -87,7 +76,7 @@ class StatisticsProcessors(BrokerPart):
 
     def get_consume_stats(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the progress of a group in each read queue of a topic, or of all topics where it has offsets."""
-        header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
+        header = offsets.GetConsumeStatsRequestHeader.decode(command.ext_fields)
         group = header.consumer_group
         topics = [header.topic] if header.topic else list((yield from self.groups.offsets.of_group(group)))
         stats, _, _ = yield from self._consume_stats(group, topics)
@@ -112,7 +101,7 @@ class StatisticsProcessors(BrokerPart):
             for queue_id in range(config.read_queue_nums):
                 queue = MessageQueue(topic, self.config.broker_name, queue_id)
                 consumer_offset = self.groups.offsets.query(group, topic, queue_id) or 0
-                each = OffsetWrapper(
+                each = bodies.OffsetWrapper(
                     broker_offset=reader.max_offset_in_queue(topic, queue_id),
                     consumer_offset=consumer_offset,
                     last_timestamp=max((yield from reader.store_time(topic, queue_id, consumer_offset - 1)), 0),
@@ -129,7 +118,7 @@ class StatisticsProcessors(BrokerPart):
 
     def get_broker_consume_stats(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the progress of all groups, in all topics or in those whose order is global."""
-        is_order = GetBrokerConsumeStatsRequestHeader.decode(command.ext_fields).is_order
+        is_order = offsets.GetBrokerConsumeStatsRequestHeader.decode(command.ext_fields).is_order
         text = bytearray(b'{"brokerAddr":%b,"consumeStatsList":[' % fastjson.dumps(connection.advertised))
         groups = total_diff = 0
         for group, topics in (yield from self.groups.offsets.groups()).items():
@@ -152,7 +141,7 @@ class StatisticsProcessors(BrokerPart):
 
     def query_consume_time_span(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Answer with the store times of messages in a topic's write queues, and of those that a group consumed."""
-        header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
+        header = offsets.QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
         topic, reader, now_ms = header.topic, self.store.reader, self.clock_ms()
         config = self.topics.get(topic)
         if config is None:
@@ -166,7 +155,7 @@ class StatisticsProcessors(BrokerPart):
             newest = yield from reader.store_time(topic, queue_id, end - 1)
             consumed = (yield from reader.store_time(topic, queue_id, offset - 1)) if offset > first else earliest
             following = (yield from reader.store_time(topic, queue_id, offset)) if offset < end else now_ms
-            span = QueueTimeSpan(
+            span = bodies.QueueTimeSpan(
                 MessageQueue(topic, self.config.broker_name, queue_id),
                 min_time_stamp=earliest,
                 max_time_stamp=newest,
@@ -195,7 +184,7 @@ class StatisticsProcessors(BrokerPart):
         group = self.groups.consumers.get(name)
         if group is None:
             raise RefusedError(f"the consumer group[{name}] not online", ResponseCode.CONSUMER_NOT_ONLINE)
-        body = ConsumerConnection(
+        body = bodies.ConsumerConnection(
             connection_set=_connections(group.members.items()),
             consume_type=ConsumeType(group.consume_type),
             message_model=MessageModel(group.message_model),
@@ -212,7 +201,7 @@ class StatisticsProcessors(BrokerPart):
         members = self.groups.producers.groups.get(name)
         if members is None:
             raise RefusedError(f"the producer group[{name}] not exist")
-        return command.reply(body=ProducerConnection(_connections(members.items())).encode())
+        return command.reply(body=bodies.ProducerConnection(_connections(members.items())).encode())
 
     def get_all_producer_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the members of all producer groups."""
@@ -357,9 +346,9 @@ def _time_text(time_ms: int) -> str:
     return f"{time.strftime('%Y-%m-%d#%H:%M:%S', time.localtime(time_ms // 1000))}:{time_ms % 1000:03d}"
 
 
-def _connections(members: Iterable[tuple[Connection, Member]]) -> list[ConnectionInfo]:
+def _connections(members: Iterable[tuple[Connection, Member]]) -> list[bodies.Connection]:
     return [
-        ConnectionInfo(
+        bodies.Connection(
             client_id=member.client_id,
             client_addr=connection.peer,
             language=_LANGUAGES.get(connection.language, LanguageCode.OTHER),

@@ -13,15 +13,7 @@ from triomq.broker.groups.groups import Groups
 from triomq.broker.network.connection import Connection
 from triomq.broker.shared import BrokerPart
 from triomq.broker.work import encode
-from triomq.protocol.bodies.client import (
-    CheckClientRequestBody,
-    ConsumerIdList,
-    ConsumeType,
-    HeartbeatData,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    MessageModel,
-)
+from triomq.protocol.bodies import client as bodies
 from triomq.protocol.errors import IllegalNameError, RefusedError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import retry_topic, validate_topic
@@ -104,13 +96,13 @@ class ClientProcessors(BrokerPart):
         group = self.groups.consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(f"no consumer for this group, {header.consumer_group}")
-        return command.reply(body=ConsumerIdList(group.client_ids()).encode(), remark=group.shared_ids())
+        return command.reply(body=bodies.ConsumerIdList(group.client_ids()).encode(), remark=group.shared_ids())
 
     def check_client_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Check before a consumer starts that its filter can be used."""
         if not command.body:
             return command.reply()
-        subscription = CheckClientRequestBody.decode(command.body).subscription_data
+        subscription = bodies.CheckClientRequestBody.decode(command.body).subscription_data
         if subscription is not None:
             self.groups.filters.parse(subscription.sub_string, subscription.expression_type)
         return command.reply()
@@ -118,7 +110,7 @@ class ClientProcessors(BrokerPart):
     def lock_batch_mq(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Lock queues; the answer names those that the client holds now."""
         granted: list[MessageQueue] = []
-        for body in LockBatchRequestBody.parts(command.body, "mqSet"):
+        for body in bodies.LockBatchRequestBody.parts(command.body, "mqSet"):
             yield PAUSE
             if connection.closed:  # its locks have been freed
                 break
@@ -132,18 +124,18 @@ class ClientProcessors(BrokerPart):
                 body.mq_set,
                 ends_with_connection=bool(body.ends_with_connection),
             )
-        return command.reply(body=(yield from encode(LockBatchResponseBody(granted))))
+        return command.reply(body=(yield from encode(bodies.LockBatchResponseBody(granted))))
 
     def unlock_batch_mq(self, connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Free those of the queues that the client holds."""
-        for body in LockBatchRequestBody.parts(command.body, "mqSet"):
+        for body in bodies.LockBatchRequestBody.parts(command.body, "mqSet"):
             yield PAUSE
             self._check_client_id(connection, command, body.client_id)
             self.groups.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return command.reply()
 
 
-def _read_heartbeat(body: bytes | memoryview, config: BrokerConfig) -> HeartbeatData:
+def _read_heartbeat(body: bytes | memoryview, config: BrokerConfig) -> bodies.HeartbeatData:
     """Read a heartbeat.
 
     Raises:
@@ -155,7 +147,7 @@ def _read_heartbeat(body: bytes | memoryview, config: BrokerConfig) -> Heartbeat
     limit = 1 + config.max_client_groups + config.max_client_subscriptions
     _check("groups and subscriptions in a heartbeat", body.count(b"{"), limit, "max_client_subscriptions")
     _check("JSON members in a heartbeat", body.count(b","), _MAX_MEMBERS)
-    heartbeat = HeartbeatData.decode(body)
+    heartbeat = bodies.HeartbeatData.decode(body)
     consumers, producers = heartbeat.consumer_data_set, heartbeat.producer_data_set
     topics = [each.topic for data in consumers for each in data.subscription_data_set]
     for what, names, longest in (
@@ -168,7 +160,9 @@ def _read_heartbeat(body: bytes | memoryview, config: BrokerConfig) -> Heartbeat
     return heartbeat
 
 
-def _check_client(connection: Connection, heartbeat: HeartbeatData, groups: Groups, config: BrokerConfig) -> None:
+def _check_client(
+    connection: Connection, heartbeat: bodies.HeartbeatData, groups: Groups, config: BrokerConfig
+) -> None:
     """Check the groups and subscriptions of a connection, with those of earlier heartbeats.
 
     Raises:
@@ -176,7 +170,10 @@ def _check_client(connection: Connection, heartbeat: HeartbeatData, groups: Grou
         IllegalNameError: a group needs a retry topic, and its name is too long for that.
     """
     for data in heartbeat.consumer_data_set:
-        if data.consume_type != ConsumeType.CONSUME_ACTIVELY and data.message_model == MessageModel.CLUSTERING:
+        if (
+            data.consume_type != bodies.ConsumeType.CONSUME_ACTIVELY
+            and data.message_model == bodies.MessageModel.CLUSTERING
+        ):
             validate_topic(retry_topic(data.group_name))
     consumers = groups.consumers.of(connection)
     consumers.update({data.group_name: data.subscription_data_set for data in heartbeat.consumer_data_set})

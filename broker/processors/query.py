@@ -14,12 +14,8 @@ from triomq.broker.network.connection import Connection
 from triomq.broker.processors.send import SendProcessor
 from triomq.broker.shared import BrokerPart
 from triomq.broker.work import Answer, encode
+from triomq.protocol.bodies import statistics as bodies
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
-from triomq.protocol.bodies.statistics import (
-    ConsumeQueueData,
-    QueryConsumeQueueResponseBody,
-    QueryCorrectionOffsetBody,
-)
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.filters.filter_types import TagFilter
@@ -105,7 +101,7 @@ class QueryProcessors(BrokerPart):
         begin, end = reader.min_offset_in_queue(topic, queue_id), reader.max_offset_in_queue(topic, queue_id)
         if not begin <= index < end:
             return command.reply(remark=f"Index {index} of {queue_id}@{topic} is not exist!")
-        answer = QueryConsumeQueueResponseBody(max_queue_index=end, min_queue_index=begin)
+        answer = bodies.QueryConsumeQueueResponseBody(max_queue_index=end, min_queue_index=begin)
         message_filter = None
         if header.consumer_group is not None:
             group = self.groups.consumers.get(header.consumer_group)
@@ -117,7 +113,7 @@ class QueryProcessors(BrokerPart):
         count = min(header.count, _MAX_UNITS)
         yield from self.store.cold_reads.load_units(queue, index, count)
         answer.queue_data = [
-            ConsumeQueueData(
+            bodies.ConsumeQueueData(
                 physic_offset=unit.physical_offset,
                 physic_size=unit.size,
                 tags_code=unit.tags_code,
@@ -208,7 +204,7 @@ class QueryProcessors(BrokerPart):
             if queue_id in lowest and lowest[queue_id] > queue_offset:
                 lowest[queue_id] = _BEHIND
             yield PAUSE
-        return command.reply(body=(yield from encode(QueryCorrectionOffsetBody(lowest))))
+        return command.reply(body=(yield from encode(bodies.QueryCorrectionOffsetBody(lowest))))
 
     def clone_group_offset(self, _connection: Connection, command: RemotingCommand) -> Work[RemotingCommand]:
         """Copy the offsets of one group to another, in one topic or in all topics.

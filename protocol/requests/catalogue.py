@@ -18,14 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
+from triomq.protocol.bodies import route
 from triomq.protocol.bodies.client import CheckClientRequestBody, HeartbeatData, LockBatchRequestBody
-from triomq.protocol.bodies.route import (
-    GroupConfigList,
-    GroupNameList,
-    SubscriptionGroupConfig,
-    TopicConfigList,
-    TopicList,
-)
 from triomq.protocol.codes import RequestCode as Code
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.java import read_properties
@@ -170,23 +164,23 @@ def _in_check(body: bytes | memoryview) -> Named:
 
 
 def _in_group(body: bytes | memoryview) -> Named:
-    yield Resource.GROUP, SubscriptionGroupConfig.decode(body).group_name
+    yield Resource.GROUP, route.SubscriptionGroupConfig.decode(body).group_name
 
 
 def _in_groups(body: bytes | memoryview) -> Named:
-    return [(Resource.GROUP, config.group_name) for config in GroupConfigList.decode(body).group_config_list]
+    return [(Resource.GROUP, config.group_name) for config in route.GroupConfigList.decode(body).group_config_list]
 
 
 def _in_topics(body: bytes | memoryview) -> Named:
-    return [(Resource.TOPIC, config.topic_name) for config in TopicConfigList.decode(body).topic_config_list]
+    return [(Resource.TOPIC, config.topic_name) for config in route.TopicConfigList.decode(body).topic_config_list]
 
 
 def _in_group_names(body: bytes | memoryview) -> Named:
-    return [(Resource.GROUP, name) for name in GroupNameList.decode(body).group_name_list]
+    return [(Resource.GROUP, name) for name in route.GroupNameList.decode(body).group_name_list]
 
 
 def _in_topic_names(body: bytes | memoryview) -> Named:
-    return [(Resource.TOPIC, name) for name in TopicList.decode(body).topic_list]
+    return [(Resource.TOPIC, name) for name in route.TopicList.decode(body).topic_list]
 
 
 def _in_settings(body: bytes | memoryview) -> Named:
