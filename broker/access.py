@@ -24,6 +24,7 @@ from triomq.protocol.wire.signing import ACCESS_KEY
 
 LOGGER: Final = logging.getLogger("triomq.broker.access")
 
+_DENIED: Final = "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s"
 #: Apache's brokers begin the remark with it.
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 
@@ -45,8 +46,7 @@ class Access:
     quotas: Quotas | None = None
 
     def __post_init__(self) -> None:
-        text = "requests denied since the start: %d; the last one peer=%s code=%d reason=%.300s"
-        self._log = EventLog(LOGGER, text, logging.WARNING)
+        self._log = EventLog(LOGGER, _DENIED, logging.WARNING)
 
     @property
     def files(self) -> list[Accounts | Quotas]:
