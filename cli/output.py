@@ -4,11 +4,11 @@ import base64
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -69,12 +69,28 @@ def write_text(text: str) -> None:
     sys.stdout.flush()
 
 
-def write_result(result: Mapping[str, Any], text: str, *, as_json: bool) -> None:
-    """Write a result, as JSON or as a sentence."""
+class Table(NamedTuple):
+    """A table for people."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+def table_of(columns: Sequence[str], records: Iterable[Mapping[str, Any]]) -> Table:
+    """Return the table of records of JSON; ``columns`` are the names of all their values."""
+    return Table(columns, list(map(cells, records)))
+
+
+def write_result(result: Mapping[str, Any], *parts: str | Table, as_json: bool) -> None:
+    """Write a result, as JSON or as lines and tables for people."""
     if as_json:
         write_json(result)
-    else:
-        write_text(text + "\n")
+        return
+    for part in parts:
+        if isinstance(part, Table):
+            write_table(*part)
+        else:
+            write_text(part + "\n")
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:
@@ -113,13 +129,19 @@ def cells(record: Mapping[str, Any]) -> list[Cell]:
     return found
 
 
-def write_records(columns: Sequence[str], records: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Write records as lines of JSON or as a table; ``columns`` are the names of all values."""
-    if not as_json:
-        write_table(columns, list(map(cells, records)))
-        return
-    for record in records:
-        write_json(record)
+def write_records(
+    columns: Sequence[str],
+    records: Iterable[Mapping[str, Any]],
+    *,
+    as_json: bool,
+    rows: Iterable[Sequence[Cell]] | None = None,
+) -> None:
+    """Write records as lines of JSON or as a table; its ``rows`` have all values of the records, unless given."""
+    if as_json:
+        for record in records:
+            write_json(record)
+    else:
+        write_table(columns, list(map(cells, records) if rows is None else rows))
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:

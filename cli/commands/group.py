@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from triomq.cli.arguments import admin_options
 from triomq.cli.errors import UsageError
-from triomq.cli.output import escape_controls, plural, write_json, write_records, write_result, write_text
+from triomq.cli.output import escape_controls, plural, table_of, write_records, write_result
 from triomq.cli.session import admin_command
 from triomq.client import Admin, GroupState
 from triomq.client.cluster.route import similar_names
@@ -100,15 +100,10 @@ async def show(options: admin_options.GroupShowOptions, admin: Admin) -> None:
     if state.members is None and not state.queues:
         await check_known(admin, options.group)
     described = describe(state, await admin.topics())
-    if options.json:
-        write_json(described)
-        return
-    write_text(f"group {options.group}: {plural(len(described['members']), 'member')}, lag {described['lag']}\n")
-    for problem in described["problems"]:
-        write_text(f"problem: {escape_controls(problem['text'])}\n")
-    for name, columns in _TABLES.items():
-        if described[name]:
-            write_records(columns, described[name], as_json=False)
+    text = f"group {options.group}: {plural(len(described['members']), 'member')}, lag {described['lag']}"
+    troubles = [f"problem: {escape_controls(problem['text'])}" for problem in described["problems"]]
+    tables = [table_of(columns, described[name]) for name, columns in _TABLES.items() if described[name]]
+    write_result(described, text, *troubles, *tables, as_json=options.json)
 
 
 _TABLES: Final = {
@@ -202,11 +197,9 @@ async def reset_offset(options: admin_options.GroupResetOffsetOptions, admin: Ad
         {"broker": one.queue.broker_name, "queue_id": one.queue.queue_id, "before": one.before, "after": one.after}
         for one in done.changes
     ]
-    if options.json:
-        result = {"group": options.group, "topic": options.topic, "dry_run": options.dry_run, "online": done.is_online}
-        write_json(result | {"queues": queues})
-        return
-    write_records(("BROKER", "QUEUE", "BEFORE", "AFTER"), queues, as_json=False)
+    result = {"group": options.group, "topic": options.topic, "dry_run": options.dry_run, "online": done.is_online}
+    table = table_of(("BROKER", "QUEUE", "BEFORE", "AFTER"), queues)
     verb = "would resume" if options.dry_run else "resumes"
     how = "its members are notified, and follow within about 10 s" if done.is_online else "it has no member online"
-    write_text(f"group {options.group} {verb} there in topic {options.topic}; {how}\n")
+    text = f"group {options.group} {verb} there in topic {options.topic}; {how}"
+    write_result({**result, "queues": queues}, table, text, as_json=options.json)

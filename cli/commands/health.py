@@ -11,17 +11,7 @@ import trio
 
 from triomq.cli.arguments.options import BrokerSetOptions, BrokerStatusOptions, ClientOptions
 from triomq.cli.errors import ExitCode, UsageError
-from triomq.cli.output import (
-    Cell,
-    cells,
-    escape_controls,
-    label,
-    plural,
-    write_json,
-    write_result,
-    write_table,
-    write_text,
-)
+from triomq.cli.output import Cell, Table, cells, escape_controls, label, plural, write_result
 from triomq.cli.session import admin_command, client_command, client_config, open_brokers
 from triomq.client import Admin, ClientInstance
 from triomq.client.admin.broker_answers import (
@@ -102,10 +92,7 @@ def _describe(broker: BrokerAnswer) -> dict[str, Any]:
 
 
 def _write(found: dict[str, Any], options: ClientOptions) -> None:
-    if options.json:
-        write_json(found)
-        return
-    write_text(f"name server {found['namesrv']} answers in {found['latency_ms']} ms\n")
+    text = f"name server {found['namesrv']} answers in {found['latency_ms']} ms"
     rows: list[tuple[Cell, ...]] = []
     for broker in found["brokers"]:
         version, refusal = broker["version"], broker["refuses_messages"]
@@ -118,7 +105,8 @@ def _write(found: dict[str, Any], options: ClientOptions) -> None:
         (broker["broker"], broker["broker_id"], broker["address"], None, None, broker["note"])
         for broker in found["missing_brokers"]
     ]
-    write_table(("BROKER", "ID", "ADDRESS", "VERSION", "MS", "STATE"), rows)
+    table = Table(("BROKER", "ID", "ADDRESS", "VERSION", "MS", "STATE"), rows)
+    write_result(found, text, table, as_json=options.json)
 
 
 @admin_command
@@ -129,16 +117,16 @@ async def doctor(options: ClientOptions, admin: Admin) -> int:
         NameServerError: no name server answered, or it knows no broker.
     """
     found = await admin.diagnose()
-    if options.json:
-        findings = [finding._asdict() for finding in found.findings]
-        write_json({"healthy": not findings, "brokers": found.brokers, "groups": found.groups, "findings": findings})
-    else:
-        for finding in found.findings:
-            write_text(escape_controls(f"{finding.kind}: {finding.text}") + "\n")
-            write_text(escape_controls(f"  what to do: {finding.advice}") + "\n")
-        problems = plural(len(found.findings), "problem") if found.findings else "no problem"
-        examined = f"{plural(found.brokers, 'broker')} and {plural(found.groups, 'consumer group')}"
-        write_text(f"{problems} found in {examined}\n")
+    findings = [finding._asdict() for finding in found.findings]
+    result = {"healthy": not findings, "brokers": found.brokers, "groups": found.groups, "findings": findings}
+    texts = [
+        escape_controls(text)
+        for finding in found.findings
+        for text in (f"{finding.kind}: {finding.text}", f"  what to do: {finding.advice}")
+    ]
+    problems = plural(len(findings), "problem") if findings else "no problem"
+    examined = f"{plural(found.brokers, 'broker')} and {plural(found.groups, 'consumer group')}"
+    write_result(result, *texts, f"{problems} found in {examined}", as_json=options.json)
     return ExitCode.FAILED if found.findings else ExitCode.OK
 
 
@@ -154,14 +142,12 @@ async def status(options: BrokerStatusOptions) -> None:
             runtime = await instance.requests.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
             settings = await read_settings(instance, address)
             found = describe_broker(address, KVTable.decode(runtime.body).table, settings)
-            if options.json:
-                write_json(found)
-            else:
-                width = max(map(len, found)) + 2
-                for name, value in zip(found, cells(found), strict=True):
-                    text = "-" if value is None else escape_controls(str(value))
-                    write_text(f"{label(name):{width}}{text}\n")
-                write_text("\n")
+            width = max(map(len, found)) + 2
+            texts = [
+                f"{label(name):{width}}{'-' if value is None else escape_controls(str(value))}"
+                for name, value in zip(found, cells(found), strict=True)
+            ]
+            write_result(found, *texts, "", as_json=options.json)
 
 
 @client_command

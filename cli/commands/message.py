@@ -1,6 +1,7 @@
 """``triomq message`` and ``triomq transaction``: show, find, recall and trace messages; decide transactions."""
 
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import chain
 from typing import Final
@@ -69,18 +70,17 @@ async def find(options: admin_options.MessageFindOptions) -> None:
                 end_ms=end_ms,
                 unique=options.unique_key is not None,
             )
-    if options.json:
-        for message in messages:
-            output.write_json(output.message_fields(message))
-        return
-    rows = []
-    for message in messages:
-        body, keys = output.shown_body(message).decode(errors="replace"), " ".join(message.keys) or None
-        if len(body) > _BODY_CHARACTERS:
-            body = body[: _BODY_CHARACTERS - 3] + "..."
-        stored = output.local_time(message.store_timestamp)
-        rows.append((stored, _place(message), message.message_id, message.tags, keys, body))
-    output.write_table(("STORED", "QUEUE", "MESSAGE ID", "TAG", "KEYS", "BODY"), rows)
+    columns = ("STORED", "QUEUE", "MESSAGE ID", "TAG", "KEYS", "BODY")
+    records, rows = map(output.message_fields, messages), map(_row, messages)
+    output.write_records(columns, records, as_json=options.json, rows=rows)
+
+
+def _row(message: MessageExt) -> Sequence[output.Cell]:
+    body, keys = output.shown_body(message).decode(errors="replace"), " ".join(message.keys) or None
+    if len(body) > _BODY_CHARACTERS:
+        body = body[: _BODY_CHARACTERS - 3] + "..."
+    stored = output.local_time(message.store_timestamp)
+    return stored, _place(message), message.message_id, message.tags, keys, body
 
 
 async def _find_by_time(options: admin_options.MessageFindOptions, begin_ms: int, end_ms: int) -> list[MessageExt]:

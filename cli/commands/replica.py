@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from triomq.cli.arguments.admin_options import ReplicaPromoteOptions, ReplicaStatusOptions
-from triomq.cli.output import Cell, local_time, plural, size_text, write_json, write_result, write_table
+from triomq.cli.output import Cell, local_time, plural, size_text, write_records, write_result
 from triomq.cli.session import admin_command
 from triomq.client import Admin, Replica, SlaveCopy
 
@@ -17,12 +17,8 @@ async def status(options: ReplicaStatusOptions, admin: Admin) -> None:
         NameServerError: no name server answered, or it knows no broker.
     """
     replicas = await admin.replicas()
-    if options.json:
-        for replica in replicas:
-            write_json(describe(replica))
-    else:
-        columns = ("BROKER", "ID", "ADDRESS", "ROLE", "END", "LAG", "LAG S", "REPORTED", "STATE")
-        write_table(columns, list(rows(replicas)))
+    columns = ("BROKER", "ID", "ADDRESS", "ROLE", "END", "LAG", "LAG S", "REPORTED", "STATE")
+    write_records(columns, map(describe, replicas), as_json=options.json, rows=rows(replicas))
 
 
 @admin_command

@@ -57,29 +57,20 @@ def info(options: StoreOptions) -> None:
             for queue in sorted(store.queues, key=lambda queue: (queue.topic, queue.queue_id))
             if queue.files.files
         ]
-    if options.json:
-        output.write_json({**found, "queues": queues})
-    else:
-        output.write_table(("WHAT", "VALUE"), list(zip(map(output.label, found), output.cells(found), strict=True)))
-        output.write_text("\n")
-        output.write_records(("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES"), queues, as_json=False)
+    values = output.Table(("WHAT", "VALUE"), list(zip(map(output.label, found), output.cells(found), strict=True)))
+    table = output.table_of(("TOPIC", "QUEUE", "MIN", "MAX", "MESSAGES"), queues)
+    output.write_result({**found, "queues": queues}, values, "", table, as_json=options.json)
 
 
 def check(options: StoreOptions) -> int:
     """Verify the store and write its problems."""
     with _stopped(options) as store, output.progress_bar("checking") as progress:
         report = check_store(store, progress)
-    if options.json:
-        output.write_json({"sound": not report.problems, **asdict(report)})
-    else:
-        if report.problems:
-            rows = [[p.kind.value, p.place, p.offset, p.count, p.text] for p in report.problems]
-            output.write_table(("PROBLEM", "WHERE", "FIRST", "COUNT", "WHAT"), rows)
-        sound = "sound" if not report.problems else f"{len(report.problems)} kinds of problems"
-        output.write_text(
-            f"{report.records} records, {report.units} units in consume queues, {report.index_units} in index files: "
-            f"{sound}\n"
-        )
+    rows = [[p.kind.value, p.place, p.offset, p.count, p.text] for p in report.problems]
+    tables = [output.Table(("PROBLEM", "WHERE", "FIRST", "COUNT", "WHAT"), rows)] if rows else []
+    sound = f"{len(rows)} kinds of problems" if rows else "sound"
+    text = f"{report.records} records, {report.units} units in consume queues, {report.index_units} in index files"
+    output.write_result({"sound": not rows, **asdict(report)}, *tables, f"{text}: {sound}", as_json=options.json)
     return ExitCode.FAILED if report.problems else ExitCode.OK
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from triomq.cli.arguments import admin_options
 from triomq.cli.errors import IncompleteError, UsageError
-from triomq.cli.output import escape_controls, plural, write_json, write_records, write_result, write_table, write_text
+from triomq.cli.output import escape_controls, plural, table_of, write_records, write_result
 from triomq.cli.session import admin_command
 from triomq.client import Admin, TopicSettings
 from triomq.client.admin.broker_answers import describe_missing
@@ -33,10 +33,7 @@ async def list_topics(options: admin_options.TopicListOptions, admin: Admin) -> 
         write_records(("TOPIC", "KIND"), found, as_json=options.json)
         return
     found = [record for record in found if record["kind"] == "normal"]
-    if options.json:
-        write_records((), found, as_json=True)
-    else:
-        write_table(("TOPIC",), [(record["topic"],) for record in found])
+    write_records(("TOPIC",), found, as_json=options.json, rows=[(record["topic"],) for record in found])
 
 
 @admin_command
@@ -171,15 +168,14 @@ async def show(options: admin_options.TopicShowOptions, admin: Admin) -> None:
         for queue, found in stats.items()
     ]
     messages = sum(found.max_offset - found.min_offset for found in stats.values())
-    if options.json:
-        found = {"topic": options.topic, "messages": messages}
-        write_json({**found, "brokers": brokers, "queues": rows, "missing": missing})
-        return
     notes = [f"; queues on a missing broker are not shown: {text}" for text in missing]
     text = f"topic {options.topic}: {plural(messages, 'message')} in the queues{''.join(notes)}"
-    write_text(escape_controls(text) + "\n")
-    write_records(("BROKER", "CLUSTER", "ADDRESS", "PERMISSION", "READ", "WRITE"), brokers, as_json=False)
-    write_records(("BROKER", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST STORED"), rows, as_json=False)
+    tables = (
+        table_of(("BROKER", "CLUSTER", "ADDRESS", "PERMISSION", "READ", "WRITE"), brokers),
+        table_of(("BROKER", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST STORED"), rows),
+    )
+    result = {"topic": options.topic, "messages": messages, "brokers": brokers, "queues": rows, "missing": missing}
+    write_result(result, escape_controls(text), *tables, as_json=options.json)
 
 
 def permission_text(perm: int) -> str:
