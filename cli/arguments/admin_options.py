@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Final
 
 from triomq.cli.arguments import values
-from triomq.cli.arguments.options import ONE_BROKER, ClientOptions
+from triomq.cli.arguments.options import ONE_BROKER, ClientOptions, TopicOptions
 from triomq.cli.arguments.parser import Options, option
 from triomq.cli.arguments.values import StartAt
 from triomq.protocol.names import TRACE_TOPIC
@@ -13,29 +13,33 @@ _DRY_RUN: Final = option("--dry-run", "only print what would be done")
 _PERMISSION: Final = "--permission rw|r|w"
 
 
+class GroupOptions(ClientOptions):
+    """The options of commands for one consumer group."""
+
+    group: str = option("GROUP")
+
+
 class TopicListOptions(ClientOptions, run="topic:list_topics"):
     """List the topics."""
 
     all: bool = option("--all", "also those that brokers and groups have for themselves")
 
 
-class TopicCreateOptions(ClientOptions, run="topic:create"):
+class TopicCreateOptions(TopicOptions, run="topic:create"):
     """Create a topic where it is missing."""
 
-    topic: str = option("TOPIC")
     queues: int | None = option("--queues N", "queues per broker (4)")
     permission: str | None = option(_PERMISSION, "allowed operations: read, write or both (perm; rw)")
     dry_run: bool = _DRY_RUN
 
 
-class TopicUpdateOptions(ClientOptions, run="topic:update"):
+class TopicUpdateOptions(TopicOptions, run="topic:update"):
     """Change settings of a topic.
 
     Settings without an option stay as they are on each broker.  Messages in queues that are not read are not consumed:
     for fewer queues, lower --write-queues first, and --read-queues once the others are consumed.
     """
 
-    topic: str = option("TOPIC")
     queues: int | None = option("--queues N", "read and write queues per broker")
     read_queues: int | None = option(
         "--read-queues N", "queues that consumers read; lower it after --write-queues, once the others are consumed"
@@ -52,17 +56,14 @@ class TopicUpdateOptions(ClientOptions, run="topic:update"):
     dry_run: bool = _DRY_RUN
 
 
-class TopicDeleteOptions(ClientOptions, run="topic:delete"):
+class TopicDeleteOptions(TopicOptions, run="topic:delete"):
     """Delete a topic everywhere."""
 
-    topic: str = option("TOPIC")
     dry_run: bool = _DRY_RUN
 
 
-class TopicShowOptions(ClientOptions, run="topic:show"):
+class TopicShowOptions(TopicOptions, run="topic:show"):
     """Show a topic's queues and offsets."""
-
-    topic: str = option("TOPIC")
 
 
 class GroupListOptions(ClientOptions, run="group:list_groups"):
@@ -71,17 +72,15 @@ class GroupListOptions(ClientOptions, run="group:list_groups"):
     all: bool = option("--all", "also those that every broker has")
 
 
-class GroupShowOptions(ClientOptions, run="group:show"):
+class GroupShowOptions(GroupOptions, run="group:show"):
     """Show members, offsets and lag of a group."""
 
-    group: str = option("GROUP")
     topic: str | None = option("--topic TOPIC", "only this topic")
 
 
-class GroupCreateOptions(ClientOptions, run="group:create"):
+class GroupCreateOptions(GroupOptions, run="group:create"):
     """Create or change a group."""
 
-    group: str = option("GROUP")
     retries: int | None = option(
         "--retries N",
         "how often a message may fail before it becomes a dead letter (retryMaxTimes; 16)",
@@ -92,32 +91,29 @@ class GroupCreateOptions(ClientOptions, run="group:create"):
     dry_run: bool = _DRY_RUN
 
 
-class GroupDeleteOptions(ClientOptions, run="group:delete"):
+class GroupDeleteOptions(GroupOptions, run="group:delete"):
     """Delete a group everywhere."""
 
-    group: str = option("GROUP")
     keep_offsets: bool = option("--keep-offsets", "keep its committed offsets")
     force: bool = option("--force", "delete it even if it has members online")
     dry_run: bool = _DRY_RUN
 
 
-class GroupResetOffsetOptions(ClientOptions, run="group:reset_offset"):
+class GroupResetOffsetOptions(GroupOptions, run="group:reset_offset"):
     """Make a group consume a topic from another offset, whether its members are online or not."""
 
-    group: str = option("GROUP")
     topic: str = option("--topic TOPIC", "which of its topics", required=True)
     to: StartAt = option("--to WHERE", "earliest, latest, a time, or -10m for ten minutes ago", required=True)
     dry_run: bool = _DRY_RUN
 
 
-class GroupReplayOptions(ClientOptions, run="redelivery:replay"):
+class GroupReplayOptions(GroupOptions, run="redelivery:replay"):
     """Deliver the messages of a time span again, from the topics of a group to another group alone.
 
     The messages go through the retry topic of that group, oldest first; no offset changes.  Each run delivers them once
     more.
     """
 
-    group: str = option("GROUP")
     into: str = option("--into GROUP", "the group that gets the messages", required=True)
     begin: datetime = option("--from TIME", "stored at this time or later: 2026-01-31T12:00, or -10m", required=True)
     end: datetime | None = option("--to TIME", "stored at this time or earlier (now)")
@@ -221,10 +217,9 @@ class DlqListOptions(ClientOptions, run="redelivery:list_letters"):
     limit: int = option("--limit N", "maximum of dead letters to list (100)", 100)
 
 
-class DlqRedriveOptions(ClientOptions, run="redelivery:redrive"):
+class DlqRedriveOptions(GroupOptions, run="redelivery:redrive"):
     """Send the dead letters of a group back to the topics they came from."""
 
-    group: str = option("GROUP")
     limit: int | None = option("--limit N", "maximum of messages to send (all)")
     again: bool = option("--again", "also send those that were sent back before")
     at: tuple[tuple[str, int, int], ...] = option(

@@ -63,6 +63,12 @@ class ClientOptions(Options):
     )
 
 
+class TopicOptions(ClientOptions):
+    """The options of commands for one topic."""
+
+    topic: str = option("TOPIC")
+
+
 class ConfiguredOptions(ServerOptions):
     """Options of servers that also take settings from a file and from environment variables."""
 
@@ -153,10 +159,9 @@ class InitOptions(Options, run="init:run"):
     )
 
 
-class ProduceOptions(ClientOptions, run="produce:run"):
+class ProduceOptions(TopicOptions, run="produce:run"):
     """Send the lines of stdin, or generated messages."""
 
-    topic: str = option("TOPIC")
     group: str = _GROUP
     tag: str | None = option("--tag TAG", "tag of every message")
     key: tuple[str, ...] = option("--key KEY...", "key of every message; may be repeated")
@@ -190,10 +195,9 @@ class ProduceOptions(ClientOptions, run="produce:run"):
     trace: bool = option("--trace", "record each message for triomq message trace")
 
 
-class RequestOptions(ClientOptions, run="produce:request"):
+class RequestOptions(TopicOptions, run="produce:request"):
     """Send one message and write the reply of the consumer that handles it."""
 
-    topic: str = option("TOPIC")
     body: str = option("BODY", "text of the request")
     group: str = _GROUP
     tag: str | None = option("--tag TAG", "tag of the message")
@@ -201,10 +205,9 @@ class RequestOptions(ClientOptions, run="produce:request"):
     timeout: float = option("--timeout S", "time until the reply must have arrived (3)", 3.0)
 
 
-class ConsumeOptions(ClientOptions, run="consume:run"):
+class ConsumeOptions(TopicOptions, run="consume:run"):
     """Write messages as they arrive, until Ctrl-C."""
 
-    topic: str = option("TOPIC")
     group: str | None = option(
         "--group GROUP", "consume as a member of this group and commit offsets (default: read without a group)"
     )
