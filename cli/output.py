@@ -305,9 +305,14 @@ def message_fields(message: MessageExt) -> dict[str, Any]:
         "tries": message.reconsume_times,
     }
     try:
-        found["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        found["body_base64"] = base64.b64encode(message.body).decode()
+        return found | body_fields(message.body)
     except ProtocolError as exc:
-        found |= {"body_error": str(exc), "stored_body_base64": base64.b64encode(message.stored_body).decode()}
-    return found
+        return found | {"body_error": str(exc), "stored_body_base64": base64.b64encode(message.stored_body).decode()}
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """Return a body as ``body``, or as ``body_base64`` if it is not UTF-8."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}

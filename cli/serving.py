@@ -65,7 +65,7 @@ async def _serve(
             if ends_with_stdin:
                 nursery.start_soon(life.watch_stdin)
             async with server as running:
-                life.is_ready = True
+                life.end = life.stop.set
                 settle_garbage_collector()
                 members, text = describe(running)
                 line = f"triomq {__version__} is ready: {text}"
@@ -80,13 +80,17 @@ async def _serve(
 
 
 class _Life:
-    """Handles signals: the first one cancels the start of the server, or stops it in order once it is ready."""
+    """Handles signals: the first one cancels the start of the server, or stops it in order once it is ready.
+
+    Attributes:
+        stop: set when the server is to stop.
+        end: what the signal calls.
+    """
 
     def __init__(self, starting: trio.CancelScope, *, reopens_log: bool) -> None:
         self._reopens_log = reopens_log
-        self.is_ready = False
         self.stop: Final = trio.Event()
-        self._starting = starting
+        self.end: Callable[[], None] = starting.cancel
 
     async def watch(self, signals: AsyncIterator[int]) -> None:
         async for number in signals:
@@ -95,7 +99,8 @@ class _Life:
                 LOGGER.info("log file reopened")
                 continue
             LOGGER.info("stopping signal=%s", signal.Signals(number).name)
-            self._end()
+            end_at_next_signal()
+            self.end()
             return
 
     async def watch_stdin(self) -> None:
@@ -103,14 +108,8 @@ class _Life:
             async for _ in stdin:
                 pass
         LOGGER.info("stopping reason=stdin ended")
-        self._end()
-
-    def _end(self) -> None:
         end_at_next_signal()
-        if self.is_ready:
-            self.stop.set()
-        else:
-            self._starting.cancel()
+        self.end()
 
 
 def raise_open_files_limit() -> None:

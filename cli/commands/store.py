@@ -1,6 +1,5 @@
 """``triomq store``: info, check and dump, on a store that no broker uses."""
 
-import base64
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -129,7 +128,7 @@ def _wanted(store: StoppedStore, options: StoreDumpOptions, progress: Progress |
 def _document(message: MessageExt) -> dict[str, Any]:
     """Return all fields of a record; the body is ``body_base64`` if it is not UTF-8."""
     body, sys_flag = _body(message)
-    document: dict[str, Any] = {
+    return {
         "topic": message.topic,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
@@ -146,12 +145,8 @@ def _document(message: MessageExt) -> dict[str, Any]:
         "tries": message.reconsume_times,
         "prepared_transaction_offset": message.prepared_transaction_offset,
         "properties": message.properties,
+        **output.body_fields(body),
     }
-    try:
-        document["body"] = body.decode()
-    except UnicodeDecodeError:
-        document["body_base64"] = base64.b64encode(body).decode()
-    return document
 
 
 def _body(message: MessageExt) -> tuple[bytes, int]:

@@ -17,12 +17,7 @@ from triomq.client.consumer.pull import TOOLS_GROUP, PullConsumer
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import GroupList
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import (
-    REMOTE_ERRORS,
-    ConfigError,
-    NoRouteError,
-    QueryNotFoundError,
-)
+from triomq.protocol.errors import REMOTE_ERRORS, ConfigError, NoRouteError, QueryNotFoundError
 from triomq.protocol.filters.filter_types import SUBSCRIBE_ALL, FilterExpression, filter_of
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic

@@ -8,7 +8,7 @@ Source: wire.md 7 and 8, behaviour.md A.15, B.17.
 """
 
 from collections.abc import Iterable
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from triomq.client.admin.base import BaseAdmin
@@ -21,7 +21,7 @@ from triomq.protocol.bodies.client import ConsumerIdList
 from triomq.protocol.bodies.route import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from triomq.protocol.bodies.statistics import ConsumerConnection, ConsumeStats
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.errors import ConfigError, ConsumerNotOnlineError, TopicNotExistError
+from triomq.protocol.errors import BrokerResponseError, ConfigError, ConsumerNotOnlineError, TopicNotExistError
 from triomq.protocol.message_queue import MessageQueue, QueueOffset
 from triomq.protocol.names import validate_group
 from triomq.protocol.requests.groups import ConsumerGroupRequestHeader, DeleteSubscriptionGroupRequestHeader
@@ -122,16 +122,10 @@ class GroupAdmin(BaseAdmin):
 
     async def group_member_ids(self, group: str) -> list[str]:
         """Return the client ids of the members of a consumer group, sorted as its members sort them."""
-        header = ConsumerGroupRequestHeader(group)
-
-        async def read(address: str) -> list[str]:
-            command = self._requests.command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-            response = await self._requests.invoke(address, command)
-            if response.code != ResponseCode.SUCCESS:  # the group has none
-                return []
-            return ConsumerIdList.decode(response.body).consumer_id_list
-
-        return sorted(set(chain(*await in_parallel(read, (await self._masters()).values()))))
+        code, header = RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupRequestHeader(group)
+        masters = (await self._masters()).values()
+        answers = await self._requests.ask_each(masters, code, header, without=(BrokerResponseError,))  # it has none
+        return sorted({name for answer in answers for name in ConsumerIdList.decode(answer.body).consumer_id_list})
 
     async def reset_offsets(self, group: str, topic: str, to: Start, *, dry_run: bool = False) -> OffsetReset:
         """Set the offsets of a group in a topic; members that are online follow within about 10 s.

@@ -54,11 +54,7 @@ class TransactionAdmin(BaseAdmin):
             NoRouteError: operation messages of a broker cannot be read, as those of RocketMQ 4.
         """
         async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
-            try:
-                queues = await pull.queues(HALF_TOPIC)
-            except NoRouteError:  # there never was a transaction
-                return []
-            found = await in_parallel(partial(_read_broker, self._entered(), pull), queues)
+            found = await in_parallel(partial(_read_broker, self._entered(), pull), await _queues(pull, HALF_TOPIC))
         return sorted(chain(*found), key=lambda transaction: transaction.born_ms)
 
     async def decide_transaction(self, transaction_id: str, state: TransactionState) -> None:
@@ -98,15 +94,19 @@ class TransactionAdmin(BaseAdmin):
         """Return the newest message of this transaction that was given up."""
         found = None
         async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
-            try:
-                queues = await pull.queues(CHECK_MAX_TOPIC)
-            except NoRouteError:
-                return None
-            for queue in queues:
+            for queue in await _queues(pull, CHECK_MAX_TOPIC):
                 for message in await _read_all(self._entered(), pull, queue):
                     if transaction_id in (message.message_id, message.offset_message_id):
                         found = message
         return found
+
+
+async def _queues(pull: PullConsumer, topic: str) -> tuple[MessageQueue, ...]:
+    """Return the queues of a topic; none if no transaction has needed it yet."""
+    try:
+        return await pull.queues(topic)
+    except NoRouteError:
+        return ()
 
 
 async def _read_broker(
