@@ -5,8 +5,8 @@ word for that: the slave would append to records that its master does not have.
 
 The master answers with checksums of pieces (a request of ours).  Records contain their own offset, their time and their
 origin, so two pieces of the same place that hold whole records are equal only before the logs part.  So the last piece
-that both have is compared.  If it differs, earlier ones follow, at growing distances, and between two of them the place
-is found by halves.  The cut is at the end of the last whole record before it.
+that both have is compared.  If it differs, earlier ones follow, at growing distances from the end, and then by halves,
+until the place is found.  The cut is at the end of the last whole record before it.
 
 A master of RocketMQ does not know the request.  Of its log only the record is compared that is the last one here, and a
 slave with another one is refused: RocketMQ's would wait until the master's log is as long, and continue in a record.
@@ -168,16 +168,13 @@ class Comparison:
             raise ForeignLogError(f"the last record here, at {unit.physical_offset}, is another one there")
 
     async def _find(self, differs: Differs, low: int, high: int) -> int | None:
-        if self._equal_to is None:
-            found = await first_difference(differs, low, high)
-            if found is None:
-                self._equal_to = high
-            return found
-        begin = max(self._equal_to, low)
-        for start in range(begin, min(high, begin + _MOST_BYTES), PIECE_BYTES):
-            stop = min(start + PIECE_BYTES, high)
-            if await differs(start, stop):
-                return await _bisect(differs, start, stop)
+        """Compare all at first, later the next pieces; return the first place that differs."""
+        piece = high - low if self._equal_to is None else PIECE_BYTES
+        begin = max(low, self._equal_to or 0)
+        for start in range(begin, min(high, begin + _MOST_BYTES), piece):
+            stop = min(start + piece, high)
+            if (found := await first_difference(differs, start, stop)) is not None:
+                return found
             self._equal_to = stop
         return None
 
@@ -195,35 +192,17 @@ async def first_difference(differs: Differs, low: int, high: int, piece: int = P
         low, high: both logs have [low, high).
         piece: the length of a piece that differs wherever the logs do.
     """
-    bad, equal_to, distance = max(low, high - piece), low, piece  # before ``equal_to`` they are equal
-    if not await differs(bad, high):
+    if not await differs(max(low, high - piece), high):
         return None
-    while equal_to < bad:
+    equal_to, differ_before, distance = low, high, piece
+    while differ_before - equal_to > 1:
         distance *= _GROWTH
-        at = max(low, high - distance)
-        if not await differs(at, min(at + piece, high)):
-            equal_to = at + piece
-            break
-        bad = at
-    while equal_to < bad:
-        at = (equal_to + bad) // 2
-        if await differs(at, min(at + piece, high)):
-            bad = at
+        middle = max((equal_to + differ_before) // 2, high - distance)
+        if await differs(max(equal_to, middle - piece), middle):
+            differ_before = middle
         else:
-            equal_to = at + piece
-    return await _bisect(differs, bad, min(bad + piece, high))
-
-
-async def _bisect(differs: Differs, begin: int, end: int) -> int:
-    """Return the first byte that differs in a piece that does."""
-    low = begin
-    while end - low > 1:
-        middle = (low + end) // 2
-        if await differs(low, middle):
-            end = middle
-        else:
-            low = middle
-    return low
+            equal_to = middle
+    return equal_to
 
 
 def _decoded(response: RemotingCommand) -> LogChecksum:
