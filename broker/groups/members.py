@@ -123,19 +123,13 @@ class ConsumerGroups:
 
     def _merge_subscriptions(self, group: ConsumerGroup, wanted: list[SubscriptionData]) -> bool:
         """Adopt the subscriptions of the newest heartbeat; return whether the set of topics changed."""
-        topics = {data.topic for data in wanted}
-        removed = [topic for topic in group.subscriptions if topic not in topics]
-        for topic in removed:
-            del group.subscriptions[topic]
-        changed = bool(removed)
+        former, group.subscriptions = group.subscriptions, {}
         for data in wanted:
-            known = group.subscriptions.get(data.topic)
-            if known is None:
-                changed = True
-            elif data.sub_version <= known.data.sub_version:
-                continue
-            group.subscriptions[data.topic] = Subscription(data, self.filters)
-        return changed
+            known = former.get(data.topic)
+            if known is None or data.sub_version > known.data.sub_version:
+                known = Subscription(data, self.filters)
+            group.subscriptions[data.topic] = known
+        return former.keys() != group.subscriptions.keys()
 
     def kept_bytes(self, connection: Connection) -> int:
         """Return about how much memory the groups of a connection take; see ``size_bytes``."""

@@ -11,7 +11,6 @@ import os
 from collections import deque
 from collections.abc import Callable
 from threading import Thread
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import trio
@@ -60,9 +59,7 @@ class FlushThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._action = None
         os.eventfd_write(self._wanted, _GO)
         self._thread.join()  # returns at once: the thread is idle outside of run()
