@@ -240,9 +240,8 @@ class RemoteOffsetStore(OffsetStore):
             except REMOTE_ERRORS as exc:
                 log_retry(self._failures, broker_name, exc)
                 return  # the other queues would fail too
-            self._confirmed[queue] = queue_offset, self._requests.keeper(queue)
+            self.confirmed(queue, queue_offset)  # records it again: the queue may have been taken anew
             self._sent_at[queue] = trio.current_time()
-            self._record_recent(queue, queue_offset)  # again: the queue may have been taken anew
         self._failures.ended(key=broker_name)
 
     async def persist_now(self, queues: Iterable[MessageQueue]) -> None:
