@@ -61,10 +61,7 @@ class Plan:
 
 @asynccontextmanager
 async def open_group(
-    plan: Plan,
-    namesrv: str | Sequence[str] | None,
-    config: ClientConfig | None,
-    instance: ClientInstance | None,
+    plan: Plan, namesrv: str | Sequence[str] | None, config: ClientConfig | None, instance: ClientInstance | None
 ) -> AsyncGenerator[tuple[ClientInstance, OffsetStore], None]:
     """Borrow the given instance or open one, and open the place where the group's progress is kept.
 

@@ -124,12 +124,7 @@ class SendBack:
         for queue in (RANDOM.sample(queues, len(queues)) * _TRIES)[:_TRIES]:
             try:
                 return await send_copy(
-                    self.instance,
-                    message,
-                    queue,
-                    encoded,
-                    failures=(failures, max_failures),
-                    born_ms=wall_clock_ms(),
+                    self.instance, message, queue, encoded, failures=(failures, max_failures), born_ms=wall_clock_ms()
                 )
             except REMOTE_ERRORS as exc:
                 last_error = exc
