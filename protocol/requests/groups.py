@@ -26,10 +26,9 @@ class ConsumerGroupRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class GetConsumerRunningInfoRequestHeader(Header):
+class GetConsumerRunningInfoRequestHeader(ConsumerGroupRequestHeader):
     """Source: GetConsumerRunningInfoRequestHeader.java."""
 
-    consumer_group: Annotated[str, Resource.GROUP]
     client_id: str
 
 
@@ -57,10 +56,9 @@ class GroupRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class QuerySubscriptionRequestHeader(Header):
+class QuerySubscriptionRequestHeader(GroupRequestHeader):
     """Source: QuerySubscriptionByConsumerRequestHeader.java of 5.x."""
 
-    group: Annotated[str, Resource.GROUP]
     topic: Annotated[str, Resource.TOPIC]
 
 

@@ -31,20 +31,18 @@ class UpdateConsumerOffsetRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class SearchOffsetRequestHeader(Header):
-    """Source: SearchOffsetRequestHeader.java."""
-
-    topic: Annotated[str, Resource.TOPIC]
-    queue_id: Int32
-    timestamp: int  # ms
-
-
-@dataclass(slots=True)
 class QueueRequestHeader(Header):
     """Names one queue: codes 30, 31 and 32.  Source: GetMaxOffsetRequestHeader.java and its siblings."""
 
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
+
+
+@dataclass(slots=True)
+class SearchOffsetRequestHeader(QueueRequestHeader):
+    """Source: SearchOffsetRequestHeader.java."""
+
+    timestamp: int  # ms
 
 
 @dataclass(slots=True)
@@ -123,11 +121,9 @@ class GetConsumeStatsRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class QueryConsumeQueueRequestHeader(Header):
+class QueryConsumeQueueRequestHeader(QueueRequestHeader):
     """Source: QueryConsumeQueueRequestHeader.java."""
 
-    topic: Annotated[str, Resource.TOPIC]
-    queue_id: Int32
     index: int
     count: Int32
     consumer_group: Annotated[str, Resource.GROUP] | None = None

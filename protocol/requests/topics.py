@@ -48,10 +48,16 @@ class ClusterRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class BrokerRequestHeader(Header):
-    """Names one broker: codes 104 and 322.  Source: UnRegisterBrokerRequestHeader.java."""
+class BrokerNameRequestHeader(Header):
+    """Codes 205 and 327.  Source: WipeWritePermOfBrokerRequestHeader.java."""
 
     broker_name: Annotated[str, Resource.BROKER]
+
+
+@dataclass(slots=True)
+class BrokerRequestHeader(BrokerNameRequestHeader):
+    """Names one broker: codes 104 and 322.  Source: UnRegisterBrokerRequestHeader.java."""
+
     broker_addr: str
     cluster_name: str
     broker_id: int
@@ -83,34 +89,24 @@ class PromoteRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class BrokerNameRequestHeader(Header):
-    """Codes 205 and 327.  Source: WipeWritePermOfBrokerRequestHeader.java."""
-
-    broker_name: Annotated[str, Resource.BROKER]
-
-
-@dataclass(slots=True)
-class PutKvConfigRequestHeader(Header):
-    """Source: PutKVConfigRequestHeader.java."""
-
-    namespace: Annotated[str, Resource.NAMESPACE]
-    key: Annotated[str, Resource.KEY]
-    value: str
-
-
-@dataclass(slots=True)
-class KvConfigRequestHeader(Header):
-    """Names one value: codes 101 and 102.  Source: GetKVConfigRequestHeader.java."""
-
-    namespace: Annotated[str, Resource.NAMESPACE]
-    key: Annotated[str, Resource.KEY]
-
-
-@dataclass(slots=True)
 class KvNamespaceRequestHeader(Header):
     """Source: GetKVListByNamespaceRequestHeader.java."""
 
     namespace: Annotated[str, Resource.NAMESPACE]
+
+
+@dataclass(slots=True)
+class KvConfigRequestHeader(KvNamespaceRequestHeader):
+    """Names one value: codes 101 and 102.  Source: GetKVConfigRequestHeader.java."""
+
+    key: Annotated[str, Resource.KEY]
+
+
+@dataclass(slots=True)
+class PutKvConfigRequestHeader(KvConfigRequestHeader):
+    """Source: PutKVConfigRequestHeader.java."""
+
+    value: str
 
 
 @dataclass(slots=True)
