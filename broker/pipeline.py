@@ -25,7 +25,8 @@ The invariant
       all other ports refuse it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, TypeAlias
 
@@ -57,19 +58,18 @@ _NAMESRV_PORT: Final = Port.NAMESRV
 _RECORD_BYTES: Final = 128  # of a record beside body and properties, about
 
 
-def methods_of(families: Iterable[object], *, is_slave: bool = False) -> dict[int, Method]:
-    """Return the methods that are named as request codes, such as ``send_message``, by code.
+def methods_of(families: Iterable[object], *, is_slave: bool = False) -> dict[int, tuple[Request, Method]]:
+    """Return the methods that are named as request codes, such as ``send_message``, with their rows, by code.
 
     A slave has a refusal in place of those that only its master serves.  So a master checks nothing for each request.
     """
-    return {
-        code: _refusal(request)
-        if is_slave and request.kind.at_slave is not None
-        else getattr(family, request.code.name.lower())
-        for family in families
-        for code, request in CATALOGUE.items()
-        if hasattr(family, request.code.name.lower())
-    }
+    served: dict[int, tuple[Request, Method]] = {}
+    for family in families:
+        for code, request in CATALOGUE.items():
+            method = getattr(family, request.code.name.lower(), None)
+            if method is not None:
+                served[code] = request, _refusal(request) if is_slave and request.kind.at_slave is not None else method
+    return served
 
 
 def _refusal(request: Request) -> Method:
@@ -82,33 +82,29 @@ def _refusal(request: Request) -> Method:
     return refuse
 
 
+@dataclass(eq=False)
 class Pipeline:
     """Serves the requests of all ports of a server.
 
     Attributes:
+        context: what the connections share.
+        routes: the brokers that registered here.
         access: who may do what.
         served: the row and the method of each code.
         plain_requests: serves plain sends and decisions together; ``None``: a name server.
         overload: refuses late sends; ``None``: likewise.
     """
 
-    def __init__(
-        self,
-        context: ConnectionContext,
-        routes: RouteTable,
-        methods: Mapping[int, Method],
-        access: Access,
-        plain_requests: PlainRequests | None = None,
-        overload: Overload | None = None,
-    ) -> None:
-        self.access: Final = access
-        self.served: Final = {int(code): (CATALOGUE[code], method) for code, method in methods.items()}
-        self.plain_requests: Final = plain_requests
-        self.overload: Final = overload
-        self._config = context.config
-        self._statistics = context.statistics
-        self._worker = context.worker
-        self._routes = routes
+    context: ConnectionContext
+    routes: RouteTable
+    served: dict[int, tuple[Request, Method]]
+    access: Access
+    plain_requests: PlainRequests | None = None
+    overload: Overload | None = None
+
+    def __post_init__(self) -> None:
+        access = self.access
+        self._config, self._worker = self.context.config, self.context.worker
         self._accounts, self._quotas, self._audit = access.accounts, access.quotas, access.audit
         self._is_guarded = access.accounts is not None or access.quotas is not None
 
@@ -183,7 +179,7 @@ class Pipeline:
                 reason = "is administration, which this server takes only at its --admin-listen"
         elif kind.changes_name_server and (connection.port is _NAMESRV_PORT or self._accounts is None):
             # Tools delete the route of each topic that they deleted; here it may be gone already.
-            is_idle = command.code == RequestCode.DELETE_TOPIC_IN_NAMESRV and not self._routes.is_registered(
+            is_idle = command.code == RequestCode.DELETE_TOPIC_IN_NAMESRV and not self.routes.is_registered(
                 command.ext_fields.get("topic", "")
             )
             if not connection.is_local and not is_idle:
@@ -199,7 +195,7 @@ class Pipeline:
         if not is_in(connection.peer_ip, self._config.brokers_from):
             return f"is for brokers, and {connection.peer_ip} is not in --brokers-from"
         if command.code == RequestCode.UNREGISTER_BROKER:
-            owner = self._routes.owner_of(BrokerRequestHeader.decode(command.ext_fields))
+            owner = self.routes.owner_of(BrokerRequestHeader.decode(command.ext_fields))
             if owner is not None and owner.peer_ip != connection.peer_ip:
                 return f"ends a registration from {owner.peer_ip}, which only that address may"
         return ""
@@ -221,12 +217,7 @@ class Pipeline:
     # --- limits -----------------------------------------------------------------------------------------
 
     def _check_limits(
-        self,
-        connection: Connection,
-        command: RemotingCommand,
-        request: Request,
-        account: str | None,
-        arrived_at: float,
+        self, connection: Connection, command: RemotingCommand, request: Request, account: str | None, arrived_at: float
     ) -> None:
         if self.overload is not None and request.kind.is_shed:
             self.overload.check(connection, self._worker.clock(), arrived_at)
