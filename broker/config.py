@@ -19,6 +19,12 @@ _CONTAINER_MARKS: Final = tuple(map(Path, ("/.dockerenv", "/run/.containerenv", 
 _MAX_ADVERTISED_LENGTH: Final = 255
 _MAX_DELAY_S: Final = 366 * 86_400
 _MAX_PERCENT: Final = 100
+_POSITIVE: Final = (
+    "idle_timeout_s", "client_timeout_s", "unread_timeout_s", "persist_offsets_interval_s", "slave_timeout_s",
+    "persist_delay_offsets_interval_s", "timer_max_delay_s", "transaction_timeout_s", "transaction_check_interval_s",
+    "transaction_check_max", "stall_after_s", "max_topics", "max_groups", "max_group_topics", "max_heartbeat_bytes",
+    "max_sql_characters", "max_client_groups", "max_client_subscriptions",
+)  # fmt: skip
 #: More queues in one topic are a mistake or an attack: each costs a file.
 MAX_QUEUES: Final = 65_536
 
@@ -202,26 +208,7 @@ class BrokerConfig(ConnectionConfig):
             if listener.advertise is not None and not 0 < len(listener.advertise) <= _MAX_ADVERTISED_LENGTH:
                 raise ConfigError(f"listener {listener.name}: the advertised address is empty or too long")
             listener.advertised(listener.broker.port)
-        for name in (
-            "idle_timeout_s",
-            "client_timeout_s",
-            "unread_timeout_s",
-            "persist_offsets_interval_s",
-            "persist_delay_offsets_interval_s",
-            "timer_max_delay_s",
-            "transaction_timeout_s",
-            "transaction_check_interval_s",
-            "transaction_check_max",
-            "slave_timeout_s",
-            "stall_after_s",
-            "max_topics",
-            "max_groups",
-            "max_group_topics",
-            "max_heartbeat_bytes",
-            "max_sql_characters",
-            "max_client_groups",
-            "max_client_subscriptions",
-        ):
+        for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
         if not 0 < self.default_topic_queues <= MAX_QUEUES:

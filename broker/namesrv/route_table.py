@@ -118,8 +118,7 @@ class RouteTable:
         self._clock_ms = clock_ms
         self._statistics = statistics
         self._conflict_log = EventLog(
-            LOGGER,
-            "two brokers have one name broker=%s id=%d addresses=%s: give each its own --broker-name",
+            LOGGER, "two brokers have one name broker=%s id=%d addresses=%s: give each its own --broker-name"
         )
         self._brokers: dict[str, _Broker] = {}
         self._missing: dict[tuple[str, int], _Missing] = {}

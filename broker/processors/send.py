@@ -306,13 +306,7 @@ def _batch_properties(own: bytes, common: bytes) -> bytes:
 
 def response_fields(region: str, msg_id: str, queue_id: str, queue_offset: str) -> dict[str, str]:
     """Return the fields of the response to a send."""
-    return {
-        "MSG_REGION": region,
-        "TRACE_ON": "true",
-        "msgId": msg_id,
-        "queueId": queue_id,
-        "queueOffset": queue_offset,
-    }
+    return {"MSG_REGION": region, "TRACE_ON": "true", "msgId": msg_id, "queueId": queue_id, "queueOffset": queue_offset}
 
 
 def retry_limit(group: SubscriptionGroupConfig, requested: int | None, version: int) -> int:
