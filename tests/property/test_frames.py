@@ -118,11 +118,12 @@ def test_buffer_holds_at_most_one_maximum_frame(pieces: list[bytes], max_frame_b
 
 
 @REPEATABLE
-@given(INT32, st.integers(8, 2**24))
+@given(INT32 | st.integers(-1, 8), st.integers(8, 2**24))
 def test_length_is_rejected_exactly_when_outside_limits(length: int, max_frame_bytes: int) -> None:
     _, error = FrameSplitter(max_frame_bytes).split(length.to_bytes(4, "big", signed=True))
     assert (error is None) == (4 <= length <= max_frame_bytes - 4)
     assert isinstance(error, FrameTooLargeError) == (length < 0 or length > max_frame_bytes - 4)
+    assert ("too short" in str(error)) == (0 <= length < 4)
 
 
 @REPEATABLE

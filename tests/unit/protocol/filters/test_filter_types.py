@@ -19,17 +19,13 @@ from triomq.protocol.record.message import is_selectable
 from triomq.protocol.record.properties import encode_properties
 
 
-@pytest.mark.parametrize("expression_type", [None, "", "TAG"])
-def test_tags_are_the_default_type(expression_type: str | None) -> None:
-    found = parse_filter("A || B", expression_type)
-    assert found == TagFilter.parse("A || B")
-    assert filter_type(found) == "TAG"
-
-
-def test_sql_is_the_other_type() -> None:
-    found = parse_filter("a > 1", "SQL92")
-    assert found == SqlFilter.parse("a > 1")
-    assert filter_type(found) == "SQL92"
+@pytest.mark.parametrize(
+    ("named", "kind", "name"), [(None, TagFilter, "TAG"), ("", TagFilter, "TAG"), ("SQL92", SqlFilter, "SQL92")]
+)
+def test_filter_has_its_type(named: str | None, kind: type[TagFilter | SqlFilter], name: str) -> None:
+    found = parse_filter("a > 1", named)
+    assert found == parse_filter("a > 1", name) == kind.parse("a > 1")
+    assert filter_type(found) == name
 
 
 @pytest.mark.parametrize("expression_type", ["sql92", "tag", "CLASS", "SQL92 "])
@@ -44,13 +40,9 @@ def test_other_types_are_refused_by_name(expression_type: str) -> None:
 @pytest.mark.parametrize("expression", [None, "", "*"])
 def test_star_and_nothing_match_everything(expression: str | None) -> None:
     tag_filter = TagFilter.parse(expression)
-    assert tag_filter.codes is None
-    assert tag_filter.tags == ()
-    assert tag_filter.expression == "*"
-    assert tag_filter.matches_code(0)
-    assert tag_filter.matches_code(-5)
-    assert tag_filter.matches_tag(None)
-    assert tag_filter.matches_tag("x")
+    assert (tag_filter.codes, tag_filter.tags, tag_filter.expression) == (None, (), "*")
+    assert all(map(tag_filter.matches_code, (0, -5)))
+    assert all(map(tag_filter.matches_tag, (None, "x")))
 
 
 @pytest.mark.parametrize("expression", ["TagA||TagB", "  TagA ||  TagB", "||TagA||||TagB||", "TagA || TagB || TagA"])
@@ -63,19 +55,10 @@ def test_tags_are_split_trimmed_and_counted_once(expression: str) -> None:
 
 
 def test_other_codes_and_tags_do_not_match() -> None:
-    tag_filter = TagFilter.parse("TagA")
-    assert tag_filter.matches_code(2598919)
-    assert not tag_filter.matches_code(0)
-    assert tag_filter.matches_tag("TagA")
-    assert not tag_filter.matches_tag("TagB")
-    assert not tag_filter.matches_tag(None)
-    assert tag_filter != TagFilter.parse("TagB")
-
-
-def test_tags_with_equal_code_differ_by_text() -> None:
     tag_filter = TagFilter.parse("Aa")
-    assert tag_filter.matches_code(2112)  # of "BB" too
-    assert not tag_filter.matches_tag("BB")
+    assert [tag_filter.matches_code(code) for code in (2112, 0)] == [True, False]
+    assert [tag_filter.matches_tag(tag) for tag in ("Aa", "BB", None)] == [True, False, False]  # BB has the same code
+    assert tag_filter != TagFilter.parse("BB")
 
 
 @pytest.mark.parametrize("expression", ["||", " || ", " ", "|| ||"])

@@ -5,18 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.protocol.java import java_hash
-from triomq.protocol.message_queue import PhysicalOffset
-from triomq.protocol.record.index_unit import (
-    KEY_WIDTH,
-    fold_hash,
-    key_hash,
-    key_hashes,
-    topic_share,
-)
+from triomq.protocol.record.index_unit import KEY_WIDTH, fold_hash, key_hash, key_hashes, topic_share
 
-I32 = st.integers(-(2**31), 2**31 - 1)
-I64 = st.integers(-(2**63), 2**63 - 1)
-OFFSETS = I64.map(PhysicalOffset)
 KEYS = st.lists(st.text(st.characters(max_codepoint=127), max_size=KEY_WIDTH))
 
 

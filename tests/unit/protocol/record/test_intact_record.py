@@ -159,15 +159,8 @@ def test_walk_keeps_to_its_bounds(file: bytes, stop: int, skipped: int) -> None:
 
 
 def test_a_walk_passes_the_longest_topic_and_properties() -> None:
-    parts = {
-        "topic": b"t" * 127,
-        "properties": b"p" * 32767,
-        "body": b"b",
-        "born_host": bytes(8),
-        "store_host": bytes(8),
-    }
-    numbers = dict.fromkeys(("queue_id", "queue_offset", "sys_flag", "born_timestamp", "store_timestamp"), 0)
-    longest = encode_record(**parts, **numbers, physical_offset=START)  # type: ignore[arg-type]
+    fields = {"topic": b"t" * 127, "properties": b"p" * 32767, "physical_offset": START}
+    longest = make_record(**fields)
     assert walked(longest, 0, len(longest), START, check_crc=True) == checked(longest, check_crc=True) != []
 
 

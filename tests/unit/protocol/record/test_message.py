@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.records import DOCUMENTED
 from triomq.protocol.errors import MessageIllegalError, ProtocolError
 from triomq.protocol.host import encode_host
 from triomq.protocol.message_queue import QueueOffset
@@ -14,23 +15,9 @@ from triomq.protocol.record.message import Message, MessageExt
 from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import decode_record, encode_record
 
-PARTS: dict[str, Any] = {
-    "queue_id": 1,
-    "queue_offset": 5,
-    "physical_offset": 1024,
-    "sys_flag": 0,
-    "born_timestamp": 1_700_000_000_000,
-    "born_host": encode_host("10.77.0.1", 50000),
-    "store_timestamp": 1_700_000_000_005,
-    "store_host": encode_host("10.77.0.1", 10911),
-    "topic": b"TopicTest",
-    "body": b"hello",
-    "properties": b"",
-}
-
 
 def received(**changes: Any) -> MessageExt:
-    return decode_record(encode_record(**{**PARTS, **changes}))
+    return decode_record(encode_record(**{**DOCUMENTED, "properties": b"", **changes}))
 
 
 def test_message_sends_its_fields_as_properties() -> None:
@@ -172,7 +159,7 @@ def test_invalid_host_port_raises_protocol_error_on_access() -> None:
 
 
 def test_received_message_keeps_no_buffer_alive() -> None:
-    buffer = bytearray(encode_record(**PARTS))
+    buffer = bytearray(encode_record(**DOCUMENTED))
     references = sys.getrefcount(buffer)
     message = decode_record(memoryview(buffer))
     assert sys.getrefcount(buffer) == references

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.records import DOCUMENTED
 from triomq.protocol.errors import ProtocolError
-from triomq.protocol.host import encode_host
 from triomq.protocol.record import layouts
 from triomq.protocol.record.intact_record import IntactWalk
 from triomq.protocol.record.layout import (
@@ -21,7 +21,6 @@ from triomq.protocol.record.layout import (
     head_struct,
     record_size,
 )
-from triomq.protocol.record.properties import encode_properties
 from triomq.protocol.record.record import (
     RecordKind,
     check_record,
@@ -36,22 +35,6 @@ GOLDEN = bytes.fromhex(
     "0000c350 0000018bcfe56805 0a4d0001 00002a9f 00000000 0000000000000000 00000005 68656c6c6f 09 546f70696354657374"
     "0033 54414753015461674102554e49515f4b4559014330413830313041314132423138423441414332313644324633364530303031"
 )
-GOLDEN_PARTS: dict[str, Any] = {
-    "queue_id": 1,
-    "flag": 0,
-    "queue_offset": 5,
-    "physical_offset": 1024,
-    "sys_flag": 0,
-    "born_timestamp": 1_700_000_000_000,
-    "born_host": encode_host("10.77.0.1", 50000),
-    "store_timestamp": 1_700_000_000_005,
-    "store_host": encode_host("10.77.0.1", 10911),
-    "reconsume_times": 0,
-    "prepared_transaction_offset": 0,
-    "body": b"hello",
-    "topic": b"TopicTest",
-    "properties": encode_properties({"TAGS": "TagA", "UNIQ_KEY": "C0A8010A1A2B18B4AAC216D2F36E0001"}),
-}
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
 HOST = st.one_of(st.binary(min_size=8, max_size=8), st.binary(min_size=20, max_size=20))
@@ -95,20 +78,8 @@ def layout_of(parts: dict[str, Any]) -> bytes:
 
 
 def test_record_equals_the_golden_bytes() -> None:
-    assert encode_record(**GOLDEN_PARTS) == GOLDEN
-
-
-def test_golden_bytes_are_read_completely() -> None:
-    message = decode_record(GOLDEN)
-    assert {name: getattr(message, name) for name in GOLDEN_PARTS if hasattr(message, name)} == {
-        **GOLDEN_PARTS,
-        "topic": "TopicTest",
-        "born_host": "10.77.0.1:50000",
-        "store_host": "10.77.0.1:10911",
-        "properties": {"TAGS": "TagA", "UNIQ_KEY": "C0A8010A1A2B18B4AAC216D2F36E0001"},
-    }
-    assert message.offset_message_id == "0A4D000100002A9F0000000000000400"
-    assert message.store_size == len(GOLDEN) == 156
+    assert encode_record(**DOCUMENTED) == GOLDEN
+    assert decode_record(GOLDEN).store_size == len(GOLDEN) == 156
 
 
 @given(PARTS)
@@ -138,34 +109,30 @@ def test_check_agrees_with_decoding(parts: dict[str, Any], before: int, kind: ty
     check = check_record(kind(data), before, len(data), check_crc=True)
     message = decode_record(kind(data), before)
     assert check[:3] == (RecordKind.MESSAGE, message.store_size, "")
-    assert check.queue_id == message.queue_id
-    assert check.queue_offset == message.queue_offset
-    assert check.physical_offset == message.physical_offset
-    assert check.sys_flag == message.sys_flag
-    assert check.store_timestamp == message.store_timestamp
-    assert check.prepared_transaction_offset == message.prepared_transaction_offset
-    assert check.topic == message.topic
+    numbers = ("queue_id", "queue_offset", "physical_offset", "sys_flag", "store_timestamp")
+    for name in (*numbers, "prepared_transaction_offset", "topic"):
+        assert getattr(check, name) == getattr(message, name)
     assert check.properties == message.encoded_properties
 
 
 @pytest.mark.parametrize("border", [44, 66])
 def test_record_with_cut_header_is_bad(border: int) -> None:
     """It was on the other side of a border of sectors; the length of a body would be zero there, too."""
-    whole = encode_record(**{**GOLDEN_PARTS, "body": b""})
+    whole = encode_record(**{**DOCUMENTED, "body": b""})
     torn = whole[:border] + bytes(88 - border) + whole[88:]
     assert check_record(whole, 0, len(whole), check_crc=True).kind is RecordKind.MESSAGE
     found = check_record(torn, 0, len(torn), check_crc=True)
     assert (found.kind, found.size, found.reason[-29:]) == (RecordKind.BAD, len(torn), "a part of its head is missing")
-    assert find_damage(torn, 0, len(torn), GOLDEN_PARTS["topic"], GOLDEN_PARTS["queue_id"])
-    assert IntactWalk(check_crc=True).run(torn, 0, len(torn), GOLDEN_PARTS["physical_offset"]) == []
-    with_body = encode_record(**GOLDEN_PARTS)
+    assert find_damage(torn, 0, len(torn), DOCUMENTED["topic"], DOCUMENTED["queue_id"])
+    assert IntactWalk(check_crc=True).run(torn, 0, len(torn), DOCUMENTED["physical_offset"]) == []
+    with_body = encode_record(**DOCUMENTED)
     torn = with_body[:border] + bytes(88 - border) + with_body[88:]
     assert check_record(torn, 0, len(torn), check_crc=True).kind is RecordKind.BAD
 
 
 def test_check_gives_the_tags_code() -> None:
     assert check_record(GOLDEN, 0, len(GOLDEN), check_crc=True).tags_code == 2598919
-    plain = encode_record(**{**GOLDEN_PARTS, "properties": b""})
+    plain = encode_record(**{**DOCUMENTED, "properties": b""})
     assert check_record(plain, 0, len(plain), check_crc=True).tags_code == 0
 
 
@@ -183,7 +150,7 @@ def test_check_gives_the_tags_code() -> None:
 )
 def test_encoding_refuses_what_does_not_fit(changes: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
-        encode_record(**{**GOLDEN_PARTS, **changes})
+        encode_record(**{**DOCUMENTED, **changes})
 
 
 @given(PARTS, st.sets(st.sampled_from(list(HEAD_FORMATS)), min_size=1))
@@ -209,13 +176,8 @@ def test_truncated_record_is_a_protocol_error(length: int) -> None:
 
 def test_lengths_that_contradict_each_other_are_refused() -> None:
     topic_at, properties_at = 88 + 5, 88 + 5 + 1 + 9
-    for position, value in [
-        (topic_at, 0),
-        (topic_at, 128),
-        (topic_at, 127),
-        (properties_at, 0x80),
-        (properties_at + 1, 0),
-    ]:
+    topics = ((topic_at, length) for length in (0, 127, 128))
+    for position, value in (*topics, (properties_at, 0x80), (properties_at + 1, 0)):
         damaged = bytearray(GOLDEN)
         damaged[position] = value
         with pytest.raises(ProtocolError):
@@ -242,7 +204,7 @@ def test_body_crc_mismatch_bad_only_when_crc_checked() -> None:
 @pytest.mark.parametrize("lost", ["first", "last"])
 def test_missing_sector_in_topic_or_properties_is_detected(part: str, lost: str) -> None:
     text = b"x" * 100
-    record = encode_record(**{**GOLDEN_PARTS, part: text})
+    record = encode_record(**{**DOCUMENTED, part: text})
     at = 512 - record.index(text) - 40  # 40 bytes of the text lie before the border of two sectors
     file = bytearray(at) + record + bytes(1024)
     begin, end = (472, 512) if lost == "first" else (512, 572)

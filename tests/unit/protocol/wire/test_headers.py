@@ -51,13 +51,10 @@ def with_field(name: str, text: str) -> Mapping[str, str]:
 # --- decode ---
 
 
-def test_what_is_absent_gets_its_default() -> None:
-    assert Sample.decode(REQUIRED) == Sample("T", 1, 2, True)
-
-
-def test_every_field_is_read() -> None:
+def test_fields_are_read_or_get_their_defaults() -> None:
     more = {"note": "", "retries": "3", "size": "4", "unitMode": "true", "perm": "7", "kind": "MULTI"}
     assert Sample.decode(REQUIRED | more) == Sample("T", 1, 2, True, "", 3, Size(4), True, 7, "MULTI")
+    assert Sample.decode(REQUIRED) == Sample("T", 1, 2, True)
 
 
 def test_wire_names_may_differ_from_camel_case() -> None:
@@ -175,6 +172,3 @@ def test_values_become_text_and_none_is_left_out() -> None:
 def test_enums_are_written_as_their_numbers() -> None:
     encoded = Sample("T", Code.TEN, Flag.A | Flag.B, True).encode()
     assert (encoded["queueId"], encoded["bornTimestamp"]) == ("10", "3")
-
-
-# --- classes ---
