@@ -1,7 +1,7 @@
 """What a dashboard costs: time of each page, requests that an idle broker gets from it, and memory.
 
-The broker has many topics, and some groups.  Each page is first asked for in a dashboard that nobody has used yet,
-and then again and again.  A relay in front of the broker counts the requests.
+The broker has many topics, and some groups.  Each page is first asked for in a dashboard without visitors so far, and
+then again and again.  A relay in front of the broker counts the requests.
 """
 
 import argparse

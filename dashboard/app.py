@@ -36,6 +36,8 @@ _SIGN_IN_BYTES: Final = 4096
 _WRONG_S: Final = 1.0
 _TRIES: Final = 5
 _MORE_S: Final = 0.5
+#: A form has to be there within this time; one that is late is refused as one without fields.
+_FORM_S: Final = 30.0
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -282,12 +284,13 @@ async def _read_form(request: Request, limit_bytes: int) -> dict[str, str]:
         raise TooLongError
     body = bytearray()
     try:
-        async with aclosing(request.stream()) as chunks:
-            async for chunk in chunks:
-                body += chunk
-                if len(body) > limit_bytes:
-                    raise TooLongError
-    except ClientDisconnect:
+        with trio.fail_after(_FORM_S):
+            async with aclosing(request.stream()) as chunks:
+                async for chunk in chunks:
+                    body += chunk
+                    if len(body) > limit_bytes:
+                        raise TooLongError
+    except (ClientDisconnect, trio.TooSlowError):
         return {}
     try:
         fields = parse_qsl(bytes(body).decode(errors="replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)

@@ -5,21 +5,19 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 import trio
-from anycorn import Config, serve
+from anycorn import Config
 
 from triomq.client.nursery import open_service_nursery
 from triomq.common.tls import load_identity, make_context
 from triomq.dashboard.app import Application
+from triomq.dashboard.connections import Connections
 from triomq.dashboard.security import Gate
 from triomq.dashboard.settings import DEFAULT_PORT, Address, Settings
 from triomq.dashboard.watched import Accounts, Watched
 from triomq.protocol.errors import ConfigError
-
-if TYPE_CHECKING:
-    from anycorn.typing import ASGIFramework
 
 _BACKLOG: Final = 128
 _KEEP_ALIVE_S: Final = 30
@@ -89,7 +87,6 @@ async def open_dashboard(settings: Settings) -> AsyncGenerator[Dashboard, None]:
         load_identity(make_context(is_server=True), settings.cert, settings.key)  # raises errors that people read
     sock = bind(settings.listen)
     host, port = sock.getsockname()[:2]
-    stop = trio.Event()
     gate, own = Gate(settings), Watched(settings)
     async with open_service_nursery() as nursery:
         accounts = Accounts(settings, nursery)
@@ -97,21 +94,22 @@ async def open_dashboard(settings: Settings) -> AsyncGenerator[Dashboard, None]:
         await nursery.start(own.run)
         nursery.start_soon(accounts.run)
         nursery.start_soon(application.renderer.compile)
-        async with trio.open_nursery() as server:
-            config = _config(settings, sock)
-            app = cast("ASGIFramework", application.asgi)  # the same protocol, in other words
-            server.start_soon(partial(serve, app, config, shutdown_trigger=stop.wait, mode="asgi"))
+        connections = Connections(application.asgi, _config(settings))
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+        async with trio.open_nursery() as server, trio.open_nursery() as accepting:
+            serve = partial(trio.serve_listeners, connections.serve, [listener], handler_nursery=server)
+            accepting.start_soon(serve)
             try:
                 yield Dashboard(settings, Address(host, port), gate)
             finally:
-                stop.set()
+                accepting.cancel_scope.cancel()
+                server.cancel_scope.deadline = trio.current_time() + _GRACE_S
+                with trio.CancelScope(shield=True):
+                    await connections.stop()
 
 
-def _config(settings: Settings, sock: socket.socket) -> Config:
-    """Return the settings of the server; they take the socket."""
+def _config(settings: Settings) -> Config:
     config = Config()
-    config.bind = [f"fd://{sock.detach()}"]
-    config.backlog = _BACKLOG
     config.certfile = None if settings.cert is None else str(settings.cert)
     config.keyfile = None if settings.key is None else str(settings.key)
     config.accesslog = None  # the first address has the token
@@ -120,5 +118,4 @@ def _config(settings: Settings, sock: socket.socket) -> Config:
     config.include_server_header = False
     config.keep_alive_timeout = _KEEP_ALIVE_S
     config.read_timeout = _READ_S
-    config.graceful_timeout = _GRACE_S
     return config

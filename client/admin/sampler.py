@@ -28,7 +28,7 @@ LOGGER: Final = logging.getLogger("triomq.client.admin.sampler")
 
 _WATCHED_S: Final = 2.0
 _IDLE_S: Final = 5.0
-_LOOKS_S: Final = 30.0  # so long after a page somebody looks
+_LOOKS_S: Final = 30.0  # so long after a page was asked for
 _POINT_S: Final = 10
 _POINTS: Final = 360
 _DIAGNOSIS_S: Final = 30.0
@@ -261,7 +261,7 @@ class Sampler:
             self._asked.pop(key).set()
 
     async def examined(self) -> Diagnosis | None:
-        """Return the findings of the doctor, while somebody looks at most 30 s old; at first ``None``.
+        """Return the findings of the doctor, at most 30 s old while pages are asked for; at first ``None``.
 
         Findings of the last minutes are returned while it examines again: with many groups that takes long.
         """
