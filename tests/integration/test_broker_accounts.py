@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.broker_wire import Wire, broker_port, connected, request, running, vip_port
 from triomq.broker.server import Broker
+from triomq.protocol.acl.accounts import DENY
 from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.codes import CommandFlag, RequestCode
 from triomq.protocol.wire.command import RemotingCommand
@@ -103,16 +104,58 @@ async def test_white_addresses_count_at_once(path: Path) -> None:
         (53, {"globalWhiteAddrs": "::*"}, (211, "address pattern")),
         (53, {}, (211, "globalWhiteAddrs is missing")),
         (53, {"globalWhiteAddrs": "*", "aclFileFullPath": "/etc/passwd"}, (211, "does not name this broker's file")),
+        (3001, {"username": "operator"}, (16, "the user operator exists already")),
+        (3002, {"username": "somebody"}, (16, "there is no user somebody")),
+        (3004, {}, (1, "field 'username' is missing")),
+        (3006, {"subject": "User:somebody"}, (16, "there is no user somebody")),
+        (3006, {"subject": "User:operator"}, (16, "policies are missing")),
+        (3006, {"subject": "User:other"}, (16, "header and body name different subjects")),
+        (3007, {"subject": "operator"}, (16, "subject operator is not User:NAME")),
+        (3008, {"subject": "User:operator"}, (16, "the user operator has no policies")),
+        (3009, {"subject": "User:somebody"}, (16, "there is no user somebody")),
     ],
 )
 async def test_a_wrong_change_is_refused_and_changes_nothing(
     path: Path, code: int, fields: dict[str, str], answer: tuple[int, str]
 ) -> None:
+    body = b'{"subject": "User:operator"}' if fields.get("subject") in ("User:operator", "User:other") else b"{}"
     async with guarded(path) as (_, wire):
-        response = await ask(wire, ADMIN, code, fields)
+        response = await ask(wire, ADMIN, code, fields, body)
         assert (response.code, answer[1] in str(response.remark)) == (answer[0], True)
         assert str(path.parent) not in str(response.remark)
         assert (await ask(wire, ADMIN, 54, {})).code == 0
+    assert text_of(path) == FILE
+
+
+async def test_users_and_policies_are_answered_in_json(path: Path) -> None:
+    more = path.parent / "acl" / "more.yml"
+    more.parent.mkdir()
+    more.write_text("accounts:\n- {accessKey: somebody, secretKey: secret-of-somebody, topicPerms: [T=PUB, U=DENY]}\n")
+    user = {"username": "somebody", "userType": "Normal", "userStatus": "enable"}
+    entries = [
+        {"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"},
+        {"resource": "Topic:U", "actions": ["All"], "decision": "Deny"},
+    ]
+    acl = {"subject": "User:somebody", "policies": [{"policyType": "Custom", "entries": entries}]}
+    only_u = {**acl, "policies": [{"policyType": "Custom", "entries": entries[1:]}]}
+    async with running(path.parent / "store", acl=path.parent) as broker, connected(broker_port(broker)) as wire:
+        for code, fields, answer in (
+            (3004, {"username": "somebody"}, user),
+            (3004, {"username": "some"}, None),
+            (3005, {}, [{"username": "operator", "userType": "Super", "userStatus": "enable"}, user]),
+            (3005, {"filter": "body"}, [user]),
+            (3005, {"filter": "none"}, None),
+            (3009, {"subject": "User:somebody"}, acl),
+            (3009, {"subject": "User:operator"}, None),
+            (3010, {}, [acl]),
+            (3010, {"subjectFilter": "body", "resourceFilter": "U"}, [only_u]),
+            (3010, {"subjectFilter": "operator"}, None),
+        ):
+            response = await ask(wire, ADMIN, code, fields)
+            assert response.code == 0
+            assert (orjson.loads(response.body) if response.body else None) == answer
+        assert (await ask(wire, ADMIN, 3008, {"subject": "User:somebody", "resource": "Topic:T"})).code == 0
+        assert read_rules(text_of(more)).accounts["somebody"].rights == {"U": DENY}
     assert text_of(path) == FILE
 
 
@@ -141,4 +184,5 @@ async def test_oneway_change_is_checked_without_answer(path: Path) -> None:
 
 async def test_account_requests_need_accounts(tmp_path: Path) -> None:
     async with running(tmp_path / "store") as broker, connected(broker_port(broker)) as wire:
-        assert [(await wire.ask(code)).code for code in range(50, 55)] == [3] * 5
+        codes = (*range(50, 55), *range(3001, 3011))
+        assert {(await wire.ask(code)).code for code in codes} == {3}

@@ -1,8 +1,11 @@
 """Accounts: our client against Apache's brokers and ours, and Apache's clients against ours."""
 
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 import trio
 
@@ -14,6 +17,7 @@ from triomq.client import (
     Admin,
     BrokerResponseError,
     ClientConfig,
+    ClientInstance,
     Credentials,
     Producer,
     PullConsumer,
@@ -23,7 +27,9 @@ from triomq.client import (
 from triomq.protocol.acl.accounts import DENY, PUB, SUB, Account
 from triomq.protocol.acl.addresses import parse_pattern, union
 from triomq.protocol.acl.plain_acl import read_rules
+from triomq.protocol.codes import RequestCode
 from triomq.protocol.record.message import Message, MessageExt
+from triomq.protocol.requests.groups import ListAclsRequestHeader, ListUsersRequestHeader
 
 pytestmark = pytest.mark.jvm
 LIMIT_S = 60
@@ -227,6 +233,46 @@ def test_java_clients_sign_in_as_users_of_rocketmq_5(own_namesrv: str, client: s
     assert "Check signature failed" in mqadmin(client, Credentials(user.access_key, "wrong secret"), *send)
     assert "success" in mqadmin("5", ADMIN, "deleteUser", "-u", user.access_key, *cluster)
     assert f"No acl config for {user.access_key}" in mqadmin(client, user, *send)
+
+
+@pytest.mark.slow
+async def test_users_and_policies_are_copied_from_apache_and_back(
+    apache_brokers: ApacheBrokers, tmp_path: Path
+) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text("accounts: [{accessKey: conformance, secretKey: conformance-secret, admin: true}]")
+    apache = apache_brokers.start("5.5.0", tmp_path / "apache", acl=True)
+    entries = ("-s", "User:limited", "-b", apache.broker)
+    try:
+        with start_triomq(tmp_path / "own", "--acl", str(path)) as own:
+
+            async def listed(address: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+                async with ClientInstance(apache.namesrv, config=config(ADMIN)) as instance:
+                    ask = instance.requests.ask
+                    users = await ask(address, RequestCode.AUTH_LIST_USER, ListUsersRequestHeader())
+                    policies = await ask(address, RequestCode.AUTH_LIST_ACL, ListAclsRequestHeader())
+                (acl,) = orjson.loads(policies.body)
+                for policy in acl["policies"]:
+                    policy["entries"].sort(key=itemgetter("resource"))
+                found = sorted(orjson.loads(users.body), key=itemgetter("username"))
+                return [{**user, "password": None} for user in found], acl
+
+            for command in (
+                ("createAcl", *entries, "-r", "Topic:a,Group:g", "-a", "Pub,Sub", "-d", "Allow"),
+                ("updateAcl", *entries, "-r", "Topic:b", "-a", "All", "-d", "Deny"),
+                ("copyUser", "-f", apache.broker, "-t", own.broker),
+                ("copyAcl", "-f", apache.broker, "-t", own.broker),
+            ):
+                assert "success" in mqadmin("5", ADMIN, *command)
+            of_apache = await listed(apache.broker)
+            assert await listed(own.broker) == of_apache
+            assert "success" in mqadmin("5", ADMIN, "deleteAcl", *entries)
+            assert "success" in mqadmin("5", ADMIN, "copyAcl", "-f", own.broker, "-t", apache.broker)
+            assert await listed(apache.broker) == of_apache
+    finally:
+        apache_brokers.stop(apache.folder)
+    rights = {"a": PUB | SUB, "b": DENY, "%RETRY%g": PUB | SUB}
+    assert read_rules(path.read_text()).accounts["limited"] == Account("limited", "limited-secret", rights=rights)
 
 
 def test_apaches_tools_change_accounts_of_our_broker(tmp_path: Path) -> None:
