@@ -101,6 +101,12 @@ class View:
             raise BadRequestError(f"{name} is missing")
         return value
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether a broker answers, but reports its counters to administrators alone."""
+        answers = [sample.answer for sample in self.sampled.brokers.values()]
+        return any(each.reached_at is not None and not each.runtime for each in answers)
+
     def check_account(self) -> None:
         """Check that a broker accepts the account; those that do not answer at all are another matter.
 

@@ -56,6 +56,9 @@ async def test_account_without_right_is_explained(guarded: RunningBroker) -> Non
         assert (await sign_in(visitor, "shop-service", "shop-secret")).status_code == 303
         page = await visitor.get("")
         assert "needs an administrator" in page or "could not be examined" in page
+        for path in ("topics", "delayed"):
+            await until_shown(visitor, path, "This account is no administrator")
+        assert "The delayed messages cannot be read" in await visitor.get("delayed")
 
 
 async def test_own_account_signs_for_all(guarded: RunningBroker) -> None:
