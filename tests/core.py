@@ -40,6 +40,7 @@ _DASHBOARD: Final[Mapping[str, str]] = {
     "test_tour.py::test_axe_finds_nothing[light": "accessibility",
     "test_tour.py::test_no_page_is_wider": "a phone",
     "test_proxy.py::": "a path of a proxy",
+    "test_visits.py::test_all_pages_and_changes_work[account": "brokers with accounts, in a browser",
 }
 
 CORE: Final[Mapping[str, str]] = {

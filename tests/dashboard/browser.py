@@ -99,19 +99,22 @@ class Browser:
         script = "return [...document.querySelectorAll('form[method=post]')].map((form) => form.action)"
         return {urlsplit(action).path.rpartition("/")[2] for action in self.script(script)}
 
-    def send_filled_form(self, action: str) -> None:
-        """Send a form with something in each field that a visitor must fill or may choose."""
+    def send_filled_form(self, action: str, **values: str) -> None:
+        """Send a form with these values, or something in each field that a visitor must fill or may choose."""
         self.script(
             """
+            const values = arguments[1];
             const [form] = document.querySelectorAll(`form[method=post][action="${arguments[0]}"]`);
             for (const field of form.elements) {
               if (field.type === "checkbox") field.checked = true;
               else if (field.type === "datetime-local") field.value = "2026-01-31T12:00";
+              else if (field.name in values) field.value = values[field.name];
               else if (field.required && !field.value) field.value = "something";
             }
             form.requestSubmit();
             """,
             action,
+            values,
         )
         self.wait_for("document.readyState === 'complete'")
 
@@ -179,8 +182,9 @@ class Browser:
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Start Chromium with an empty profile."""
+    """Start Chromium with an empty profile; it accepts certificates of authorities that it does not know."""
     options = ChromeOptions()
+    options.accept_insecure_certs = True
     options.binary_location = shutil.which("chromium") or ""
     for option in _OPTIONS:
         options.add_argument(option)

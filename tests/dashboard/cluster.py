@@ -64,8 +64,8 @@ def _give_up(broker: RunningBroker) -> None:
 
 
 @contextmanager
-def open_dashboard(broker: RunningBroker, *options: str) -> Iterator[str]:
+def open_dashboard(namesrv: str, *options: str) -> Iterator[str]:
     """Run ``triomq dashboard``; yields the address of its ready line."""
-    with running("dashboard", "--json", "--listen", "127.0.0.1:0", *options, namesrv=broker.namesrv) as process:
+    with running("dashboard", "--json", "--listen", "127.0.0.1:0", *options, namesrv=namesrv) as process:
         address: str = json.loads(read_line(process))["dashboard"]
         yield address

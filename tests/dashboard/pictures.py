@@ -130,7 +130,7 @@ def tour(browser: Browser, base: str, folder: Path) -> None:
 
 def main(arguments: list[str]) -> None:
     """Make the pictures."""
-    with shop() as broker, open_dashboard(broker) as address, open_browser() as browser:
+    with shop() as broker, open_dashboard(broker.namesrv) as address, open_browser() as browser:
         browser.enter(address)
         base = browser.driver.current_url
         if arguments:

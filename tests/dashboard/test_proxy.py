@@ -48,7 +48,7 @@ def test_pages_polling_and_changes_work_under_a_path(rocketmq: RunningBroker, tm
     password = tmp_path / "password"
     password.write_text(_PASSWORD + "\n")
     password.chmod(0o600)
-    with open_dashboard(rocketmq, "--password-file", str(password)) as address, open_browser() as browser:
+    with open_dashboard(rocketmq.namesrv, "--password-file", str(password)) as address, open_browser() as browser:
         with behind_nginx(urlsplit(address).netloc, tmp_path) as base:
             browser.wait_until_shown(base)
             browser.script("document.querySelector('[type=password]').value = arguments[0]", _PASSWORD)

@@ -30,7 +30,7 @@ def cluster(rocketmq_session: RunningBroker) -> RunningBroker:
 @pytest.fixture(scope="module")
 def browser(cluster: RunningBroker) -> Iterator[Browser]:
     """A browser that is signed in."""
-    with open_dashboard(cluster) as address, open_browser() as browser:
+    with open_dashboard(cluster.namesrv) as address, open_browser() as browser:
         browser.enter(address)
         yield browser
 
@@ -210,7 +210,7 @@ def test_read_only_dashboard_has_no_form_of_a_change(
     cluster: RunningBroker, browser: Browser, addresses: list[str]
 ) -> None:
     safe = {change.path for change in CHANGES if change.is_safe}
-    with open_dashboard(cluster, "--read-only") as address, open_browser() as other:
+    with open_dashboard(cluster.namesrv, "--read-only") as address, open_browser() as other:
         other.enter(address)
         base = other.driver.current_url
         for each in one_of_each(addresses):
