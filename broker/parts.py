@@ -23,33 +23,14 @@ from triomq.broker.namesrv.route_table import RouteTable
 from triomq.broker.network.connection import Connection, ConnectionContext, Service
 from triomq.broker.network.listeners import Listeners
 from triomq.broker.pipeline import Pipeline, methods_of
-from triomq.broker.processors.acl import AclProcessors
-from triomq.broker.processors.admin import AdminProcessors
-from triomq.broker.processors.admin_stats import StatisticsProcessors
-from triomq.broker.processors.client import ClientProcessors
-from triomq.broker.processors.namesrv import NameServerProcessors
+from triomq.broker.processors import acl, admin, admin_stats, client, namesrv, pull, query, relay, settings, waiting
 from triomq.broker.processors.plain_requests import PlainRequests
-from triomq.broker.processors.pull import PullAnswers, PullProcessor
 from triomq.broker.processors.pull_hold import PullHold
-from triomq.broker.processors.query import QueryProcessors
-from triomq.broker.processors.relay import RelayProcessors
 from triomq.broker.processors.send import SendProcessor
-from triomq.broker.processors.settings import SettingsProcessor
-from triomq.broker.processors.waiting import WaitingProcessors
 from triomq.broker.promotion import Promotion
-from triomq.broker.replication.asking import MasterPort
-from triomq.broker.replication.comparison import Comparison
-from triomq.broker.replication.master import Master
-from triomq.broker.replication.metadata import MetadataCopy
-from triomq.broker.replication.promoting import PromotionProcessors
-from triomq.broker.replication.slave import Slave
-from triomq.broker.replication.status import Copies
+from triomq.broker.replication import asking, comparison, master, metadata, promoting, slave, status
 from triomq.broker.saved_table import SavedTable, config_file
-from triomq.broker.services import housekeeping
-from triomq.broker.services.flush import TableSaving
-from triomq.broker.services.group_commit import GroupCommit
-from triomq.broker.services.registration import Registration
-from triomq.broker.services.stalls import StallWatch
+from triomq.broker.services import flush, group_commit, housekeeping, registration, stalls
 from triomq.broker.statistics.counters import BrokerStatistics
 from triomq.broker.topics import TopicTable
 from triomq.broker.transactions.checks import TransactionChecks
@@ -146,14 +127,14 @@ class BrokerParts:
         self.delayed: Final = self._build_delayed(clock_ms)
         undecided = Undecided(store, self.groups.offsets, self.statistics, config, clocks.even_ms)
         self.transactions: Final = TransactionChecks(*shared, undecided, self.group_commit, random)
-        self.housekeeping: Final = housekeeping.Housekeeping(*shared, self.routes, StallWatch(*shared), clocks)
+        self.housekeeping: Final = housekeeping.Housekeeping(*shared, self.routes, stalls.StallWatch(*shared), clocks)
         self.retention: Final = housekeeping.RetentionService(store, config.retention_delay_s, clocks)
         self.registration: Final = self._build_registration()
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
         self.table_saving: Final = self._build_table_saving(key_values, changed)
-        self.admin: Final = AdminProcessors(*shared, self.pulls, self.registration, self.delayed, self.retention)
+        self.admin: Final = admin.AdminProcessors(*shared, self.pulls, self.registration, self.delayed, self.retention)
         self.slave, self.metadata = self._build_slave(access.accounts)
-        self.copies: Final = Copies(*shared, self.master, self.slave)
+        self.copies: Final = status.Copies(*shared, self.master, self.slave)
         self.pipeline: Final = self._build_pipeline(key_values, shared, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
         self.listeners: Final = Listeners(config.listeners, admin=config.admin_listen, fast=config.fast_listen)
@@ -170,19 +151,19 @@ class BrokerParts:
             files_of_store=lambda: self.store.max_open_files,
         )
 
-    def _build_safety(self) -> tuple[GroupCommit | None, Master | None]:
+    def _build_safety(self) -> tuple[group_commit.GroupCommit | None, master.Master | None]:
         """Build the group commit, if answers wait for disk or slave, and the master, if slaves may connect."""
         config, is_sync = self.config, self.config.role == "sync-master"
         commit = None
         if is_sync or self.store.config.durability is Durability.SYNC:
-            commit = GroupCommit(self.store, self.worker, config, self.statistics)
+            commit = group_commit.GroupCommit(self.store, self.worker, config, self.statistics)
         if config.ha_listen is None:
             return commit, None
-        return commit, Master(config, self.store, self.worker, self.context.reader, commit if is_sync else None)
+        return commit, master.Master(config, self.store, self.worker, self.context.reader, commit if is_sync else None)
 
-    def _build_pulls(self, shared: _Shared) -> PullAnswers:
+    def _build_pulls(self, shared: _Shared) -> pull.PullAnswers:
         hold = PullHold(self.context.budget, filtered_hold_s=self.config.filtered_hold_s)
-        pulls = PullAnswers(*shared, hold, self.context.budget)
+        pulls = pull.PullAnswers(*shared, hold, self.context.budget)
         self.worker.serve_arrivals = pulls.serve_arrivals
         return pulls
 
@@ -192,24 +173,25 @@ class BrokerParts:
         timer = Timer(delivery, config_file(self.store, "timerProgress"), arrived, self.config)
         return ScheduledDelivery(schedule, timer, delivery, arrived, self.group_commit, self.worker, clock_ms)
 
-    def _build_registration(self) -> Registration:
+    def _build_registration(self) -> registration.Registration:
         promotion = Promotion(self.config, self.store.file_system)
-        return Registration(self.config, self.topics, self.worker, self._addresses_at, promotion)
+        return registration.Registration(self.config, self.topics, self.worker, self._addresses_at, promotion)
 
-    def _build_table_saving(self, key_values: KvTable, changed: Signal) -> TableSaving:
+    def _build_table_saving(self, key_values: KvTable, changed: Signal) -> flush.TableSaving:
         saved: list[SavedTable] = [self.topics, key_values, self.groups.settings, self.groups.offsets]
         if self.config.is_slave:  # it delivers nothing, so that nothing must be flushed before
             saved += (self.delayed.schedule.offsets, self.delayed.timer.progress)
-        return TableSaving(saved, self.worker, changed)
+        return flush.TableSaving(saved, self.worker, changed)
 
-    def _build_slave(self, accounts: Accounts | None) -> tuple[Slave | None, MetadataCopy | None]:
+    def _build_slave(self, accounts: Accounts | None) -> tuple[slave.Slave | None, metadata.MetadataCopy | None]:
         if not self.config.is_slave:
             return None, None
-        port = MasterPort(self.registration, accounts)
-        comparison = Comparison(self.store, self.worker, port)
-        registration, commit = self.registration, self.group_commit
-        slave = Slave(self.store, self.worker, self.statistics, registration, commit, comparison, self._set_aside)
-        return slave, MetadataCopy(self.admin, slave, self.worker, self.table_saving, port)
+        port, commit = asking.MasterPort(self.registration, accounts), self.group_commit
+        compared = comparison.Comparison(self.store, self.worker, port)
+        copy = slave.Slave(
+            self.store, self.worker, self.statistics, self.registration, commit, compared, self._set_aside
+        )
+        return copy, metadata.MetadataCopy(self.admin, copy, self.worker, self.table_saving, port)
 
     def _build_pipeline(self, key_values: KvTable, shared: _Shared, access: Access) -> Pipeline:
         delayed, undecided = self.delayed, self.transactions.undecided
@@ -221,21 +203,23 @@ class BrokerParts:
 
     def _families(self, sends: SendProcessor, key_values: KvTable, shared: _Shared, access: Access) -> Iterator[object]:
         """Yield one object for each family of requests."""
-        settings = NameServerSettings(config_file(self.store, "kvConfig").path)
+        routes, of_names = self.routes, NameServerSettings(config_file(self.store, "kvConfig").path)
         yield sends
-        yield WaitingProcessors(*shared, sends)
-        yield PullProcessor(*shared, self.pulls)
-        yield QueryProcessors(*shared, sends)
-        yield ClientProcessors(*shared)
-        yield NameServerProcessors(self.routes, key_values, settings, access, lambda host: self._addresses_at(host)[1])
+        yield waiting.WaitingProcessors(*shared, sends)
+        yield pull.PullProcessor(*shared, self.pulls)
+        yield query.QueryProcessors(*shared, sends)
+        yield client.ClientProcessors(*shared)
+        yield namesrv.NameServerProcessors(
+            routes, key_values, of_names, access, lambda host: self._addresses_at(host)[1]
+        )
         yield self.admin
-        yield SettingsProcessor(*shared)
-        yield StatisticsProcessors(*shared, self.housekeeping, self.delayed.schedule.offsets)
-        yield RelayProcessors(*shared, sends)
+        yield settings.SettingsProcessor(*shared)
+        yield admin_stats.StatisticsProcessors(*shared, self.housekeeping, self.delayed.schedule.offsets)
+        yield relay.RelayProcessors(*shared, sends)
         yield self.copies
-        yield PromotionProcessors(*shared, self.slave, self.registration, self.reopen)
+        yield promoting.PromotionProcessors(*shared, self.slave, self.registration, self.reopen)
         if access.accounts is not None:
-            yield AclProcessors(self.config, access.accounts, self.context.refusals, self.worker)
+            yield acl.AclProcessors(*shared, access.accounts)
 
     def _addresses_at(self, local_ip: str) -> tuple[str, str]:
         """Return the addresses that the broker registers: that of its first listener, and that for slaves."""

@@ -11,6 +11,7 @@ Source: wire.md 7; AdminBrokerProcessor.java.
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,10 +20,8 @@ import orjson
 import trio
 
 from triomq.broker.accounts import Accounts
-from triomq.broker.config import BrokerConfig
-from triomq.broker.limits.refused import Refusals
 from triomq.broker.network.connection import Connection
-from triomq.broker.work import Worker
+from triomq.broker.shared import BrokerPart
 from triomq.protocol.acl import plain_acl, users
 from triomq.protocol.acl.plain_acl import ACCESS_KEY
 from triomq.protocol.bodies.json_body import json_pieces
@@ -43,15 +42,13 @@ def _user(command: RemotingCommand) -> UserInfo:
     return user
 
 
-class AclProcessors:
+@dataclass(slots=True, eq=False)
+class AclProcessors(BrokerPart):
     """Lists and changes the accounts; a worker thread reads and writes the file, for one request at a time."""
 
-    def __init__(self, config: BrokerConfig, accounts: Accounts, refusals: Refusals, worker: Worker) -> None:
-        self._config = config
-        self._accounts = accounts
-        self._refusals = refusals
-        self._worker = worker
-        self._waiting: deque[tuple[Connection, RemotingCommand, Callable[[], bytes], int]] = deque()  # first: is served
+    accounts: Accounts
+    #: The first one is served.
+    _waiting: deque[tuple[Connection, RemotingCommand, Callable[[], bytes], int]] = field(default_factory=deque)
 
     def update_and_create_acl_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Add or change an account."""
@@ -60,13 +57,13 @@ class AclProcessors:
             wanted = plain_acl.changes_of(command.ext_fields)
         except ConfigError as exc:
             raise RefusedError(str(exc), failure) from None
-        find = partial(self._accounts.file_of, str(wanted[ACCESS_KEY]))
+        find = partial(self.accounts.file_of, str(wanted[ACCESS_KEY]))
         self._change(connection, command, find, partial(plain_acl.set_account, changes=wanted), failure)
 
     def delete_acl_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Remove an account."""
         key = command.ext_fields.get(ACCESS_KEY, "")
-        find, change = partial(self._accounts.file_of, key), partial(plain_acl.delete_account, key=key)
+        find, change = partial(self.accounts.file_of, key), partial(plain_acl.delete_account, key=key)
         self._change(connection, command, find, change, ResponseCode.DELETE_ACL_CONFIG_FAILED)
 
     def update_global_white_addrs_config(self, connection: Connection, command: RemotingCommand) -> None:
@@ -76,18 +73,18 @@ class AclProcessors:
         if addresses is None:
             raise RefusedError("globalWhiteAddrs is missing", failure)
         change = partial(plain_acl.set_white_addresses, addresses=plain_acl.split(addresses))
-        find = partial(self._accounts.file_named, command.ext_fields.get("aclFileFullPath", ""))
+        find = partial(self.accounts.file_named, command.ext_fields.get("aclFileFullPath", ""))
         self._change(connection, command, find, change, failure)
 
     def get_broker_cluster_acl_info(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the versions of the files of accounts."""
-        versions = {name: version.to_json() for name, version in self._accounts.versions.items()}
+        versions = {name: version.to_json() for name, version in self.accounts.versions.items()}
         fields = {
             "version": orjson.dumps(next(iter(versions.values()))).decode(),
             "allAclFileVersion": orjson.dumps(versions).decode(),
-            "brokerName": self._config.broker_name,
+            "brokerName": self.config.broker_name,
             "brokerAddr": connection.advertised,
-            "clusterName": self._config.cluster_name,
+            "clusterName": self.config.cluster_name,
         }
         return command.reply(ext_fields=fields)
 
@@ -95,7 +92,7 @@ class AclProcessors:
         """Answer with all accounts as the files have them, without secrets."""
 
         def read() -> bytes:
-            return orjson.dumps(plain_acl.public_accounts(self._accounts.read_texts()))
+            return orjson.dumps(plain_acl.public_accounts(self.accounts.read_texts()))
 
         self._start(connection, command, read, ResponseCode.SYSTEM_ERROR)
 
@@ -158,14 +155,14 @@ class AclProcessors:
     def _change_user(
         self, connection: Connection, command: RemotingCommand, name: str, change: Callable[[str], str]
     ) -> None:
-        find = partial(self._accounts.file_of, name)
+        find = partial(self.accounts.file_of, name)
         self._change(connection, command, find, change, ResponseCode.NO_PERMISSION)
 
     def _find(self, connection: Connection, command: RemotingCommand, find: Callable[[list[str]], object]) -> None:
         """Answer with the bodies that ``find`` returns of the texts of all files, if any."""
 
         def read() -> bytes:
-            found = find(self._accounts.read_texts())
+            found = find(self.accounts.read_texts())
             return b"".join(json_pieces(found)) if found else b""
 
         self._start(connection, command, read, ResponseCode.NO_PERMISSION)
@@ -186,7 +183,7 @@ class AclProcessors:
             path = find()
             if path is None:
                 raise ConfigError("aclFileFullPath does not name this broker's file of accounts")
-            self._accounts.rewrite(path, change)
+            self.accounts.rewrite(path, change)
             LOGGER.info("accounts changed code=%d peer=%s", command.code, connection.peer)
             return b""
 
@@ -202,19 +199,19 @@ class AclProcessors:
             raise RefusedError("too many requests about accounts wait: try again later", ResponseCode.SYSTEM_BUSY)
         self._waiting.append((connection, command, work, failure))
         if len(self._waiting) == 1:
-            self._worker.nursery.start_soon(self._run)
+            self.context.worker.nursery.start_soon(self._run)
 
     async def _run(self) -> None:
         while self._waiting:
             connection, command, work, failure = self._waiting[0]
             try:
                 response = command.reply(body=await trio.to_thread.run_sync(work))
-                await self._accounts.look()
+                await self.accounts.look()
             except ConfigError as exc:
-                response = self._refusals.response(connection.peer, command, failure, str(exc))
+                response = self.context.refusals.response(connection.peer, command, failure, str(exc))
             except Exception as exc:  # noqa: BLE001  # boundary, as in Connection
-                response = self._refusals.response_to(connection.peer, command, exc)
+                response = self.context.refusals.response_to(connection.peer, command, exc)
             self._waiting.popleft()
             if not command.is_oneway:
                 connection.send(response)
-            self._worker.end_step()
+            self.context.worker.end_step()
