@@ -133,7 +133,7 @@ class BrokerParts:
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
         self.table_saving: Final = self._build_table_saving(key_values, changed)
         self.admin: Final = admin.AdminProcessors(*shared, self.pulls, self.registration, self.delayed, self.retention)
-        self.slave, self.metadata = self._build_slave(access.accounts)
+        self.slave, self.metadata = self._build_slave(shared, access.accounts)
         self.copies: Final = status.Copies(*shared, self.master, self.slave)
         self.pipeline: Final = self._build_pipeline(key_values, shared, access)
         self.context.service = self.pipeline if gate is None else gate(self.pipeline)
@@ -183,14 +183,14 @@ class BrokerParts:
             saved += (self.delayed.schedule.offsets, self.delayed.timer.progress)
         return flush.TableSaving(saved, self.worker, changed)
 
-    def _build_slave(self, accounts: Accounts | None) -> tuple[slave.Slave | None, metadata.MetadataCopy | None]:
+    def _build_slave(
+        self, shared: _Shared, accounts: Accounts | None
+    ) -> tuple[slave.Slave | None, metadata.MetadataCopy | None]:
         if not self.config.is_slave:
             return None, None
-        port, commit = asking.MasterPort(self.registration, accounts), self.group_commit
+        port = asking.MasterPort(self.registration, accounts)
         compared = comparison.Comparison(self.store, self.worker, port)
-        copy = slave.Slave(
-            self.store, self.worker, self.statistics, self.registration, commit, compared, self._set_aside
-        )
+        copy = slave.Slave(*shared, self.registration, self.group_commit, compared, self._set_aside)
         return copy, metadata.MetadataCopy(self.admin, copy, self.worker, self.table_saving, port)
 
     def _build_pipeline(self, key_values: KvTable, shared: _Shared, access: Access) -> Pipeline:

@@ -25,12 +25,11 @@ from triomq.broker.replication.asking import UnreachableError
 from triomq.broker.replication.comparison import Comparison, DivergedError, ForeignLogError
 from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.services.registration import Registration
-from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.broker.work import Signal, Worker
+from triomq.broker.shared import BrokerPart
+from triomq.broker.work import Signal
 from triomq.protocol.errors import ConfigError, ProtocolError, RefusedError, StoreError, StoreLayoutError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.ha import REPORT, Frames
-from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.replication.slave")
 
@@ -47,13 +46,10 @@ Error = TypeVar("Error", bound=Exception)
 
 
 @dataclass(eq=False)
-class Slave:
+class Slave(BrokerPart):
     """Keeps a copy of the master's commit log.
 
     Attributes:
-        store: takes the log.
-        worker: runs the steps.
-        statistics: counts frames that do not fit and refusals of the disk.
         registration: knows where the master listens for slaves.
         commit: flushes, with durability ``sync``.
         comparison: compares the log with that of the master.
@@ -63,9 +59,6 @@ class Slave:
         taken_bytes: of the log, from masters since the start.
     """
 
-    store: MessageStore
-    worker: Worker
-    statistics: BrokerStatistics
     registration: Registration
     commit: GroupCommit | None
     comparison: Comparison
@@ -264,7 +257,9 @@ class Slave:
             self._arrived.clear()
             began = trio.current_time()
             try:
-                self.statistics.copied_messages += await self.worker.run(self._replica.dispatching(), urgent=True)
+                self.statistics.copied_messages += await self.context.worker.run(
+                    self._replica.dispatching(), urgent=True
+                )
             except StoreError as exc:  # copying continues, and so do the reports
                 self._delays.occurred(exc)
                 await trio.sleep(_MAX_PAUSE_S)
