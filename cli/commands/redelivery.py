@@ -1,7 +1,7 @@
 """``triomq dlq`` and ``triomq group replay``: deliver dead letters, or the messages of a time span, again."""
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -10,9 +10,9 @@ import trio
 from triomq.cli import output
 from triomq.cli.arguments.admin_options import DlqListOptions, DlqRedriveOptions, GroupReplayOptions
 from triomq.cli.commands.group import check_known
-from triomq.cli.errors import ExitCode, IncompleteError, UsageError, one_line
-from triomq.cli.session import Interrupt, cancel_at, client_command, interruptible_command, open_admin
-from triomq.client import MessageExt, Redrive, ReplayPlan
+from triomq.cli.errors import IncompleteError, UsageError, one_line
+from triomq.cli.session import Interrupt, admin_command, cancel_at, interruptible_command, open_admin
+from triomq.client import Admin, DeadLetter, MessageExt, Redrive, ReplayPlan
 from triomq.client.nursery import open_service_nursery
 from triomq.protocol.errors import TriomqError
 
@@ -69,41 +69,34 @@ class _Sent:
             sys.stderr.write(self.progress())
 
 
-@client_command
-async def list_letters(options: DlqListOptions) -> None:
+@admin_command
+async def list_letters(options: DlqListOptions, admin: Admin) -> None:
     """Write the number of dead letters of each group, or the dead letters of one."""
-    async with open_admin(options) as admin:
-        if options.group is None:
-            counts = [count._asdict() for count in await admin.dead_letter_counts()]
-            output.write_records(("GROUP", "MESSAGES", "REDRIVEN"), counts, as_json=options.json)
-            return
-        letters = await admin.dead_letters(options.group, options.limit)
-        if not letters:
-            await check_known(admin, options.group)
-    if options.json:
-        for message, original_topic, is_redriven in letters:
-            output.write_json(
-                {**output.message_fields(message), "original_topic": original_topic, "redriven": is_redriven}
-            )
+    if options.group is None:
+        counts = [count._asdict() for count in await admin.dead_letter_counts()]
+        output.write_records(("GROUP", "MESSAGES", "REDRIVEN"), counts, as_json=options.json)
         return
-    rows = [
-        (
-            output.local_time(message.store_timestamp),
-            message.queue_offset,
-            original_topic,
-            message.tags,
-            ", ".join(message.keys) or None,
-            message.reconsume_times,
-            message.message_id,
-            "yes" if is_redriven else "no",
-        )
-        for message, original_topic, is_redriven in letters
-    ]
-    output.write_table(("STORED", "OFFSET", "TOPIC", "TAG", "KEYS", "TRIES", "MESSAGE ID", "REDRIVEN"), rows)
+    letters = await admin.dead_letters(options.group, options.limit)
+    if not letters:
+        await check_known(admin, options.group)
+    columns = ("STORED", "OFFSET", "TOPIC", "TAG", "KEYS", "TRIES", "MESSAGE ID", "REDRIVEN")
+    output.write_records(columns, map(_describe, letters), as_json=options.json, rows=map(_row, letters))
+
+
+def _describe(letter: DeadLetter) -> dict[str, Any]:
+    fields = output.message_fields(letter.message)
+    return {**fields, "original_topic": letter.original_topic, "redriven": letter.is_redriven}
+
+
+def _row(letter: DeadLetter) -> Sequence[output.Cell]:
+    message, redriven = letter.message, "yes" if letter.is_redriven else "no"
+    stored, keys = output.local_time(message.store_timestamp), ", ".join(message.keys) or None
+    place = (message.queue_offset, letter.original_topic)
+    return stored, *place, message.tags, keys, message.reconsume_times, message.message_id, redriven
 
 
 @interruptible_command
-async def redrive(options: DlqRedriveOptions, interrupt: Interrupt) -> int:
+async def redrive(options: DlqRedriveOptions, interrupt: Interrupt) -> None:
     """Send dead letters back; a signal ends it after the current message.
 
     Raises:
@@ -141,7 +134,6 @@ async def redrive(options: DlqRedriveOptions, interrupt: Interrupt) -> int:
             text += f", {done.skipped} skipped whose origin is unknown or that cannot be sent again"
         text += f", {done.left} left"
     output.write_result(result, text, as_json=options.json)
-    return ExitCode.OK
 
 
 class _Replayed(_Sent):
@@ -162,7 +154,7 @@ class _Replayed(_Sent):
 
 
 @interruptible_command
-async def replay(options: GroupReplayOptions, interrupt: Interrupt) -> int:
+async def replay(options: GroupReplayOptions, interrupt: Interrupt) -> None:
     """Deliver messages again; a signal ends it after the current message."""
     done = _Replayed()
 
@@ -175,21 +167,16 @@ async def replay(options: GroupReplayOptions, interrupt: Interrupt) -> int:
 
     is_cut = await done.run(work, interrupt)
     queues = _queues(done.plan)
-    if options.json:
-        output.write_json(
-            {
-                "group": options.group,
-                "into": options.into,
-                "dry_run": options.dry_run,
-                "online": None if done.plan is None else done.plan.is_online,
-                "sent": done.count,
-                "last_stored_ms": done.last_ms,
-                "queues": queues,
-            }
-        )
-        return ExitCode.OK
+    result = {
+        "group": options.group,
+        "into": options.into,
+        "dry_run": options.dry_run,
+        "online": None if done.plan is None else done.plan.is_online,
+        "sent": done.count,
+        "last_stored_ms": done.last_ms,
+        "queues": queues,
+    }
     if options.dry_run:
-        output.write_records(_COLUMNS, queues, as_json=False)
         count = sum(queue["messages"] for queue in queues)
         text = f"{output.plural(count, 'message')} of group {options.group} would be delivered to group {options.into}"
     elif is_cut:
@@ -197,8 +184,9 @@ async def replay(options: GroupReplayOptions, interrupt: Interrupt) -> int:
     else:
         text = f"{output.plural(done.count, 'message')} of group {options.group} delivered to group {options.into}"
     is_waiting = done.plan is not None and not done.plan.is_online
-    output.write_text(text + ("; it has no member online: they wait for one" if is_waiting else "") + "\n")
-    return ExitCode.OK
+    text += "; it has no member online: they wait for one" if is_waiting else ""
+    tables = [output.table_of(_COLUMNS, queues)] if options.dry_run else []
+    output.write_result(result, *tables, text, as_json=options.json)
 
 
 def _queues(plan: ReplayPlan | None) -> list[dict[str, Any]]:
