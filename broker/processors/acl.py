@@ -22,14 +22,15 @@ import trio
 from triomq.broker.accounts import Accounts
 from triomq.broker.network.connection import Connection
 from triomq.broker.shared import BrokerPart
+from triomq.broker.work import Answer, encode
 from triomq.protocol.acl import plain_acl, users
 from triomq.protocol.acl.plain_acl import ACCESS_KEY
-from triomq.protocol.bodies.json_body import json_pieces
 from triomq.protocol.bodies.users import AclInfo, UserInfo
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import ConfigError, RefusedError
 from triomq.protocol.requests import groups
 from triomq.protocol.wire.command import RemotingCommand
+from triomq.storage.reading.cold_read import Work
 
 LOGGER: Final = logging.getLogger("triomq.broker.processors.acl")
 
@@ -57,14 +58,14 @@ class AclProcessors(BrokerPart):
             wanted = plain_acl.changes_of(command.ext_fields)
         except ConfigError as exc:
             raise RefusedError(str(exc), failure) from None
-        find = partial(self.accounts.file_of, str(wanted[ACCESS_KEY]))
-        self._change(connection, command, find, partial(plain_acl.set_account, changes=wanted), failure)
+        change = partial(plain_acl.set_account, changes=wanted)
+        self._change_account(connection, command, str(wanted[ACCESS_KEY]), change, failure)
 
     def delete_acl_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Remove an account."""
         key = command.ext_fields.get(ACCESS_KEY, "")
-        find, change = partial(self.accounts.file_of, key), partial(plain_acl.delete_account, key=key)
-        self._change(connection, command, find, change, ResponseCode.DELETE_ACL_CONFIG_FAILED)
+        change = partial(plain_acl.delete_account, key=key)
+        self._change_account(connection, command, key, change, ResponseCode.DELETE_ACL_CONFIG_FAILED)
 
     def update_global_white_addrs_config(self, connection: Connection, command: RemotingCommand) -> None:
         """Replace the addresses of a file that may do everything; no other files than the broker's own can be named."""
@@ -101,27 +102,28 @@ class AclProcessors(BrokerPart):
     def auth_create_user(self, connection: Connection, command: RemotingCommand) -> None:
         """Add an account."""
         user = _user(command)
-        self._change_user(connection, command, user.username, partial(users.create_user, user=user))
+        self._change_account(connection, command, user.username, partial(users.create_user, user=user))
 
     def auth_update_user(self, connection: Connection, command: RemotingCommand) -> None:
         """Change the secret of an account, or whether it is an administrator."""
         user = _user(command)
-        self._change_user(connection, command, user.username, partial(users.update_user, user=user))
+        self._change_account(connection, command, user.username, partial(users.update_user, user=user))
 
     def auth_delete_user(self, connection: Connection, command: RemotingCommand) -> None:
         """Remove an account, if there is one."""
         name = groups.UserRequestHeader.decode(command.ext_fields).username
-        self._change_user(connection, command, name, partial(users.delete_user, name=name))
+        self._change_account(connection, command, name, partial(users.delete_user, name=name))
 
-    def auth_get_user(self, connection: Connection, command: RemotingCommand) -> None:
+    def auth_get_user(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with an account, or without a body if there is none."""
-        name = groups.UserRequestHeader.decode(command.ext_fields).username
-        self._find(connection, command, partial(users.get_user, name=name))
+        account = self.accounts.rules.accounts.get(groups.UserRequestHeader.decode(command.ext_fields).username)
+        return command.reply(body=b"" if account is None else users.user_info(account).encode())
 
-    def auth_list_user(self, connection: Connection, command: RemotingCommand) -> None:
+    def auth_list_user(self, _connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Answer with the accounts whose names contain the filter."""
-        header = groups.ListUsersRequestHeader.decode(command.ext_fields)
-        self._find(connection, command, partial(users.list_users, part=header.filter))
+        part = groups.ListUsersRequestHeader.decode(command.ext_fields).filter
+        found = [users.user_info(each) for key, each in self.accounts.rules.accounts.items() if part in key]
+        return command.reply(body=(yield from encode(found)) if found else b"")
 
     def auth_create_acl(self, connection: Connection, command: RemotingCommand) -> None:
         """Set rights of an account."""
@@ -130,7 +132,7 @@ class AclProcessors(BrokerPart):
         if acl.subject not in ("", subject):
             raise RefusedError("header and body name different subjects", ResponseCode.NO_PERMISSION)
         name = users.user_of(subject)
-        self._change_user(connection, command, name, partial(users.set_policies, name=name, policies=acl.policies))
+        self._change_account(connection, command, name, partial(users.set_policies, name=name, policies=acl.policies))
 
     auth_update_acl = auth_create_acl
 
@@ -139,35 +141,36 @@ class AclProcessors(BrokerPart):
         header = groups.DeleteAclRequestHeader.decode(command.ext_fields)
         name = users.user_of(header.subject)
         change = partial(users.delete_policies, name=name, resource=header.resource)
-        self._change_user(connection, command, name, change)
+        self._change_account(connection, command, name, change)
 
-    def auth_get_acl(self, connection: Connection, command: RemotingCommand) -> None:
+    def auth_get_acl(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Answer with the rights of an account, or without a body if it has none."""
-        subject = groups.SubjectRequestHeader.decode(command.ext_fields).subject
-        self._find(connection, command, partial(users.get_policies, name=users.user_of(subject)))
+        name = users.user_of(groups.SubjectRequestHeader.decode(command.ext_fields).subject)
+        account = self.accounts.rules.accounts.get(name)
+        if account is None:
+            raise RefusedError(f"there is no user {name:.255}", ResponseCode.NO_PERMISSION)
+        acl = users.acl_info(account)
+        return command.reply(body=b"" if acl is None else acl.encode())
 
-    def auth_list_acl(self, connection: Connection, command: RemotingCommand) -> None:
+    def auth_list_acl(self, _connection: Connection, command: RemotingCommand) -> Work[Answer]:
         """Answer with the rights on resources that contain a filter, of accounts whose subjects contain another."""
         header = groups.ListAclsRequestHeader.decode(command.ext_fields)
-        find = partial(users.list_policies, subject=header.subject_filter, resource=header.resource_filter)
-        self._find(connection, command, find)
-
-    def _change_user(
-        self, connection: Connection, command: RemotingCommand, name: str, change: Callable[[str], str]
-    ) -> None:
-        find = partial(self.accounts.file_of, name)
-        self._change(connection, command, find, change, ResponseCode.NO_PERMISSION)
-
-    def _find(self, connection: Connection, command: RemotingCommand, find: Callable[[list[str]], object]) -> None:
-        """Answer with the bodies that ``find`` returns of the texts of all files, if any."""
-
-        def read() -> bytes:
-            found = find(self.accounts.read_texts())
-            return b"".join(json_pieces(found)) if found else b""
-
-        self._start(connection, command, read, ResponseCode.NO_PERMISSION)
+        acls = (users.acl_info(each, header.resource_filter) for each in self.accounts.rules.accounts.values())
+        found = [acl for acl in acls if acl is not None and header.subject_filter in acl.subject]
+        return command.reply(body=(yield from encode(found)) if found else b"")
 
     # --- work -------------------------------------------------------------------------------------------
+
+    def _change_account(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        key: str,
+        change: Callable[[str], str],
+        failure: int = ResponseCode.NO_PERMISSION,
+    ) -> None:
+        """Have the file changed that has an account, or takes new ones."""
+        self._change(connection, command, partial(self.accounts.file_of, key), change, failure)
 
     def _change(
         self,

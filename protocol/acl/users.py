@@ -12,16 +12,16 @@ Source: AuthMigrator.java, AclAuthorizationHandler.java, AuthorizationMetadataMa
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from triomq.protocol.acl.accounts import DENY, PUB, RIGHTS, SUB, WORDS
+from triomq.protocol.acl.accounts import DENY, PUB, SUB, WORDS, Account
 from triomq.protocol.acl.plain_acl import (
     ACCESS_KEY,
     SECRET_KEY,
     AccountFields,
     delete_account,
-    read_document,
+    read_rules,
     set_account,
 )
 from triomq.protocol.bodies.users import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -36,30 +36,16 @@ _TYPES: Final = {"super": True, "normal": False}
 _TOPIC: Final = "Topic:"
 _GROUP: Final = "Group:"
 #: The fields of an account by the prefix of resources: of entries, and of the default.
-_FIELDS: Final = {_GROUP: ("groupPerms", "defaultGroupPerm"), _TOPIC: ("topicPerms", "defaultTopicPerm")}
+_FIELDS: Final = {_TOPIC: ("topicPerms", "defaultTopicPerm"), _GROUP: ("groupPerms", "defaultGroupPerm")}
 _NAME: Final = re.compile(r"[^\s=*]+")  # neither a pattern nor cut by the file's reader
 
 
 # --- users --------------------------------------------------------------------------------------------------
 
 
-def list_users(texts: Iterable[str], part: str = "") -> list[UserInfo]:
-    """Return the accounts whose keys contain ``part`` as users, without passwords, from the texts of all files.
-
-    Raises:
-        ConfigError: a file is wrong.
-    """
-    return [_user(fields) for fields in _accounts(texts) if part in str(fields[ACCESS_KEY])]
-
-
-def get_user(texts: Iterable[str], name: str) -> UserInfo | None:
-    """Return an account as a user, without its password, if there is one.
-
-    Raises:
-        ConfigError: a file is wrong.
-    """
-    fields = _find(texts, name)
-    return None if fields is None else _user(fields)
+def user_info(account: Account) -> UserInfo:
+    """Return an account as a user, without its password."""
+    return UserInfo(account.access_key, user_type="Super" if account.is_admin else "Normal", user_status="enable")
 
 
 def create_user(text: str, user: UserInfo) -> str:
@@ -68,7 +54,7 @@ def create_user(text: str, user: UserInfo) -> str:
     Raises:
         ConfigError: the file is wrong, has the account already, or cannot express the user.
     """
-    if _find([text], user.username) is not None:
+    if user.username in read_rules(text).accounts:
         raise ConfigError(f"the user {user.username:.255} exists already")
     if not user.password:
         raise ConfigError("password is missing; triomq brokers do not show passwords, so users cannot be copied there")
@@ -81,7 +67,7 @@ def update_user(text: str, user: UserInfo) -> str:
     Raises:
         ConfigError: the file is wrong, has no such account, or cannot express the user.
     """
-    _existing([text], user.username)
+    _existing(text, user.username)
     return set_account(text, _changes(user))
 
 
@@ -91,12 +77,7 @@ def delete_user(text: str, name: str) -> str:
     Raises:
         ConfigError: the file is wrong.
     """
-    return text if _find([text], name) is None else delete_account(text, name)
-
-
-def _user(fields: AccountFields) -> UserInfo:
-    user_type = "Super" if fields.get("admin") else "Normal"
-    return UserInfo(str(fields[ACCESS_KEY]), user_type=user_type, user_status="enable")
+    return delete_account(text, name) if name in read_rules(text).accounts else text
 
 
 def _changes(user: UserInfo) -> AccountFields:
@@ -112,20 +93,11 @@ def _changes(user: UserInfo) -> AccountFields:
     return changes
 
 
-def _accounts(texts: Iterable[str]) -> Iterator[AccountFields]:
-    for text in texts:
-        yield from read_document(text)[1]
-
-
-def _find(texts: Iterable[str], name: str) -> AccountFields | None:
-    return next((fields for fields in _accounts(texts) if fields[ACCESS_KEY] == name), None)
-
-
-def _existing(texts: Iterable[str], name: str) -> AccountFields:
-    fields = _find(texts, name)
-    if fields is None:
+def _existing(text: str, name: str) -> Account:
+    account = read_rules(text).accounts.get(name)
+    if account is None:
         raise ConfigError(f"there is no user {name:.255}")
-    return fields
+    return account
 
 
 # --- policies -----------------------------------------------------------------------------------------------
@@ -143,28 +115,23 @@ def user_of(subject: str) -> str:
     return name
 
 
-def list_policies(texts: Iterable[str], subject: str = "", resource: str = "") -> list[AclInfo]:
-    """Return the policies of the accounts that have any, from the texts of all files.
+def acl_info(account: Account, part: str = "") -> AclInfo | None:
+    """Return the policies of an account, if it has any: the entries with which RocketMQ 5 decides as the file does.
 
-    Args:
-        texts: of the files.
-        subject: only of accounts whose subject contains it.
-        resource: only entries whose resource contains it.
-
-    Raises:
-        ConfigError: a file is wrong.
+    ``part`` selects the entries whose resource contains it.
     """
-    found = (_policies(fields, resource) for fields in _accounts(texts))
-    return [acl for acl in found if acl is not None and subject in acl.subject]
-
-
-def get_policies(texts: Iterable[str], name: str) -> AclInfo | None:
-    """Return the policies of an account, if it has any.
-
-    Raises:
-        ConfigError: a file is wrong, or there is no such account.
-    """
-    return _policies(_existing(texts, name))
+    rights = _rights(account)
+    entries: list[PolicyEntryInfo] = []
+    for resource, right in rights.items():
+        if part not in resource:
+            continue
+        if right == DENY:
+            entries.append(PolicyEntryInfo(resource, ["All"], decision="Deny"))
+            continue
+        entries.append(PolicyEntryInfo(resource, _names(right), decision="Allow"))
+        if by_default := rights.get(_default_of(resource), DENY) & ~right:
+            entries.append(PolicyEntryInfo(resource, _names(by_default), decision="Deny"))
+    return AclInfo(f"{_SUBJECT}{account.access_key}", [PolicyInfo("Custom", entries)]) if entries else None
 
 
 def set_policies(text: str, name: str, policies: Iterable[PolicyInfo]) -> str:
@@ -173,7 +140,7 @@ def set_policies(text: str, name: str, policies: Iterable[PolicyInfo]) -> str:
     Raises:
         ConfigError: the file is wrong, has no such account, or cannot express an entry.
     """
-    before = _rights(_existing([text], name))
+    before = _rights(_existing(text, name))
     given: dict[str, list[int]] = {}  # denied and allowed actions
     for policy in policies:
         for entry in policy.entries:
@@ -198,7 +165,7 @@ def delete_policies(text: str, name: str, resource: str = "") -> str:
     Raises:
         ConfigError: the file is wrong, has no such account, or the account has no policies.
     """
-    rights = _rights(_existing([text], name))
+    rights = _rights(_existing(text, name))
     if not rights:
         raise ConfigError(f"the user {name:.255} has no policies")
     if resource:
@@ -206,22 +173,6 @@ def delete_policies(text: str, name: str, resource: str = "") -> str:
     else:
         rights = {}
     return set_account(text, {ACCESS_KEY: name, **_fields(rights)})
-
-
-def _policies(fields: AccountFields, resource: str = "") -> AclInfo | None:
-    entries = [entry for entry in _entries(_rights(fields)) if resource in entry.resource]
-    return AclInfo(f"{_SUBJECT}{fields[ACCESS_KEY]}", [PolicyInfo("Custom", entries)]) if entries else None
-
-
-def _entries(rights: Mapping[str, int]) -> Iterator[PolicyEntryInfo]:
-    """Yield the entries with which RocketMQ 5 decides as the file does."""
-    for resource, right in rights.items():
-        if right == DENY:
-            yield PolicyEntryInfo(resource, ["All"], decision="Deny")
-            continue
-        yield PolicyEntryInfo(resource, _names(right), decision="Allow")
-        if by_default := rights.get(_default_of(resource), DENY) & ~right:
-            yield PolicyEntryInfo(resource, _names(by_default), decision="Deny")
 
 
 def _names(actions: int) -> list[str]:
@@ -232,19 +183,14 @@ def _default_of(resource: str) -> str:
     return f"{resource.partition(':')[0]}:*"
 
 
-def _rights(fields: AccountFields) -> dict[str, int]:
+def _rights(account: Account) -> dict[str, int]:
     """Return the rights by resource, without those on names that no topic or group can have."""
-    rights = {}
-    for prefix, (entries, default) in _FIELDS.items():
-        if word := str(fields.get(default) or "").strip():
-            rights[f"{prefix}*"] = RIGHTS[word]
-        items = fields.get(entries)
-        for item in items if isinstance(items, list) else ():
-            name, _, word = (each.strip() for each in item.partition("="))
-            is_retry = prefix == _TOPIC and name.startswith(RETRY_PREFIX)
-            resource = _GROUP + name.removeprefix(RETRY_PREFIX) if is_retry else prefix + name
-            if _NAME.fullmatch(name):
-                rights[resource] = RIGHTS[word]
+    defaults = {f"{_TOPIC}*": account.topic_right, f"{_GROUP}*": account.group_right}
+    rights = {resource: right for resource, right in defaults.items() if right != DENY}
+    for name, right in account.rights.items():
+        group = name.removeprefix(RETRY_PREFIX)
+        if _NAME.fullmatch(group):
+            rights[_TOPIC + name if group == name else _GROUP + group] = right
     return rights
 
 
@@ -253,7 +199,7 @@ def _fields(rights: Mapping[str, int]) -> AccountFields:
     changes: AccountFields = {}
     for prefix, (entries, default) in _FIELDS.items():
         words = {name.removeprefix(prefix): WORDS[right] for name, right in rights.items() if name.startswith(prefix)}
-        changes[default] = words.pop("*", "")
+        changes[default] = words.pop("*", WORDS[DENY])
         changes[entries] = [f"{name}={word}" for name, word in words.items()]
     return changes
 

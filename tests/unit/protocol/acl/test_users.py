@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 from triomq.protocol.acl.accounts import PUB, RIGHTS, SUB, Account
 from triomq.protocol.acl.plain_acl import read_rules, set_account
 from triomq.protocol.acl.users import (
+    acl_info,
     create_user,
     delete_policies,
     delete_user,
-    get_policies,
-    get_user,
-    list_policies,
-    list_users,
     set_policies,
     update_user,
+    user_info,
     user_of,
 )
-from triomq.protocol.bodies.users import PolicyEntryInfo, PolicyInfo, UserInfo
+from triomq.protocol.bodies.users import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from triomq.protocol.errors import ConfigError, RefusedError
 from triomq.protocol.names import retry_topic
 
@@ -43,8 +41,8 @@ def entry(resource: str, *actions: str, decision: str = "Allow", **others: Any) 
     return PolicyEntryInfo(resource, list(actions), decision=decision, **others)
 
 
-def custom(*entries: PolicyEntryInfo) -> list[PolicyInfo]:
-    return [PolicyInfo(entries=list(entries))]
+def custom(*entries: PolicyEntryInfo, policy_type: str = "") -> list[PolicyInfo]:
+    return [PolicyInfo(policy_type, list(entries))]
 
 
 @dataclass
@@ -96,11 +94,11 @@ FILES: Final = st.fixed_dictionaries(
 @given(FILES)
 def test_what_is_listed_makes_the_same_account(fields: dict[str, Any]) -> None:
     text = set_account("", {"accessKey": NAME, "secretKey": SECRET, **fields})
-    (user,) = list_users([text])
+    user, acl = user_info(account_of(text)), acl_info(account_of(text))
     assert user.password is None
     user.password = SECRET
     copy = create_user("", user)
-    for acl in list_policies([text]):
+    if acl is not None:
         copy = set_policies(copy, user_of(acl.subject), acl.policies)
     assert account_of(copy) == account_of(text)
 
@@ -108,7 +106,7 @@ def test_what_is_listed_makes_the_same_account(fields: dict[str, Any]) -> None:
 @given(FILES)
 def test_rocketmq_decides_by_the_list_as_the_file(fields: dict[str, Any]) -> None:
     text = set_account("", {"accessKey": NAME, "secretKey": SECRET, **fields, "admin": False})
-    acl = get_policies([text], NAME)
+    acl = acl_info(account_of(text))
     assert_same(account_of(text), RocketMQ([] if acl is None else acl.policies[0].entries))
 
 
@@ -147,11 +145,9 @@ def test_users_become_accounts_and_back() -> None:
     assert account_of(text) == Account(NAME, SECRET)
     text = update_user(text, UserInfo(NAME, "other-secret"))
     assert account_of(text) == Account(NAME, "other-secret")
-    assert get_user([text], NAME) == UserInfo(NAME, None, "Normal", "enable")
-    assert [user.username for user in list_users([text], "some")] == [NAME]
-    assert not list_users([text], "none")
+    assert user_info(account_of(text)) == UserInfo(NAME, None, "Normal", "enable")
     text = delete_user(text, NAME)
-    assert get_user([text], NAME) is None
+    assert not read_rules(text).accounts
     assert delete_user(text, NAME) == text
 
 
@@ -165,8 +161,9 @@ def test_policies_become_rights_of_the_file() -> None:
     text = set_policies(EMPTY, NAME, [PolicyInfo("Custom", entries), defaults])
     rights = {"a": PUB, retry_topic("b"): RIGHTS["DENY"]}
     assert account_of(text) == Account(NAME, SECRET, topic_right=PUB, group_right=SUB, rights=rights)
-    assert [acl.subject for acl in list_policies([text], "some", "Group")] == ["User:somebody"]
-    assert not list_policies([text], "other")
+    found = acl_info(account_of(text), "Group")
+    assert found is not None
+    assert [each.resource for each in found.policies[0].entries] == ["Group:*", "Group:b"]
     text = delete_policies(text, NAME, "Topic:*")
     assert account_of(text) == Account(NAME, SECRET, group_right=SUB, rights=rights)
     assert account_of(delete_policies(text, NAME)) == Account(NAME, SECRET)
@@ -175,8 +172,7 @@ def test_policies_become_rights_of_the_file() -> None:
 def test_names_that_mean_something_else_are_not_listed() -> None:
     perms = ["*=PUB|SUB", "a*=PUB", "%RETRY%b=SUB"]
     text = set_account(EMPTY, {"accessKey": NAME, "topicPerms": perms, "groupPerms": ["*=SUB"]})
-    (acl,) = list_policies([text])
-    assert acl.policies[0].entries == [entry("Group:b", "Sub")]
+    assert acl_info(account_of(text)) == AclInfo(f"User:{NAME}", custom(entry("Group:b", "Sub"), policy_type="Custom"))
 
 
 def set_entry(given: PolicyEntryInfo, policy_type: str = "") -> str:
@@ -198,7 +194,6 @@ _ONLY_PUB: Final = set_policies(EMPTY, NAME, custom(entry("Topic:a", "Pub")))
         (lambda: update_user("", USER), "there is no user somebody"),
         (lambda: user_of("Role:somebody"), "subject Role:somebody"),
         (lambda: user_of("somebody"), "subject somebody"),
-        (lambda: get_policies([""], NAME), "there is no user somebody"),
         (lambda: delete_policies(EMPTY, NAME), "has no policies"),
         (lambda: set_policies(EMPTY, NAME, []), "policies are missing"),
         (lambda: set_entry(entry("Cluster:*", "Pub")), r"resource Cluster:\*"),
