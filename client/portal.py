@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Final, Generic, ParamSpec, TypeVar
 
 import trio
 
@@ -215,12 +215,8 @@ class Portal:
     def call_plain(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a plain function in the thread, between two steps of its tasks."""
         self._check_process()
-
-        def run(*_: Any) -> T:
-            return function(*args, **kwargs)
-
         try:
-            return trio.from_thread.run_sync(run, trio_token=self._token)
+            return trio.from_thread.run_sync(partial(function, *args, **kwargs), trio_token=self._token)
         except trio.RunFinishedError:
             raise ClientClosedError("the client was closed") from None
 

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -121,10 +121,8 @@ def _forget(key: Key, entry: _Entry) -> None:
         return
     if _entries.get(key) is entry:
         del _entries[key]
-    try:
+    with suppress(ClientClosedError):  # it has ended already, with the error that its user got
         entry.shared.__exit__(None, None, None)
-    except ClientClosedError:
-        return  # it has ended already, with the error that its user got
 
 
 def show_warnings() -> None:

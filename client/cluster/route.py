@@ -179,8 +179,7 @@ def dialled_address(advertised: str, name_server: str) -> str:
 
 def similar_names(kind: str, wanted: str, names: Sequence[str]) -> str:
     """Return a text with the names that resemble a wanted one; ``kind`` is "topic" or "group"."""
-    similar = get_close_matches(wanted, names[:_MAX_COMPARED], n=3, cutoff=0.6)
-    if similar:
+    if similar := get_close_matches(wanted, names[:_MAX_COMPARED], n=3, cutoff=0.6):
         return f"similar {kind}s: {', '.join(similar)}"
     return f"no {kind} has a similar name"
 

@@ -154,8 +154,7 @@ class RequestServer:
     def _reset_offsets(self, _connection: ClientConnection, command: RemotingCommand) -> None:
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
         offsets = ResetOffsetBody.decode(self._namespace.unwrap_json(bytes(command.body))).offset_table
-        consumer = self._consumers.get(header.group)
-        if consumer is not None:
+        if (consumer := self._consumers.get(header.group)) is not None:
             LOGGER.info("offset reset group=%s topic=%s queues=%d", header.group, header.topic, len(offsets))
             consumer.reset_offsets(header.topic, offsets)
 
@@ -200,8 +199,7 @@ class RequestServer:
         message = decode_record(command.body)
         self._namespace.unwrap_messages((message,))
         group = self._namespace.unwrap(message.properties.get(PropertyName.PRODUCER_GROUP, ""))
-        checker = self._checkers.get(group)
-        if checker is None:
+        if (checker := self._checkers.get(group)) is None:
             LOGGER.warning("check of a transaction ignored, the group is not on this client group=%s", group)
         else:
             checker(connection.address, header, message)
@@ -227,8 +225,7 @@ class RequestServer:
             )
         )
         correlation_id = message.properties.get(PropertyName.CORRELATION_ID, "")
-        pending = self._replies.get(correlation_id)
-        if pending is None:
+        if (pending := self._replies.get(correlation_id)) is None:
             LOGGER.warning(
                 "reply dropped, its request has timed out or is unknown correlation_id=%s from=%s",
                 correlation_id,

@@ -260,8 +260,7 @@ class ClientConnection:
         else:
             queue.put(frame)
             queue.put(body)
-        writer = self._writer
-        if writer is not None:
+        if (writer := self._writer) is not None:
             self._writer = None
             trio.lowlevel.reschedule(writer)
 

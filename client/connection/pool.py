@@ -69,8 +69,7 @@ def _text_of(cause: BaseException) -> str:
 
 def log_retry(log: EventLog, key: str, error: Exception) -> None:
     """Log that an operation failed and will be retried, as a warning unless the error ``is_logged_once``."""
-    is_logged = isinstance(error, TriomqError) and error.is_logged_once
-    level = logging.INFO if is_logged else logging.WARNING
+    level = logging.INFO if isinstance(error, TriomqError) and error.is_logged_once else logging.WARNING
     log.occurred(key, error, key=key, cause=str(error), level=level)
 
 
@@ -144,8 +143,7 @@ class ConnectionTable:
         """
         if self._closed:
             raise ClientClosedError("the client instance is closed")
-        connection = self.get(address)
-        if connection is not None:
+        if (connection := self.get(address)) is not None:
             return connection
         dialling = self._dialling.get(address)
         if dialling is None:

@@ -224,8 +224,7 @@ class _Around:
         started = perf_counter()
         try:
             yield context
-            is_rolled_back = self.orderly and context.result is ConsumeStatus.ROLLBACK
-            succeeded = is_success(context.result) or is_rolled_back
+            succeeded = is_success(context.result) or (self.orderly and context.result is ConsumeStatus.ROLLBACK)
             context.took_s = perf_counter() - started
             if context.took_s >= self.timeout_s:
                 context.return_type = ConsumeReturnType.TIME_OUT

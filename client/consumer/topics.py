@@ -154,9 +154,8 @@ class Subscriptions:
 
     def renew(self, topic: str) -> None:
         """Make the next heartbeat replace the brokers' subscription of the topic."""
-        if (subscription := self._table.get(topic)) is None:  # removed meanwhile
-            return
-        subscription.version = max(self._clock(), subscription.version + 1)
+        if (subscription := self._table.get(topic)) is not None:  # else it was removed meanwhile
+            subscription.version = max(self._clock(), subscription.version + 1)
 
     def data(self) -> list[SubscriptionData]:
         """Return all as heartbeats carry them."""

@@ -72,10 +72,7 @@ class Responder:
 
     async def __call__(self, message: MessageExt) -> None:
         """Reply to a message."""
-        if is_async(self._answer):
-            body = await self._answer(message)
-        else:
-            body = await call_in_thread(self._answer, message)
+        body = await (self._answer(message) if is_async(self._answer) else call_in_thread(self._answer, message))
         if body is None or PropertyName.REPLY_TO_CLIENT not in message.properties:
             return
         try:

@@ -38,8 +38,7 @@ def check(arguments: argparse.Namespace) -> SourceOptions:
     if arguments.to == "console" and arguments.path:
         raise ConfigError("--path needs --to parquet or csv")
     arguments.columns = [name.strip() for name in arguments.columns.split(",")]
-    unknown = [name for name in arguments.columns if name not in READ_TYPES]
-    if unknown:
+    if unknown := [name for name in arguments.columns if name not in READ_TYPES]:
         raise ConfigError(f"--columns: {', '.join(unknown)} does not exist; the columns are: {_COLUMNS}")
     return {Use.STREAM_READ: read_options(arguments)}
 

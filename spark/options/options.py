@@ -244,8 +244,7 @@ def _check_read(found: Mapping[str, Any], use: Use) -> None:
 
 
 def _unknown(key: str, use: Use) -> str:
-    missing = explain_missing(key)
-    if missing is not None:
+    if (missing := explain_missing(key)) is not None:
         return f"option '{key}': {missing}"
     names = [option.name for option in OPTIONS if use in option.uses]
     other = _OTHER_NAMES.get(key.lower())

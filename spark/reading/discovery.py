@@ -195,8 +195,7 @@ class Discovery:
         return None if assigned is None else tuple(sorted({queue.topic for queue in assigned}))
 
     def _topics(self, retry: Retry) -> tuple[str, ...]:
-        names = self._named_topics()
-        if names is not None:
+        if (names := self._named_topics()) is not None:
             return names
         with Admin(instance=self.instance) as admin:
 
@@ -300,6 +299,5 @@ def find_topics(options: Mapping[Use, Mapping[str, str]], *, may_be_gone: bool) 
                 continue
             discovery.reach_name_server()
             with Producer(given["readGroup"], instance=instance) as producer:
-                find = partial(producer.publish_queues, given["topic"])
-                discovery.retry().call(find, is_final=is_missing_topic)
+                discovery.retry().call(partial(producer.publish_queues, given["topic"]), is_final=is_missing_topic)
     close_clients()

@@ -76,8 +76,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._to_verify: set[MessageQueue] | None = None  # None: all queues
         self._firsts: dict[MessageQueue, int] = {}  # store times of first messages
         self._reported: set[tuple[MessageQueue, int]] = set()
-        grace_s = _GRACE_DISCOVERIES * options["discoveryIntervalMs"] / 1000
-        self._missing = MissingQueues(grace_s)
+        self._missing = MissingQueues(_GRACE_DISCOVERIES * options["discoveryIntervalMs"] / 1000)
         self._deleted: set[MessageQueue] = set()  # known to be: a queue of this name is a new one
         self._unanswered = EventLog(LOGGER, "brokers do not answer brokers=%s error=%s", logging.WARNING)
 
@@ -85,9 +84,8 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query starts; every call returns the same."""
         if self._initial is None:
             discovery = self._discovery
-            retry = discovery.retry()
             self._discover(may_be_gone=False)
-            bounds = discovery.bounds(self._queues, retry, complete=True).queues
+            bounds = discovery.bounds(self._queues, discovery.retry(), complete=True).queues
             begins = selected_offsets(self._options, "starting", bounds, discovery.first_at, LATEST)
             self._initial = StreamOffset(begins, {}, self._wall_ns() // 1_000_000, is_initial=True).to_json()
         return self._initial
@@ -253,8 +251,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _report_missing(self, offset: StreamOffset, now: float) -> None:
         """Report queues that are missing from the route, and queues that the options no longer select."""
         missing = {queue: offset.ends[queue] for queue in offset.ends.keys() - (set(self._queues) - self._bounds.gone)}
-        consumer = self._discovery.consumer
-        overdue = self._missing.overdue(missing, consumer, now, at_once=self._target is not None)
+        overdue = self._missing.overdue(missing, self._discovery.consumer, now, at_once=self._target is not None)
         for queue, lost, is_deleted in overdue:
             begin = missing[queue]
             if not self._discovery.is_wanted(queue):

@@ -41,8 +41,7 @@ def read_ranges(options: Options, columns: Sequence[str], ranges: Sequence[Queue
     """
     with borrow_client(options) as instance:
         for one in ranges:
-            task = _RangeTask(options, columns, one, instance)
-            yield from task.run()
+            yield from _RangeTask(options, columns, one, instance).run()
 
 
 class _RangeTask:
@@ -126,6 +125,5 @@ class _RangeTask:
 
     def _look_for_broker(self) -> None:
         """Refresh the topic's route: the broker may be back with another address."""
-        with PullConsumer(self._options["readGroup"], instance=self._instance) as consumer:
-            with suppress(TriomqError):  # the next attempt reports it
-                consumer.queues(self._queue.topic, refresh=True)
+        with PullConsumer(self._options["readGroup"], instance=self._instance) as consumer, suppress(TriomqError):
+            consumer.queues(self._queue.topic, refresh=True)  # if it fails, the next attempt reports it

@@ -247,12 +247,10 @@ class Records:
         body = starts + layout.HEAD.size + self._shift
         lengths: Ints = self.rear["body_length"].astype(np.int64)
         body_end = body + lengths
-        good = (lengths >= 0) & (body_end + 4 <= ends)
-        self._check(good)
+        self._check((lengths >= 0) & (body_end + 4 <= ends))
         topic_lengths: Ints = self._bytes[body_end].astype(np.int64)
         topic_end = body_end + 1 + topic_lengths
-        good = (topic_lengths > 0) & (topic_lengths <= layout.MAX_TOPIC_BYTES) & (topic_end + 2 <= ends)
-        self._check(good)
+        self._check((topic_lengths > 0) & (topic_lengths <= layout.MAX_TOPIC_BYTES) & (topic_end + 2 <= ends))
         properties = topic_end + 2
         encoded = (self._bytes[topic_end].astype(np.int64) << 8) + self._bytes[topic_end + 1]
         self._check(properties + encoded == ends)

@@ -317,8 +317,7 @@ class Sender:
     def _stored(self, results: Sequence[SendResult], rows: int) -> None:
         """Count rows that brokers have stored, and those that are not as safe as wanted."""
         self._count(rows=rows)
-        unsafe = [result.status for result in results if result.status is not SendStatus.SEND_OK]
-        if unsafe:
+        if unsafe := [result.status for result in results if result.status is not SendStatus.SEND_OK]:
             self._count(not_flushed=len(unsafe))
             if self._options["requireFlush"]:
                 safety = f"{unsafe[0].value} at {results[0].queue}"

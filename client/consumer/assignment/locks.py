@@ -103,8 +103,7 @@ class LockKeeper:
     def forget(self, queues: Iterable[MessageQueue]) -> None:
         """Stop renewing these locks; they end now."""
         for queue in queues:
-            lock = self._held.pop(queue, None)
-            if lock is not None:
+            if (lock := self._held.pop(queue, None)) is not None:
                 lock.ends = 0.0
 
     async def run(

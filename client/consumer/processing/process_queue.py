@@ -149,21 +149,19 @@ class ProcessQueue:
         """Add pulled messages."""
         if messages:
             offsets = list(map(_offset_of, messages))
-            cache = self._cache
             last = self.last_offset
             is_ascending = all(map(lt, offsets, islice(offsets, 1, None)))
             if (last is not None and offsets[0] <= last) or not is_ascending:
                 self._put_out_of_order(offsets, messages)
             else:
-                cache.update(zip(offsets, messages, strict=True))
+                self._cache.update(zip(offsets, messages, strict=True))
                 self._order.extend(offsets)
                 self.cached_bytes += sum(map(_size_of, messages))
                 self.last_offset = offsets[-1]
 
     def remove(self, message: MessageExt) -> None:
         """Remove a message that is consumed, or stored elsewhere for redelivery; unknown ones are ignored."""
-        cached = self._cache.pop(message.queue_offset, None)
-        if cached is not None:
+        if (cached := self._cache.pop(message.queue_offset, None)) is not None:
             self.cached_bytes -= cached.store_size
             if self.on_removal is not None:
                 self.on_removal()
@@ -182,8 +180,7 @@ class ProcessQueue:
         order, cache = self._order, self._cache
         taken: list[MessageExt] = []
         while order and len(taken) < count:
-            message = cache.pop(order.popleft(), None)
-            if message is not None:
+            if (message := cache.pop(order.popleft(), None)) is not None:
                 taken.append(message)
         self._taken.update(zip(map(_offset_of, taken), taken, strict=True))
         return taken

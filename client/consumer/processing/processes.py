@@ -228,7 +228,6 @@ def _reply(connection: Connection, message: MessageExt, body: bytes) -> Any:
 
 def _end_with_parent() -> None:
     """End also in the middle of a call when the parent is killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+    if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)

@@ -109,8 +109,7 @@ class SendBack:
             ClientError, BrokerResponseError: the last failure.
         """
         topic = retry_topic(self.group)
-        route = await self.instance.routes.topic_route(topic)
-        queues = publish_queues(topic, route)
+        queues = publish_queues(topic, await self.instance.routes.topic_route(topic))
         properties = decode_properties(message.encoded_properties)  # those stored, without a handler's changes
         properties.pop(PropertyName.TRANSACTION_PREPARED, None)
         properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.message_id)

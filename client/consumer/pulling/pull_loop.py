@@ -191,8 +191,7 @@ class PullLoop:
         if result.status is PullStatus.OFFSET_ILLEGAL:
             if self._is_reset(result):
                 return
-            corrected = self._correct(result)
-            if corrected is not None:
+            if (corrected := self._correct(result)) is not None:
                 if not (self._context.is_lite and corrected > self.next_offset):
                     self.move(corrected)
                     return
