@@ -62,8 +62,6 @@ class Facade:
     def _hold(self) -> HeldContext[object]:
         if trio.lowlevel.in_trio_task():
             raise ClientError(wrong_block(self, self._library))
-        if self._held is not None:
-            raise ClientError(f"a {type(self).__name__} can be entered once only: make a new one")
         return HeldContext[object](self._target)
 
     def _entered(self) -> tuple[Portal, HeldContext[object]]:
