@@ -1,13 +1,11 @@
 """``triomq store``: info, check and dump, on a store that no broker uses."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
-
-import orjson
 
 from triomq.broker.addresses import Address
 from triomq.broker.config import default_store_root
@@ -76,20 +74,13 @@ def check(options: StoreOptions) -> int:
 def dump(options: StoreDumpOptions) -> None:
     """Write messages in the order of the commit log."""
     count = min(options.count, sys.maxsize) if options.count is not None else None
-    if options.json:
-        with _stopped(options) as store, output.progress_bar("reading", is_writing=True) as progress:
-            for message in islice(_wanted(store, options, progress), count):
-                output.write_text(output.escape_json(orjson.dumps(_document(message))).decode() + "\n")
-        return
-    with _stopped(options) as store, output.progress_bar("reading") as progress:
+    with _stopped(options) as store, output.progress_bar("reading", is_writing=options.json) as progress:
         messages = _wanted(store, options, progress)
-        rows = []
-        for message in islice(messages, _ROWS_OF_A_TABLE if count is None else count):
-            body = _body(message)[0].decode(errors="replace")
-            shown = body if len(body) <= _BODY_SHOWN else body[:_BODY_SHOWN] + "..."
-            place = (message.topic, message.queue_id, message.queue_offset, message.physical_offset)
-            tags, keys = message.tags or "-", ",".join(message.keys) or "-"
-            rows.append((output.local_time(message.store_timestamp), *place, message.store_size, tags, keys, shown))
+        if options.json:
+            for message in islice(messages, count):
+                output.write_json(_document(message))
+            return
+        rows = list(map(_row, islice(messages, _ROWS_OF_A_TABLE if count is None else count)))
         is_cut = count is None and next(messages, None) is not None
     output.write_table(("STORED", "TOPIC", "QUEUE", "OFFSET", "POSITION", "SIZE", "TAG", "KEYS", "BODY"), rows)
     if is_cut:
@@ -123,6 +114,14 @@ def _wanted(store: StoppedStore, options: StoreDumpOptions, progress: Progress |
 
 
 # --- writing ------------------------------------------------------------------------------------------------
+
+
+def _row(message: MessageExt) -> Sequence[output.Cell]:
+    body = _body(message)[0].decode(errors="replace")
+    shown = body if len(body) <= _BODY_SHOWN else body[:_BODY_SHOWN] + "..."
+    place = (message.topic, message.queue_id, message.queue_offset, message.physical_offset)
+    tags, keys = message.tags or "-", ",".join(message.keys) or "-"
+    return output.local_time(message.store_timestamp), *place, message.store_size, tags, keys, shown
 
 
 def _document(message: MessageExt) -> dict[str, Any]:
