@@ -16,6 +16,7 @@ recovery from the cut before.  After each cut the store is opened and compared w
 """
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -89,7 +90,7 @@ class Life(Deciding):
         """Live through some power cuts."""
         self._open()
         for number in range(1 if self._first_cut is not None else self.random.randint(1, _ALL_CUTS)):
-            self._cut_at(self._first_cut if self._first_cut is not None else self._some_boundary())
+            self.disk.cut_later(self._first_cut if self._first_cut is not None else self._some_boundary())
             try:
                 operations = self.random.choice((OPERATIONS, OPERATIONS, ON_TRANSACTIONS))
                 for _ in range(self.random.randint(1, _MOST_OPERATIONS)):
@@ -200,15 +201,6 @@ class Life(Deciding):
     def _some_boundary(self) -> int:
         return 1 + int(self.random.expovariate(1 / 60))
 
-    def _cut_at(self, boundary: int) -> None:
-        wanted = self.disk.boundaries + boundary
-
-        def cut() -> None:
-            if self.disk.boundaries >= wanted:
-                raise PowerCutError
-
-        self.disk.boundary = cut
-
     def _turn_off(self) -> None:
         self.cuts += 1
         self.boundaries += self.disk.boundaries
@@ -217,13 +209,13 @@ class Life(Deciding):
 
     def _come_back(self, interrupted: int) -> None:
         for _ in range(interrupted):
-            self._cut_at(1 + int(self.random.expovariate(1 / 8)))
+            self.disk.cut_later(1 + int(self.random.expovariate(1 / 8)))
             try:
                 self._open()
             except PowerCutError:
                 self._turn_off()
                 continue
-            self.disk.boundary = lambda: None
+            self.disk.cut_at = inf
             self._turn_off()
         self._open()
         self.acknowledged += sum(stored.end <= self.durable_end for stored in self.history)

@@ -16,7 +16,8 @@ the power can be cut.  Source: store.md 5.11.
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from math import inf
 from mmap import mmap
 from pathlib import Path
 from random import Random
@@ -89,7 +90,7 @@ class ModelDisk(FileSystem):
         self.random = random
         self.capacity_bytes = 1024**4
         self.boundaries = 0
-        self.boundary: Callable[[], None] = lambda: None
+        self.cut_at: float = inf  # boundary at which the power is cut
         self._names: dict[Path, Node] = {base: None}
         self._durable_names: dict[Path, Node] = {base: None}
         self._pending: list[Change] = []
@@ -98,11 +99,16 @@ class ModelDisk(FileSystem):
     # What a power cut does
 
     def changing(self) -> None:
-        """Give the test a chance to cut the power, and the kernel one to write something back."""
+        """Cut the power if this is the place for it, and give the kernel a chance to write something back."""
         self.boundaries += 1
-        self.boundary()
+        if self.boundaries >= self.cut_at:
+            raise PowerCutError
         if self.random.random() < _WRITE_BACK_CHANCE:
             self._write_back()
+
+    def cut_later(self, boundary: int) -> None:
+        """Cut the power at this boundary from now on."""
+        self.cut_at = self.boundaries + boundary
 
     def after_power_cut(self, random: Random, *, keep: float | None = None) -> "ModelDisk":
         """Return the disk as the machine finds it when it is on again; this one stays unchanged.

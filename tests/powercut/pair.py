@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal, Self
@@ -142,16 +143,6 @@ class End:
         except PowerCutError:
             self._scope.cancel()
             self._lose_power()
-
-    def cut_at(self, boundary: int) -> None:
-        """Arm a cut: the power is lost at this boundary from now on."""
-        wanted = self.disk.boundaries + boundary
-
-        def cut() -> None:
-            if self.disk.boundaries >= wanted:
-                raise PowerCutError
-
-        self.disk.boundary = cut
 
     async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve until the end; meanwhile the broker may open again."""
@@ -285,7 +276,7 @@ class PairLife:
                 await self._start(nursery)
             await self._send_often()
             for end in self.ends:
-                end.disk.boundary = lambda: None
+                end.disk.cut_at = inf
             await self._catch_up(nursery)
             self._compare()
             await self.master.end(self.random.choice(_ENDINGS))
@@ -324,7 +315,7 @@ class PairLife:
         how = self.random.choice(_ENDINGS)
         ends = self.random.sample(self.ends, self.random.choice((1, 1, 2)))
         if how == "cut" and self.random.random() < _ARMED_SHARE:
-            ends[0].cut_at(1 + int(self.random.expovariate(1 / 30)))
+            ends[0].disk.cut_later(1 + int(self.random.expovariate(1 / 30)))
             pauses_s = self.random.choice((_SHORT_PAUSES_S, _PAUSES_S))
             for _ in range(_OPERATIONS):
                 if ends[0].broker is not None:
@@ -341,7 +332,7 @@ class PairLife:
         """Start what does not run; some starts lose their power."""
         for end in self.random.sample(self.ends, 2):
             if end.broker is None and self.random.random() < _INTERRUPTED_SHARE:
-                end.cut_at(1 + int(self.random.expovariate(1 / 8)))
+                end.disk.cut_later(1 + int(self.random.expovariate(1 / 8)))
             while end.broker is None:
                 await end.start(nursery)
                 if self.random.random() < 0.5:

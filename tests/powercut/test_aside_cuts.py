@@ -48,13 +48,7 @@ class Cut:
 
     def run(self) -> None:
         for _ in range(_CUTS):
-            wanted = self.disk.boundaries + 1 + int(self.random.expovariate(1 / 60))
-
-            def cut(wanted: int = wanted) -> None:
-                if self.disk.boundaries >= wanted:
-                    raise PowerCutError
-
-            self.disk.boundary = cut
+            self.disk.cut_later(1 + int(self.random.expovariate(1 / 60)))
             try:
                 self.cut_log()
             except PowerCutError:

@@ -131,12 +131,7 @@ def cuts(crashed: Crashed, share: float) -> Iterator[ModelDisk]:
         boundary += 1
         random = Random(boundary)
         disk = crashed.disk(random)
-
-        def cut(disk: ModelDisk = disk, boundary: int = boundary) -> None:
-            if disk.boundaries >= boundary:
-                raise PowerCutError
-
-        disk.boundary = cut
+        disk.cut_at = boundary
         try:
             crashed.open(disk)
         except PowerCutError:

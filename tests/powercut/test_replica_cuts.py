@@ -62,7 +62,7 @@ class Slave:
 
     def run(self) -> None:
         for _ in range(_CUTS):
-            self.cut_later(1 + int(self.random.expovariate(1 / 40)))
+            self.disk.cut_later(1 + int(self.random.expovariate(1 / 40)))
             try:
                 self.open()
                 for _ in range(_OPERATIONS):
@@ -82,13 +82,6 @@ class Slave:
         self.compare()
         assert self.store.commit_log.max_offset == self.master.commit_log.max_offset
         self.store.close()
-
-    def cut_later(self, wanted: int) -> None:
-        def cut() -> None:
-            if self.disk.boundaries >= wanted:
-                raise PowerCutError
-
-        self.disk.boundary = cut
 
     def open(self) -> None:
         self.store = MessageStore(self.config, file_system=self.disk, is_replica=True)
