@@ -159,20 +159,6 @@ async def test_users_and_policies_are_answered_in_json(path: Path) -> None:
     assert text_of(path) == FILE
 
 
-async def test_only_an_administrator_changes_accounts(path: Path) -> None:
-    write(path, FILE + "- {accessKey: somebody, secretKey: secret-of-somebody}\n")
-    changes: tuple[tuple[int, dict[str, str]], ...] = (
-        (50, NEW),
-        (52, {}),
-        (53, {"globalWhiteAddrs": "10.0.0.1"}),
-        (54, {}),
-        (51, NEW),
-    )
-    async with guarded(path) as (_, wire):
-        for code, fields in changes:
-            assert (await ask(wire, USER, code, fields)).code != 0
-
-
 async def test_oneway_change_is_checked_without_answer(path: Path) -> None:
     async with guarded(path) as (_, wire):
         await wire.send(request(50, USER.sign(NEW), flag=CommandFlag.ONEWAY))

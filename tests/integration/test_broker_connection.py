@@ -25,6 +25,7 @@ from tests.integration.broker_wire import (
 )
 from tests.subscriptions import tag_subscription
 from tests.unit.broker.recording import make_steps_short
+from triomq.broker.addresses import Address
 from triomq.broker.network.connection import Connection
 from triomq.protocol.bodies.client import ConsumerData, HeartbeatData
 from triomq.protocol.bodies.route import TopicConfig, TopicRouteData
@@ -219,15 +220,20 @@ async def test_unsolicited_response_is_counted_and_dropped(root: Path, mock_cloc
         assert broker.statistics.unmatched_responses == 1
 
 
-async def test_the_vip_port_serves_everything_but_pulls(root: Path, mock_clock: MockClock) -> None:
+@pytest.mark.parametrize("fast_listen", [None, Address("127.0.0.1", 0)], ids=["vip", "fast_listen"])
+async def test_the_fast_port_serves_everything_but_pulls(
+    root: Path, mock_clock: MockClock, fast_listen: Address | None
+) -> None:
     """C.2 scenario 28."""
-    async with running(root) as broker, connected(vip_port(broker)) as wire:
-        response = await wire.put("T")
-        assert response.code == ResponseCode.SUCCESS
-        assert response.ext_fields["msgId"][8:16] == f"{broker_port(broker):08X}"
-        for code in (PULL, RequestCode.LITE_PULL_MESSAGE):
-            assert (await wire.ask(code, pull_fields())).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        assert await wire.works()
+    async with running(root, fast_listen=fast_listen) as broker:
+        fast = broker.listeners.fast
+        async with connected(vip_port(broker) if fast is None else fast.port) as wire:
+            response = await wire.put("T")
+            assert response.code == ResponseCode.SUCCESS
+            assert response.ext_fields["msgId"][8:16] == f"{broker_port(broker):08X}"
+            for code in (PULL, RequestCode.LITE_PULL_MESSAGE):
+                assert (await wire.ask(code, pull_fields())).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert await wire.works()
 
 
 @pytest.mark.parametrize(

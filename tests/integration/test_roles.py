@@ -12,7 +12,6 @@ from tests.integration.broker_wire import (
     broker_config,
     broker_port,
     connected,
-    pull_fields,
     running,
     send_fields,
     wait_for,
@@ -62,17 +61,6 @@ async def test_a_slave_registers_with_its_masters_name_server(tmp_path: Path) ->
             assert slave.registration.master == Master(str(at), f"127.0.0.1:{at.port + 1}")
             info = master.routes.cluster_info(str(at))
             assert info.broker_addr_table["broker-a"].broker_addrs == {0: str(at), 1: str(slave_at)}
-
-
-async def test_the_fast_port_serves_all_but_pulls(tmp_path: Path) -> None:
-    async with running(tmp_path, fast_listen=FREE) as broker, connected(broker_port(broker)) as wire:
-        await wire.put("T")
-        assert broker.listeners.fast is not None
-        async with connected(broker.listeners.fast.port) as fast:
-            assert b'"T"' in (await fast.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).body
-            assert (await fast.put("T")).code == ResponseCode.SUCCESS
-            answer = await fast.ask(RequestCode.PULL_MESSAGE, pull_fields())
-            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 async def test_a_slave_made_the_master_delivers_no_timed_message_again(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """Every typed header as a law: what one peer wrote is what the other reads, through each serialisation."""
 
 from dataclasses import fields
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import hypothesis.strategies as st
 import pytest
@@ -12,7 +11,7 @@ from triomq.protocol.codes import SerializeType
 from triomq.protocol.errors import ProtocolError
 from triomq.protocol.requests import groups, messages, offsets, topics
 from triomq.protocol.wire.command import RemotingCommand
-from triomq.protocol.wire.headers import Bits, Header
+from triomq.protocol.wire.headers import Bits, Header, unwrap
 
 CLASSES = [
     value
@@ -34,17 +33,11 @@ NUMBER_LIKE = st.one_of(
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for a field's type: ``X | None``, ``Annotated``, ``NewType``, ``str``, ``bool``, ``int``."""
-    if get_origin(hint) in (Union, UnionType):
-        return st.one_of(st.none(), *(values_of(member) for member in get_args(hint) if member is not type(None)))
-    if get_origin(hint) is Annotated:
-        widths = [note.width for note in hint.__metadata__ if isinstance(note, Bits)]
-        if widths:
-            return st.integers(-(2 ** (widths[0] - 1)), 2 ** (widths[0] - 1) - 1)
-        return values_of(hint.__origin__)
-    if hasattr(hint, "__supertype__"):
-        return values_of(hint.__supertype__)
-    return {str: st.text(max_size=30), bool: st.booleans(), int: st.integers(-(2**63), 2**63 - 1)}[hint]
+    """Return a strategy for a field's type, which may be ``None``, and have a width."""
+    kind, notes = unwrap(hint)
+    limit = 2 ** ([note.width for note in notes if isinstance(note, Bits)] or [64])[0] // 2
+    values = {str: st.text(max_size=30), bool: st.booleans(), int: st.integers(-limit, limit - 1)}[kind]
+    return values | st.none() if type(None) in get_args(hint) else values
 
 
 def headers_of(cls: type[Header]) -> st.SearchStrategy[Header]:

@@ -116,13 +116,6 @@ def test_plain_sends_are_checked_too(peer: Peer, account: Credentials | None, co
     assert stored == [1 - code] * 3
 
 
-def test_denied_one_way_request_does_nothing(peer: Peer) -> None:
-    command = request(NOBODY, RequestCode.SEND_MESSAGE_V2, PLAIN, b"x", flag=CommandFlag.ONEWAY)
-    peer.read(command)
-    assert not peer.sent
-    assert peer.broker.store.reader.max_offset_in_queue("T", 1) == 0
-
-
 def test_denials_are_logged_rarely_and_without_secrets(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

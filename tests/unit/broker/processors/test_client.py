@@ -251,6 +251,12 @@ def test_members_of_group_are_listed(peer: Peer, another_peer: Peer) -> None:
     assert members("unknown") == "no consumer for this group, unknown"
 
 
+def check_filter(peer: Peer, expression: str, kind: str = "SQL92") -> RemotingCommand:
+    subscription = SubscriptionData(topic="T", sub_string=expression, expression_type=kind)
+    body = CheckClientRequestBody("c1", "G", subscription).encode()
+    return peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+
+
 @pytest.mark.parametrize(
     ("expression", "expression_type", "remark"),
     [
@@ -260,17 +266,9 @@ def test_members_of_group_are_listed(peer: Peer, another_peer: Peer) -> None:
     ],
 )
 def test_a_filter_is_checked(peer: Peer, expression: str, expression_type: str, remark: str | None) -> None:
-    subscription = SubscriptionData(topic="T", sub_string=expression, expression_type=expression_type)
-    body = CheckClientRequestBody("c1", "G", subscription).encode()
-    response = peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body)
+    response = check_filter(peer, expression, expression_type)
     assert response.code == (ResponseCode.SUBSCRIPTION_PARSE_FAILED if remark else ResponseCode.SUCCESS)
     assert response.remark == remark
-
-
-def check_filter(peer: Peer, expression: str, kind: str = "SQL92") -> RemotingCommand:
-    subscription = SubscriptionData(topic="T", sub_string=expression, expression_type=kind)
-    body = CheckClientRequestBody("c1", "G", subscription).encode()
-    return peer.get(RequestCode.CHECK_CLIENT_CONFIG, body=body)
 
 
 def test_long_sql_filter_is_refused(make_broker: MakeBroker) -> None:

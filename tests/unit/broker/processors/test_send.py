@@ -113,23 +113,6 @@ def test_system_topics_are_forbidden_and_not_created(peer: Peer, topic: str) -> 
     assert list(peer.broker.topics.configs) == before
 
 
-@pytest.mark.parametrize("topic", ["with space", "t" * 128, "", "../etc", "ü", "a\0b"])
-def test_an_illegal_topic_name_is_refused(peer: Peer, topic: str) -> None:
-    """C.2 scenario 4."""
-    assert peer.put(topic).code == ResponseCode.SYSTEM_ERROR
-    assert peer.broker.store.commit_log.max_offset == 0
-
-
-def test_body_limit_is_exact(make_broker: MakeBroker) -> None:
-    """C.2 scenario 5."""
-    peer = Peer(make_broker({"commit_log_file_size_bytes": 16 * 1024**2}))
-    limit = 4 * 1024**2
-    assert peer.put("T", bytes(limit + 1)).code == ResponseCode.MESSAGE_ILLEGAL
-    response = peer.put("T", bytes(limit))
-    assert response.code == ResponseCode.SUCCESS
-    assert response.ext_fields["queueOffset"] == "0"
-
-
 def test_properties_up_to_their_limit_are_taken(peer: Peer) -> None:
     room = 32_767 - len("own\x01") - len("\x02CLUSTER\x01DefaultCluster")
     assert peer.put("T", i="own\x01" + "x" * room).code == ResponseCode.SUCCESS

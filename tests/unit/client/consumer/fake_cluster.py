@@ -10,6 +10,7 @@ from typing import cast
 
 import trio
 
+from tests import records
 from triomq.client.cluster.instance import ClientInstance
 from triomq.client.cluster.requests import NameServers, raise_for_code
 from triomq.client.cluster.route import Queues, subscribe_queues
@@ -19,18 +20,16 @@ from triomq.protocol.bodies.client import ConsumerIdList, HeartbeatData, LockBat
 from triomq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ConnectError, NoRouteError
-from triomq.protocol.host import encode_host
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.namespace import Namespace
 from triomq.protocol.record.message import MessageExt
 from triomq.protocol.record.properties import encode_properties
-from triomq.protocol.record.record import decode_record, encode_record
+from triomq.protocol.record.record import decode_record
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.headers import Header
 
 BROKER = "broker-a"
 ADDRESS = "127.0.0.1:10911"
-HOST = encode_host("127.0.0.1", 10911)
 
 Handler = Callable[[RemotingCommand], RemotingCommand | Awaitable[RemotingCommand] | None]
 
@@ -45,15 +44,11 @@ def make_record(
     reconsume_times: int = 0,
 ) -> bytes:
     """Return a stored record; its physical offset is a thousand times its queue offset."""
-    return encode_record(
+    return records.make_record(
         queue_id=queue_id,
         queue_offset=queue_offset,
         physical_offset=queue_offset * 1000,
-        sys_flag=0,
-        born_timestamp=0,
-        born_host=HOST,
         store_timestamp=store_timestamp,
-        store_host=HOST,
         body=body,
         topic=topic.encode(),
         properties=encode_properties(properties or {}),
