@@ -159,13 +159,11 @@ class Retention:
     """Deletes files of an open store.  In the store's thread, but for ``Deletion.finish``.
 
     Attributes:
-        deleted_files: of the commit log, since the store was opened.
         held: deletions that could not be finished, because a reader still has views, or the disk reports an error.
     """
 
     def __init__(self, store: MessageStore, clock_s: Callable[[], float] = time.monotonic) -> None:
         """Prepare for ``store``, which must be open; ``clock_s`` is monotonic."""
-        self.deleted_files = 0
         self.held: list[Deletion] = []
         self._store = store
         self._clock_s = clock_s
@@ -224,7 +222,6 @@ class Retention:
         """
         deletion = Deletion()
         file = deletion.take_oldest(self._store.commit_log.files)
-        self.deleted_files += 1
         LOGGER.info("commit log file deleted path=%s reason=%s", file.path, reason.value)
         return deletion
 
