@@ -148,20 +148,17 @@ _CONNECTIONS_WAIT_MS: Final = 1000
 _MAX_IDLE: Final = 1024  # users that are remembered although they use nothing
 
 
+@dataclass(slots=True, eq=False)
 class Bucket:
-    """Room that refills at a steady rate.
+    """Room that refills at a steady rate, at first an unlimited one; it holds as much as refills in ``_burst_ms``.
 
     A request passes if any room is left, whatever its size, and may leave a debt, so that the next one waits for
     longer.  Otherwise small requests would always get the room that a large one waits for.
     """
 
-    __slots__ = ("_burst_ms", "_cost_ms", "_full_at_ms")
-
-    def __init__(self, burst_ms: float) -> None:
-        """Create an unlimited bucket, which holds as much as refills in ``burst_ms``."""
-        self._burst_ms = burst_ms
-        self._cost_ms = 0.0  # of one unit
-        self._full_at_ms = 0.0
+    _burst_ms: float
+    _cost_ms: float = 0.0  # of one unit
+    _full_at_ms: float = 0.0
 
     def set_rate(self, per_s: float | None) -> None:
         """Change the rate; ``None`` lifts the limit and cancels a debt."""
@@ -182,28 +179,26 @@ class Bucket:
         return self._full_at_ms <= now_ms
 
 
+@dataclass(slots=True, eq=False)
 class Usage:
     """What an account, or an address whose requests no account signed, uses at the moment.
 
     Attributes:
         account: its name; "" for an address.
         host: the first address that it was made for; "" for an account.
+        clock_ms: a steady clock.
         connections: those whose newest request counts here.
         limits: its quotas.
     """
 
-    __slots__ = ("_clock_ms", "_in_bytes", "_out_bytes", "_sends", "account", "connections", "host", "limits")
-
-    def __init__(self, account: str, host: str, clock_ms: Callable[[], float]) -> None:
-        """``clock_ms`` is a steady clock."""
-        self.account = account
-        self.host = "" if account else host
-        self.connections = 0
-        self.limits = NO_LIMITS
-        self._sends = Bucket(_BURST_MS)
-        self._in_bytes = Bucket(_BURST_MS)
-        self._out_bytes = Bucket(_OUT_BURST_MS)
-        self._clock_ms = clock_ms
+    account: str
+    host: str
+    clock_ms: Callable[[], float]
+    connections: int = 0
+    limits: Limits = NO_LIMITS
+    _sends: Bucket = field(default_factory=lambda: Bucket(_BURST_MS))
+    _in_bytes: Bucket = field(default_factory=lambda: Bucket(_BURST_MS))
+    _out_bytes: Bucket = field(default_factory=lambda: Bucket(_OUT_BURST_MS))
 
     def set_limits(self, limits: Limits) -> None:
         """Apply other quotas from now on."""
@@ -218,7 +213,7 @@ class Usage:
         Raises:
             RefusedError: a quota is used up; the request counts for nothing.
         """
-        now_ms = self._clock_ms()
+        now_ms = self.clock_ms()
         if (wait_ms := self._sends.wait_ms(now_ms)) >= 0:
             raise self.refused("sends_per_s", wait_ms)
         if (wait_ms := self._in_bytes.wait_ms(now_ms)) >= 0:
@@ -232,7 +227,7 @@ class Usage:
         Raises:
             RefusedError: the quota was used up meanwhile by other requests.
         """
-        now_ms = self._clock_ms()
+        now_ms = self.clock_ms()
         if (wait_ms := self._in_bytes.wait_ms(now_ms, request_bytes)) >= 0:
             raise self.refused("in_bytes_per_s", wait_ms)
         self._in_bytes.take(size_bytes, now_ms)
@@ -243,16 +238,16 @@ class Usage:
         Raises:
             RefusedError: a quota is used up.
         """
-        if (wait_ms := self._out_bytes.wait_ms(self._clock_ms())) >= 0:
+        if (wait_ms := self._out_bytes.wait_ms(self.clock_ms())) >= 0:
             raise self.refused("out_bytes_per_s", wait_ms)
 
     def may_read(self) -> bool:
         """Whether messages may be delivered now."""
-        return self._out_bytes.wait_ms(self._clock_ms()) < 0
+        return self._out_bytes.wait_ms(self.clock_ms()) < 0
 
     def wrote(self, size_bytes: int) -> None:
         """Count bytes written to a connection."""
-        self._out_bytes.take(size_bytes, self._clock_ms())
+        self._out_bytes.take(size_bytes, self.clock_ms())
 
     def is_idle(self, now_ms: float) -> bool:
         """Whether it uses nothing, so that it can be forgotten."""
@@ -360,7 +355,7 @@ class Quotas(WatchedFiles[QuotaRules]):
                 now_ms = self._clock_ms()
                 self._usages = {key: each for key, each in self._usages.items() if not each.is_idle(now_ms)}
                 self._sweep_at = _MAX_IDLE + 2 * len(self._usages)
-            usage = self._usages[key] = Usage(account, host, self._clock_ms)
+            usage = self._usages[key] = Usage(account, "" if account else host, self._clock_ms)
             usage.set_limits(key.limits)
         return usage
 
