@@ -27,7 +27,6 @@ from triomq.broker.processors import acl, admin, admin_stats, client, namesrv, p
 from triomq.broker.processors.plain_requests import PlainRequests
 from triomq.broker.processors.pull_hold import PullHold
 from triomq.broker.processors.send import SendProcessor
-from triomq.broker.promotion import Promotion
 from triomq.broker.replication import asking, comparison, master, metadata, promoting, slave, status
 from triomq.broker.saved_table import SavedTable, config_file
 from triomq.broker.services import flush, group_commit, housekeeping, registration, stalls
@@ -124,12 +123,12 @@ class BrokerParts:
         self.pulls: Final = self._build_pulls(shared)
         self.routes: Final = RouteTable(steady_clock_ms, self.statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, config.broker_id, self.topics.configs)
-        self.delayed: Final = self._build_delayed(clock_ms)
+        self.delayed: Final = self._build_delayed(shared)
         undecided = Undecided(store, self.groups.offsets, self.statistics, config, clocks.even_ms)
         self.transactions: Final = TransactionChecks(*shared, undecided, self.group_commit, random)
         self.housekeeping: Final = housekeeping.Housekeeping(*shared, self.routes, stalls.StallWatch(*shared), clocks)
-        self.retention: Final = housekeeping.RetentionService(store, config.retention_delay_s, clocks)
-        self.registration: Final = self._build_registration()
+        self.retention: Final = housekeeping.RetentionService(*shared, clocks)
+        self.registration: Final = registration.Registration(*shared, self._addresses_at)
         key_values = KvTable(config_file(store, "kvConfig"), on_change=changed.set)
         self.table_saving: Final = self._build_table_saving(key_values, changed)
         self.admin: Final = admin.AdminProcessors(*shared, self.pulls, self.registration, self.delayed, self.retention)
@@ -167,15 +166,11 @@ class BrokerParts:
         self.worker.serve_arrivals = pulls.serve_arrivals
         return pulls
 
-    def _build_delayed(self, clock_ms: Callable[[], int]) -> ScheduledDelivery:
+    def _build_delayed(self, shared: _Shared) -> ScheduledDelivery:
         delivery, arrived = Delivery(self.store, self.statistics), Signal()
         schedule = Schedule(delivery, config_file(self.store, "delayOffset"), arrived)
         timer = Timer(delivery, config_file(self.store, "timerProgress"), arrived, self.config)
-        return ScheduledDelivery(schedule, timer, delivery, arrived, self.group_commit, self.worker, clock_ms)
-
-    def _build_registration(self) -> registration.Registration:
-        promotion = Promotion(self.config, self.store.file_system)
-        return registration.Registration(self.config, self.topics, self.worker, self._addresses_at, promotion)
+        return ScheduledDelivery(*shared, schedule, timer, delivery, arrived, self.group_commit)
 
     def _build_table_saving(self, key_values: KvTable, changed: Signal) -> flush.TableSaving:
         saved: list[SavedTable] = [self.topics, key_values, self.groups.settings, self.groups.offsets]

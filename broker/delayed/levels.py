@@ -23,7 +23,8 @@ from triomq.broker.delayed.timer import Timer
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import FlushRuns, TableSaving
 from triomq.broker.services.group_commit import GroupCommit
-from triomq.broker.work import Signal, Worker
+from triomq.broker.shared import BrokerPart
+from triomq.broker.work import Signal
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.names import SCHEDULE_TOPIC
@@ -253,7 +254,7 @@ class Schedule:
 
 
 @dataclass(eq=False)
-class ScheduledDelivery:
+class ScheduledDelivery(BrokerPart):
     """The task of ``Schedule`` and ``Timer``; ``saving`` writes their progress."""
 
     schedule: Schedule
@@ -261,12 +262,10 @@ class ScheduledDelivery:
     delivery: Delivery
     arrived: Signal
     group_commit: GroupCommit | None
-    worker: Worker
-    clock_ms: Callable[[], int]
 
     def __post_init__(self) -> None:
         flushes = FlushRuns(self.delivery.store, trio.to_thread.run_sync, self.delivery.statistics.flushes)
-        self.saving = TableSaving((self.schedule.offsets, self.timer.progress), self.worker, Signal(), flushes)
+        self.saving = TableSaving((self.schedule.offsets, self.timer.progress), self.context.worker, Signal(), flushes)
         self._reading_log = EventLog(LOGGER, "delayed messages cannot be read for now: %s")
         self._read_again_at = 0.0  # what could not be read
 
@@ -302,7 +301,7 @@ class ScheduledDelivery:
         if delivered:
             if self.group_commit is not None:
                 self.group_commit.wake()
-            self.worker.end_step()
+            self.context.worker.end_step()
         return seconds
 
     async def _load(self) -> None:
@@ -310,7 +309,7 @@ class ScheduledDelivery:
         now_ms = self.clock_ms()
         is_retry = trio.current_time() >= self._read_again_at
         for source in (self.schedule, self.timer):
-            await self.worker.run(source.prepare(now_ms, is_retry=is_retry), urgent=True)
+            await self.context.worker.run(source.prepare(now_ms, is_retry=is_retry), urgent=True)
         refusal = self.schedule.refusal or self.timer.refusal
         if refusal is None:
             self._reading_log.ended()

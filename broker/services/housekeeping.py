@@ -28,7 +28,6 @@ from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
 from triomq.storage.consume_queue.consume_queue import ConsumeQueue
 from triomq.storage.index.message_index import MessageIndex
-from triomq.storage.message_store import MessageStore
 from triomq.storage.retention import Deletion, Retention
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.housekeeping")
@@ -215,19 +214,19 @@ _FIRST_MEASUREMENT_S: Final = 1.0
 _MAX_QUEUES: Final = 256
 
 
-class RetentionService:
+@dataclass(eq=False)
+class RetentionService(BrokerPart):
     """Runs ``Retention`` at intervals.
 
     Attributes:
+        clock_watch: knows whether to believe the clock.
         retention: what does the work.
     """
 
-    def __init__(self, store: MessageStore, delay_s: float, clock_watch: ClockWatch) -> None:
-        """The first run is ``delay_s`` after the start; ``clock_watch`` knows whether to believe the clock."""
-        self.retention: Final = Retention(store)
-        self._clock_watch = clock_watch
-        self._store = store
-        self._delay_s = delay_s
+    clock_watch: ClockWatch
+
+    def __post_init__(self) -> None:
+        self.retention = Retention(self.store)
         self._log = EventLog(LOGGER, "old files are not deleted for now: %s", logging.WARNING)
         self._requested = Signal()
 
@@ -238,7 +237,7 @@ class RetentionService:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        first_run = trio.current_time() + self._delay_s
+        first_run = trio.current_time() + self.config.retention_delay_s
         await self._sleep(_FIRST_MEASUREMENT_S)
         while True:
             try:
@@ -247,10 +246,10 @@ class RetentionService:
                     await self.clean()
                     self._log.ended()
                 else:
-                    self._store.check_disk()
+                    self.store.check_disk()
             except StoreError as exc:
                 self._log.occurred(exc)
-            await self._sleep(self._store.config.clean_interval_s)
+            await self._sleep(self.store.config.clean_interval_s)
 
     async def _sleep(self, seconds: float) -> None:
         with trio.move_on_after(seconds):
@@ -268,9 +267,9 @@ class RetentionService:
             with _collected(refusals):
                 await trio.to_thread.run_sync(retention.finish_held)
         with _collected(refusals):
-            for number, reason in enumerate(retention.plan(is_clock_trusted=self._clock_watch.is_trusted)):
+            for number, reason in enumerate(retention.plan(is_clock_trusted=self.clock_watch.is_trusted)):
                 if number:
-                    await trio.sleep(self._store.config.delete_files_interval_s)
+                    await trio.sleep(self.store.config.delete_files_interval_s)
                 await self._finish(retention.delete_log_file(reason))
         if retention.is_behind:
             refused: dict[ConsumeQueue, StoreError] = {}

@@ -19,14 +19,13 @@ from typing import Final
 import trio
 
 from triomq.broker.addresses import Address
-from triomq.broker.config import BrokerConfig
 from triomq.broker.namesrv.route_table import Master
 from triomq.broker.network.connection import Connection
 from triomq.broker.network.sessions import CONNECT_S, Session, Stream, client_context, connect, context_of, reason_of
 from triomq.broker.promotion import Promotion
 from triomq.broker.services.rank import outranked, promoted_ms_of
-from triomq.broker.topics import TopicTable
-from triomq.broker.work import Signal, Worker, encode
+from triomq.broker.shared import BrokerPart
+from triomq.broker.work import Signal, encode
 from triomq.protocol.bodies.route import (
     DataVersion,
     RegisterBrokerBody,
@@ -109,11 +108,10 @@ class _Registered(Session):
 
 
 @dataclass(eq=False)
-class Registration:
+class Registration(BrokerPart):
     """Keeps the broker registered with all its name servers; an error of a file of TLS is a ``ConfigError``.
 
     Attributes:
-        config, topics, worker: those of the broker.
         addresses_at: returns the addresses for clients and for slaves, from the IP address for the name server.
         promotion: that of this broker.
         leaving: set when the broker ends.
@@ -121,13 +119,10 @@ class Registration:
         master_changed: the event of the next change of ``master``.
     """
 
-    config: BrokerConfig
-    topics: TopicTable
-    worker: Worker
     addresses_at: Callable[[str], tuple[str, str]]
-    promotion: Promotion
 
     def __post_init__(self) -> None:
+        self.promotion = Promotion(self.config, self.store.file_system)
         self.master: Master | None = None
         self.master_changed = trio.Event()
         self.leaving = trio.Event()
@@ -191,7 +186,7 @@ class Registration:
             version = self.topics.data_version
             if self._encoded[0] is not version:
                 body = RegisterBrokerBody(TopicConfigSerializeWrapper(dict(self.topics.configs), version))
-                self._encoded = version, await self.worker.run(encode(body))
+                self._encoded = version, await self.context.worker.run(encode(body))
             return self._encoded[1]
 
     async def part_body(self, topics: Iterable[str]) -> bytes:
@@ -216,7 +211,7 @@ class Registration:
         sessions = [link.session for link in self._links if link.session is not None]
         if command.is_oneway or not sessions:
             return command.reply()
-        self.worker.nursery.start_soon(self._answer, connection, command.reply(), topics, sessions)
+        self.context.worker.nursery.start_soon(self._answer, connection, command.reply(), topics, sessions)
         return None
 
     async def _answer(
@@ -226,7 +221,7 @@ class Registration:
             for done in [session.announce(lambda: self.part_body(topics)) for session in sessions]:
                 await done.wait()
         connection.send(response)
-        self.worker.end_step()
+        self.context.worker.end_step()
 
     async def run(self) -> None:
         """Work until :meth:`leave` or cancelled."""
