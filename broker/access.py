@@ -1,7 +1,7 @@
 """Who may do what, and how much of it: accounts, quotas and the audit of a server.
 
 The pipeline checks the rights that the row of a request declares.  What a request finds only while it is served, such
-as the topic of a record, is checked by its processor with :meth:`Access.require`: for the account that the pipeline
+as the topic of a record, is checked by its processor with :meth:`Access.may`: for the account that the pipeline
 put into the command.
 """
 
@@ -14,7 +14,7 @@ from triomq.broker.audit import Audit
 from triomq.broker.limits.quotas import Quotas
 from triomq.broker.network.connection import Connection
 from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.protocol.acl.accounts import authenticate, check, missing_right
+from triomq.protocol.acl.accounts import authenticate, check
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.errors import RefusedError
 from triomq.protocol.event_log import EventLog
@@ -84,24 +84,13 @@ class Access:
         found = self.accounts.rules.accounts.get(account)
         return found is not None and found.may(resource, right)
 
-    def require(
-        self, connection: Connection, command: RemotingCommand, resource: str, right: int, *, shown: str = ""
-    ) -> None:
-        """Check a right that a request needs besides those of its row.
+    def refuse(self, connection: Connection, command: RemotingCommand, reason: str, *, shown: str = "") -> NoReturn:
+        """Deny a request for a reason.
 
         Args:
             connection, command: of the request.
-            resource, right: as for :meth:`may`.
-            shown: the text of the error, where RocketMQ's would show the peer something that it must not know.
-
-        Raises:
-            RefusedError: the account that signed it does not have the right.
-        """
-        if not self.may(command.account, resource, right):
-            self.refuse(connection, command, missing_right(resource), shown=shown)
-
-    def refuse(self, connection: Connection, command: RemotingCommand, reason: str, *, shown: str = "") -> NoReturn:
-        """Deny a request for a reason; ``shown`` is as for :meth:`require`.
+            reason: for the log and the audit.
+            shown: the text of the error, where the reason would show the peer something that it must not know.
 
         Raises:
             RefusedError: always.

@@ -60,7 +60,7 @@ async def _with_promotion(config: BrokerConfig, file_system: FileSystem | None) 
     one that was promoted later.
 
     Raises:
-        ConfigError: as :meth:`Promotion.applied_to`.
+        ConfigError: a sync-master has no address for slaves.
         StoreLayoutError: as :meth:`Promotion.load`.
     """
     promotion = Promotion(config, file_system)
@@ -68,7 +68,7 @@ async def _with_promotion(config: BrokerConfig, file_system: FileSystem | None) 
     if config.is_slave and promotion.promoted_ms:
         promotion.heard_of(await latest_promotion(config))
     if config.is_slave and promotion.promoted_ms:
-        config = promotion.applied_to(config)
+        config = replace(config, **promotion.settings())
         LOGGER.warning(
             "stays the master: it was promoted, and no name server knows a later master store=%s", config.store.root
         )

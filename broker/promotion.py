@@ -8,8 +8,7 @@ Rejected: to keep the promotion in memory only.  A supervisor starts the process
 slave, and the name would have no master.
 """
 
-from dataclasses import replace
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
 from triomq.broker.config import BrokerConfig
 from triomq.storage.files.file_system import FileSystem
@@ -48,15 +47,7 @@ class Promotion:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that make a slave the master."""
-        return {"role": cast("Literal['async-master', 'sync-master']", self._role), "broker_id": 0, "ha_master": None}
-
-    def applied_to(self, config: BrokerConfig) -> BrokerConfig:
-        """Return the settings of a slave as those of the master.
-
-        Raises:
-            ConfigError: a sync-master has no address for slaves.
-        """
-        return replace(config, **self.settings())
+        return {"role": self._role, "broker_id": 0, "ha_master": None}
 
     def next(self, role: str, former_master: str, now_ms: int) -> "Promotion":
         """Return the promotion of this broker now; it is in force once it is saved and the broker opens again."""

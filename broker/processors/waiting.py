@@ -207,7 +207,8 @@ class WaitingProcessors(BrokerPart):
             raise RefusedError(missing)
         if not (yield from self.store.reader.is_shown(message)):
             raise RefusedError(missing)
-        self.access.require(connection, command, message.topic, SUB, shown=missing)
+        if not self.access.may(command.account, message.topic, SUB):
+            self.access.refuse(connection, command, missing_right(message.topic), shown=missing)
         if usage is not None:
             usage.copy(len(message.stored_body) + len(message.encoded_properties), command.content_bytes)
         return message
