@@ -1,6 +1,7 @@
 """Who may see the dashboard: the one-time token or the password, sessions, form tokens, and headers of answers.
 
-Without a password the token of the ready line opens one session; the cookie replaces it.  A page of another site can
+Without a password the token of the ready line opens one session; then the dashboard prints another one, for the next
+browser.  A page of another site can
 neither read the cookie nor send it (``SameSite=Strict``), and does not know the token in forms.
 """
 
@@ -13,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import trio
 
 from triomq.dashboard.settings import Settings
 
@@ -59,7 +62,8 @@ class Gate:
     """Signs browsers in.
 
     Attributes:
-        token: opens one session; ``None``: used, or there is a password.
+        token: opens one session, and is then replaced by another; ``None``: there is a password.
+        used: set when the token was used; each token has another event.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,6 +71,7 @@ class Gate:
         self._clock = clock
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
         self.token = None if settings.password is not None else secrets.token_urlsafe(_TOKEN_BYTES)
+        self.used = trio.Event()
 
     def is_host_known(self, host: str) -> bool:
         """Whether a browser may use this name of the server.
@@ -89,10 +94,12 @@ class Gate:
         return True
 
     def accepts_token(self, token: str) -> bool:
-        """Whether it is the one-time token, which ends by this."""
+        """Whether it is the one-time token, which is replaced by this."""
         if self.token is None or not hmac.compare_digest(token.encode(), self.token.encode()):
             return False
-        self.token = None
+        self.token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self.used.set()
+        self.used = trio.Event()
         return True
 
     def accepts_password(self, password: str) -> bool:

@@ -33,7 +33,6 @@ class Dashboard:
 
     Attributes:
         address: where it listens.
-        link: for a browser on this machine; with the one-time token, unless there is a password.
         gate: who may see it.
     """
 
@@ -42,7 +41,12 @@ class Dashboard:
         self.gate = gate
         scheme = "http" if settings.cert is None else "https"
         dialled = Address(_LOOPBACKS.get(address.host, address.host), address.port)
-        self.link = f"{scheme}://{dialled}/" + ("" if gate.token is None else f"?token={gate.token}")
+        self._page = f"{scheme}://{dialled}/"
+
+    @property
+    def link(self) -> str:
+        """Address for a browser on this machine; with the one-time token, unless there is a password."""
+        return self._page if self.gate.token is None else f"{self._page}?token={self.gate.token}"
 
 
 def bind(listen: Address | None) -> socket.socket:

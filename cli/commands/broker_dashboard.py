@@ -13,12 +13,11 @@ import trio
 
 from triomq.broker import Address, BrokerConfig, KeptBroker
 from triomq.cli.arguments.options import BrokerOptions
-from triomq.cli.commands.dashboard import check_packages
+from triomq.cli.commands.dashboard import check_packages, write_address
 from triomq.cli.errors import IncompleteError, UsageError
 
 LOGGER: Final = logging.getLogger("triomq.cli.commands.broker_dashboard")
 
-_READY_LINE_BYTES: Final = 4096
 _STOP_S: Final = 5.0
 
 
@@ -71,8 +70,7 @@ async def with_dashboard(
                 )
             )
             leaving = trio.Event()
-            link = await _ready(process)
-            nursery.start_soon(_watch, process, leaving)
+            link: str = await nursery.start(partial(_follow, process, leaving, as_json=options.json))
             yield Served(kept, link)
             leaving.set()
             assert process.stdin is not None  # it is a pipe
@@ -99,21 +97,28 @@ def _dialled(address: Address) -> str:
     return str(Address("127.0.0.1", address.port) if address.is_wildcard else address)
 
 
-async def _ready(process: trio.Process) -> str:
-    """Return the address of the dashboard once it serves."""
+async def _follow(
+    process: trio.Process, leaving: trio.Event, *, as_json: bool, task_status: trio.TaskStatus[str]
+) -> None:
+    """Start with the address of the dashboard once it serves, and pass on those for further browsers.
+
+    The broker continues without a dashboard that ends.
+
+    Raises:
+        IncompleteError: the dashboard ended before it was ready.
+    """
     assert process.stdout is not None  # it is a pipe
-    line = b""
-    while not line.endswith(b"\n") and len(line) < _READY_LINE_BYTES:
-        data = await process.stdout.receive_some()
-        if not data:
-            code = await process.wait()
-            raise IncompleteError(f"the dashboard ended with exit code {code} before it was ready")
-        line += data
-    return str(json.loads(line)["dashboard"])
-
-
-async def _watch(process: trio.Process, leaving: trio.Event) -> None:
-    """Note that a dashboard ended by itself; the broker continues without it."""
+    is_ready, rest = False, b""
+    async for data in process.stdout:
+        *lines, rest = (rest + data).split(b"\n")
+        for link in (json.loads(line)["dashboard"] for line in lines):
+            if is_ready:
+                await write_address(link, as_json=as_json)
+            else:
+                task_status.started(link)
+                is_ready = True
     code = await process.wait()
+    if not is_ready:
+        raise IncompleteError(f"the dashboard ended with exit code {code} before it was ready")
     if not leaving.is_set():
         LOGGER.warning("dashboard ended code=%d", code)

@@ -1,12 +1,18 @@
 """``triomq dashboard``: serve the pages until a signal ends it."""
 
+import json
 import os
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import trio
+
 from triomq.cli.arguments.options import NAMESRV_ADDRESS, DashboardOptions
 from triomq.cli.errors import UsageError
+from triomq.cli.output import write_text
 from triomq.cli.serving import serve_until_signal
 from triomq.cli.session import client_config
 
@@ -38,7 +44,35 @@ def run(options: DashboardOptions) -> None:
         insecure=options.insecure,
         options=_connection_words(options),
     )
-    serve_until_signal(open_dashboard(settings), _describe, options, ends_with_stdin=options.end_with_stdin)
+    served = _announced(open_dashboard(settings), as_json=options.json)
+    serve_until_signal(served, _describe, options, ends_with_stdin=options.end_with_stdin)
+
+
+@asynccontextmanager
+async def _announced(
+    opening: AbstractAsyncContextManager["Dashboard"], *, as_json: bool
+) -> AsyncGenerator["Dashboard", None]:
+    """Serve, and write another address each time when the one-time token was used."""
+
+    async def announce() -> None:
+        shown = dashboard.link
+        while True:
+            while dashboard.link == shown:
+                await dashboard.gate.used.wait()
+            shown = dashboard.link
+            await write_address(shown, as_json=as_json)
+
+    async with opening as dashboard, trio.open_nursery() as nursery:
+        nursery.start_soon(announce)
+        yield dashboard
+        nursery.cancel_scope.cancel()
+
+
+async def write_address(link: str, *, as_json: bool) -> None:
+    """Write the address for the next browser, in a thread, because stdout may be a pipe without a reader."""
+    line = json.dumps({"event": "address", "dashboard": link}) if as_json else f"dashboard for the next browser: {link}"
+    with suppress(BrokenPipeError):
+        await trio.to_thread.run_sync(write_text, line + "\n", abandon_on_cancel=True)
 
 
 def check_packages() -> None:

@@ -65,9 +65,21 @@ def test_signal_ends_dashboard_and_log_has_no_token(rocketmq: RunningBroker, num
                 assert status_of(page) == 401
                 process.send_signal(number)
                 rest, log = process.communicate(timeout=LIMIT_S)
-    assert (process.returncode, rest) == (0, b"")
+    other = json.loads(rest)["dashboard"].partition("?token=")[2]
+    assert process.returncode == 0
     assert b"Traceback" not in log
-    assert token.encode() not in log
+    assert not {token, other} & set(re.findall(r"[\w-]{40,}", log.decode()))
+
+
+def test_second_browser_gets_another_address(rocketmq: RunningBroker) -> None:
+    with running("dashboard", "--listen", "127.0.0.1:0", namesrv=rocketmq.namesrv) as process:
+        links = re.findall("http:[^, ]+", read_line(process))
+        for _ in range(3):
+            assert status_of(links[-1]) == 200
+            before, _, link = read_line(process).rstrip("\n").partition(": ")
+            assert before == "dashboard for the next browser"
+            links.append(link)
+        assert [status_of(link) for link in links] == [401, 401, 401, 200]
 
 
 def test_taken_port_is_refused_or_another_one_is_used(rocketmq: RunningBroker) -> None:
@@ -146,6 +158,7 @@ def test_dashboard_of_broker_ends_with_it(tmp_path: Path, number: signal.Signals
     with running(*words) as process:
         link = ready_line(process)["dashboard"]
         assert status_of(link) == 200
+        assert status_of(ready_line(process)["dashboard"]) == 200  # a second browser
         os.kill(process.pid, number)
         process.wait(LIMIT_S)
         wait_closed(link)

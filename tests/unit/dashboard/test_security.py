@@ -34,6 +34,7 @@ async def test_token_opens_one_session(rocketmq: RunningBroker) -> None:
         assert (await http.get("/account")).status_code == 200
         stranger = httpx.AsyncClient(transport=httpx.ASGITransport(visitor.application.asgi), base_url=BASE)
         assert (await stranger.get("/", params={"token": token})).status_code == 401
+        assert (await stranger.get("/", params={"token": visitor.application.gate.token})).status_code == 200
 
 
 async def test_password_signs_in_and_out(rocketmq: RunningBroker) -> None:
