@@ -79,22 +79,29 @@ def parse_pattern(text: str) -> AddressSet:
     Raises:
         ConfigError: RocketMQ refuses or misreads it; the text says why.
     """
+    try:
+        return _parse(text)
+    except ValueError as exc:
+        raise ConfigError(f"address pattern {text!r}: {exc}") from None
+
+
+def _parse(text: str) -> AddressSet:
     if not text:
         return NOBODY
     if any(character.isspace() for character in text):
-        raise ConfigError(f"address pattern {text!r}: blanks are not allowed")
+        raise ValueError("blanks are not allowed")
     if text in _EVERYBODY:
         return AddressSet(has_all=True)
     if "/" in text:
-        raise ConfigError(f"address pattern {text!r}: networks are written with * or a range, not with a mask")
+        raise ValueError("networks are written with * or a range, not with a mask")
     if text.endswith("}"):
         head, brace, listed = text.removesuffix("}").partition("{")
         if not brace or not head.endswith((".", ":")):
-            raise ConfigError(f"address pattern {text!r}: a list in braces must be the whole last part")
-        return AddressSet(single=frozenset(_read_address(text, head + part) for part in listed.split(",")))
+            raise ValueError("a list in braces must be the whole last part")
+        return AddressSet(single=frozenset(_read_address(head + part) for part in listed.split(",")))
     if "," not in text and ("*" in text or "-" in text):
         return AddressSet(ranges=(_read_v6_range(text) if ":" in text else _read_v4_range(text),))
-    return AddressSet(single=frozenset(_read_address(text, each) for each in text.split(",")))
+    return AddressSet(single=frozenset(map(_read_address, text.split(","))))
 
 
 @lru_cache(maxsize=4096)  # every request of a client brings the same one
@@ -115,28 +122,25 @@ def _numbers(text: str) -> Numbers:
     return tuple(address.packed)
 
 
-def _read_address(pattern: str, text: str) -> Numbers:
-    try:
-        numbers = _numbers(text)
-    except ValueError as exc:
-        raise ConfigError(f"address pattern {pattern!r}: {exc}") from None
+def _read_address(text: str) -> Numbers:
+    numbers = _numbers(text)
     if "%" in text or (":" in text and len(numbers) == _V4_PARTS):
-        raise ConfigError(f"address pattern {pattern!r}: clients are matched without zone, and by their IPv4 address")
+        raise ValueError("clients are matched without zone, and by their IPv4 address")
     return numbers
 
 
 def _read_v4_range(text: str) -> _Range:
     parts = text.split(".")
     if len(parts) != _V4_PARTS:
-        raise ConfigError(f"address pattern {text!r}: an IPv4 address has four parts")
+        raise ValueError("an IPv4 address has four parts")
     at = next(index for index, part in enumerate(parts) if "*" in part or "-" in part)
     for part in parts[:at]:
         if not _V4_PART.fullmatch(part) or int(part) > _V4_MAX:
-            raise ConfigError(f"address pattern {text!r}: {part!r} is not a number from 0 to 255 without leading zeros")
-    _check_rest(text, at, parts[at + 1 :])
-    low, high = (0, _V4_MAX) if parts[at] == "*" else _read_bounds(text, _V4_RANGE.fullmatch(parts[at]), 10)
+            raise ValueError(f"{part!r} is not a number from 0 to 255 without leading zeros")
+    _check_rest(at, parts[at + 1 :])
+    low, high = (0, _V4_MAX) if parts[at] == "*" else _read_bounds(_V4_RANGE.fullmatch(parts[at]), 10)
     if high > _V4_MAX:
-        raise ConfigError(f"address pattern {text!r}: {high} is above 255")
+        raise ValueError(f"{high} is above 255")
     return _Range(_V4_PARTS, tuple(map(int, parts[:at])), low, high)
 
 
@@ -147,16 +151,16 @@ def _read_v6_range(text: str) -> _Range:
     if has_rest:
         head, _, last = head.rpartition(":")
     if not head or head.endswith(":"):
-        raise ConfigError(f"address pattern {text!r}: :: just before a range or * is read as one part; write all parts")
-    numbers = _read_v6_head(text, head, _V6_PARTS - 1 - has_rest)
-    _check_rest(text, len(numbers), ())
-    low, high = (0, 0xFFFF) if last == "*" else _read_bounds(text, _V6_RANGE.fullmatch(last), 16)
+        raise ValueError(":: just before a range or * is read as one part; write all parts")
+    numbers = _read_v6_head(head, _V6_PARTS - 1 - has_rest)
+    _check_rest(len(numbers), ())
+    low, high = (0, 0xFFFF) if last == "*" else _read_bounds(_V6_RANGE.fullmatch(last), 16)
     if len(numbers) >= _V6_PARTS or (last != "*" and not has_rest and len(numbers) != _V6_PARTS - 1):
-        raise ConfigError(f"address pattern {text!r}: a range must be the last of eight parts, or have :* behind it")
+        raise ValueError("a range must be the last of eight parts, or have :* behind it")
     return _Range(_V6_PARTS, numbers, low, high)
 
 
-def _read_v6_head(pattern: str, head: str, length: int) -> Numbers:
+def _read_v6_head(head: str, length: int) -> Numbers:
     """Read the parts before a range; ``::`` means as many zeros as ``length`` needs."""
     before, gap, after = (part.split(":") if part.strip(":") else part for part in head.partition("::"))
     parts = [*before, *after]
@@ -165,21 +169,21 @@ def _read_v6_head(pattern: str, head: str, length: int) -> Numbers:
     if not all(re.fullmatch(r"[0-9a-fA-F]{1,4}", part) for part in parts) or (
         gap and len(before) + len(after) >= length
     ):
-        raise ConfigError(f"address pattern {pattern!r}: this is no IPv6 address in front of a range or *")
+        raise ValueError("this is no IPv6 address in front of a range or *")
     return tuple(int(part, 16) for part in parts)
 
 
-def _check_rest(pattern: str, at: int, rest: Iterable[str]) -> None:
+def _check_rest(at: int, rest: Iterable[str]) -> None:
     if not at:
-        raise ConfigError(f"address pattern {pattern!r}: the first part must be a number; write * for everybody")
+        raise ValueError("the first part must be a number; write * for everybody")
     if any(part != "*" for part in rest):
-        raise ConfigError(f"address pattern {pattern!r}: parts after a range or * are ignored; write *")
+        raise ValueError("parts after a range or * are ignored; write *")
 
 
-def _read_bounds(pattern: str, found: "re.Match[str] | None", base: int) -> tuple[int, int]:
+def _read_bounds(found: "re.Match[str] | None", base: int) -> tuple[int, int]:
     if found is None:
-        raise ConfigError(f"address pattern {pattern!r}: write a range as a-b, and * as a whole part")
+        raise ValueError("write a range as a-b, and * as a whole part")
     low, high = int(found[1], base), int(found[2], base)
     if not low <= high or not high:
-        raise ConfigError(f"address pattern {pattern!r}: {found[0]} is no range that RocketMQ reads")
+        raise ValueError(f"{found[0]} is no range that RocketMQ reads")
     return low, high
