@@ -134,10 +134,8 @@ async def _ask(instance: ClientInstance, broker: BrokerAnswer) -> BrokerAnswer:
         broker = broker._replace(error=str(exc))
     elsewhere = dialled_address(broker.address, instance.requests.name_servers.current)
     if elsewhere != broker.address and instance.config.advertise == "as-advertised":
-        try:
+        with suppress(*REMOTE_ERRORS):
             return await _ask_at(instance, broker, elsewhere)
-        except REMOTE_ERRORS:
-            pass
     return broker
 
 

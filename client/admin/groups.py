@@ -178,12 +178,9 @@ class GroupAdmin(BaseAdmin):
         place = _BEGIN if policy.position is StartPosition.EARLIEST else _END
         timestamp = place if policy.timestamp is None else policy.timestamp
         header = ResetOffsetRequestHeader(changes[0].queue.topic, group, timestamp, is_force=True)
-        is_online = True
         try:  # brokers 5.x also store the new offsets
             await self._requests.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         except ConsumerNotOnlineError:
-            is_online = False
-        if not is_online:
             await in_parallel(commit, changes)
 
     async def _lags(self, masters: Iterable[str], group: str, topic: str | None = None) -> list[GroupLag]:

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 import trio
 
 from triomq.client.admin.base import BaseAdmin
-from triomq.client.cluster.requests import raise_for_code
 from triomq.client.cluster.route import masters_of_route, read_route
 from triomq.client.nursery import in_parallel
 from triomq.protocol.bodies.route import TopicConfig, TopicConfigSerializeWrapper
@@ -24,6 +23,7 @@ from triomq.protocol.errors import (
     ConnectionLostError,
     NameServerError,
     NoRouteError,
+    RequestCodeNotSupportedError,
     RequestTimeoutError,
     TopicNotExistError,
 )
@@ -247,15 +247,13 @@ class TopicAdmin(BaseAdmin):
 
     async def _read(self, address: str, topic: str) -> TopicConfig:
         """Return the configuration of a topic on the broker at ``address``."""
-        requests = self._requests
-        response = await requests.invoke(
-            address, requests.command(RequestCode.GET_TOPIC_CONFIG, TopicRequestHeader(topic))
-        )
-        if response.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return TopicConfig.decode(raise_for_code(response, address).body)
-        response = await requests.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)  # 4.x: no request for a single topic
-        table = TopicConfigSerializeWrapper.decode(response.body).topic_config_table
-        config = table.get(requests.namespace.wrap(topic))
+        try:
+            answer = await self._requests.ask(address, RequestCode.GET_TOPIC_CONFIG, TopicRequestHeader(topic))
+            return TopicConfig.decode(answer.body)
+        except RequestCodeNotSupportedError:  # 4.x: no request for a single topic
+            answer = await self._requests.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        table = TopicConfigSerializeWrapper.decode(answer.body).topic_config_table
+        config = table.get(self._requests.namespace.wrap(topic))
         if config is None:
             raise TopicNotExistError(int(ResponseCode.TOPIC_NOT_EXIST), f"no topic {topic} in its table", address)
         return config
@@ -289,18 +287,16 @@ class TopicAdmin(BaseAdmin):
                 await trio.sleep(_ROUTE_POLL_S)
 
     async def _is_routed(self, name_server: str, topic: str, queues: Set[tuple[str, tuple[int, int]]]) -> bool:
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         header = GetRouteInfoRequestHeader(topic, accept_standard_json_only=True)
         try:
-            command = self._requests.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
-            response = await self._requests.invoke(name_server, command, _ROUTE_REQUEST_S)
+            answer = await self._requests.ask(name_server, code, header, timeout_s=_ROUTE_REQUEST_S)
         except (ConnectError, ConnectionLostError, RequestTimeoutError):
             return True  # no client learns from it now
-        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+        except TopicNotExistError:
             return False
-        route = read_route(raise_for_code(response, name_server).body)
-        return queues <= {
-            (each.broker_name, (each.read_queue_nums, each.write_queue_nums)) for each in route.queue_datas
-        }
+        routed = read_route(answer.body).queue_datas
+        return queues <= {(each.broker_name, (each.read_queue_nums, each.write_queue_nums)) for each in routed}
 
 
 def _described(config: TopicConfig) -> str:
