@@ -231,14 +231,9 @@ def _read_row(row: Any) -> dict[int, int]:
 
 _SYSTEM_PREFIX: Final = "CID_RMQ_SYS_"
 _BUILT_IN: Final = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-)
+    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+)  # fmt: skip
 
 
 class SubscriptionGroupTable(ConfigTable[SubscriptionGroupConfig]):

@@ -59,8 +59,8 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
 
 def encode_record(  # noqa: PLR0913  # the fields of a record
     *,
-    queue_id: int,
-    queue_offset: int,
+    queue_id: int = 0,
+    queue_offset: int = 0,
     physical_offset: int,
     sys_flag: int,
     born_timestamp: int,
@@ -69,7 +69,7 @@ def encode_record(  # noqa: PLR0913  # the fields of a record
     store_host: bytes,
     body: bytes,
     topic: bytes,
-    properties: bytes,
+    properties: bytes = b"",
     flag: int = 0,
     reconsume_times: int = 0,
     prepared_transaction_offset: int = 0,

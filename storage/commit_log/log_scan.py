@@ -232,8 +232,6 @@ def _fill(files: MappedFileQueue, file: MappedFile, at: int, stop: int, store_ti
 def make_filler(physical_offset: int, body: bytes, store_timestamp: int) -> bytes:
     """Return a record that every broker reads over; it ends ``LEAST_FILLER_BYTES`` and its body after its offset."""
     return encode_record(
-        queue_id=0,
-        queue_offset=0,
         physical_offset=physical_offset,
         sys_flag=MessageSysFlag.TRANSACTION_ROLLBACK,
         born_timestamp=store_timestamp,
@@ -242,7 +240,6 @@ def make_filler(physical_offset: int, body: bytes, store_timestamp: int) -> byte
         store_host=_NO_HOST,
         body=body,
         topic=FILLER_TOPIC.encode(),
-        properties=b"",
     )
 
 
