@@ -116,10 +116,10 @@ class BrokerParts:
         self.config, self.store = config, store
         self.context: Final = self._build_context(access.quotas)
         self.worker, self.connections = self.context.worker, self.context.connections
-        self.group_commit, self.master = self._build_safety()
         self.topics: Final = TopicTable(config_file(store, "topics"), config, clock_ms, self._topics_changed, random)
         self.groups: Final = Groups(config, store, self.context, self.topics, changed, clock_ms, steady_clock_ms)
         shared = (config, store, self.topics, self.groups, self.statistics, self.context, access, clock_ms)
+        self.group_commit, self.master = self._build_safety(shared)
         self.pulls: Final = self._build_pulls(shared)
         self.routes: Final = RouteTable(steady_clock_ms, self.statistics)
         self.routes.add_own(config.cluster_name, config.broker_name, config.broker_id, self.topics.configs)
@@ -150,15 +150,15 @@ class BrokerParts:
             files_of_store=lambda: self.store.max_open_files,
         )
 
-    def _build_safety(self) -> tuple[group_commit.GroupCommit | None, master.Master | None]:
+    def _build_safety(self, shared: _Shared) -> tuple[group_commit.GroupCommit | None, master.Master | None]:
         """Build the group commit, if answers wait for disk or slave, and the master, if slaves may connect."""
         config, is_sync = self.config, self.config.role == "sync-master"
         commit = None
         if is_sync or self.store.config.durability is Durability.SYNC:
-            commit = group_commit.GroupCommit(self.store, self.worker, config, self.statistics)
+            commit = group_commit.GroupCommit(*shared)
         if config.ha_listen is None:
             return commit, None
-        return commit, master.Master(config, self.store, self.worker, self.context.reader, commit if is_sync else None)
+        return commit, master.Master(*shared, commit if is_sync else None)
 
     def _build_pulls(self, shared: _Shared) -> pull.PullAnswers:
         hold = PullHold(self.context.budget, filtered_hold_s=self.config.filtered_hold_s)
@@ -186,7 +186,7 @@ class BrokerParts:
         port = asking.MasterPort(self.registration, accounts)
         compared = comparison.Comparison(self.store, self.worker, port)
         copy = slave.Slave(*shared, self.registration, self.group_commit, compared, self._set_aside)
-        return copy, metadata.MetadataCopy(self.admin, copy, self.worker, self.table_saving, port)
+        return copy, metadata.MetadataCopy(self.admin, copy, self.table_saving, port)
 
     def _build_pipeline(self, key_values: KvTable, shared: _Shared, access: Access) -> Pipeline:
         delayed, undecided = self.delayed, self.transactions.undecided

@@ -19,27 +19,26 @@ Source: HAService.java, HAConnection.java; store.md 9.1-9.4.
 import logging
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 import trio
 
 from triomq.broker.addresses import Address, is_in
-from triomq.broker.config import BrokerConfig
-from triomq.broker.network.connection_reader import ConnectionReader
 from triomq.broker.network.listeners import accept_loop, ends_of, listen
 from triomq.broker.network.tls import ServerTls
 from triomq.broker.network.writing import Wire
 from triomq.broker.replication.lag import Growth, SlaveState
 from triomq.broker.services.group_commit import GroupCommit
-from triomq.broker.work import Signal, Worker
+from triomq.broker.shared import BrokerPart
+from triomq.broker.work import Signal
 from triomq.protocol.errors import StoreError
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.ha import HEAD, TRANSFER_BYTES, Reports, start_of
 from triomq.protocol.wire.write_queue import WriteQueue
 from triomq.storage.commit_log.commit_log import NOT_NEEDED
 from triomq.storage.config import Durability
-from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.replication.master")
 
@@ -199,10 +198,12 @@ class Slave:
         await trio.lowlevel.checkpoint()
 
 
-class Master:
+@dataclass(eq=False)
+class Master(BrokerPart):
     """Accepts slaves, and takes their reports.
 
     Attributes:
+        commit: holds the answers that wait for slaves, if any do.
         address: where it listens, with the port really used.
         log: the commit log, which it sends.
         hot_from: returns the offset from which on the log is in memory.
@@ -210,23 +211,15 @@ class Master:
         sent_bytes: of the log, to all slaves since the start.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        worker: Worker,
-        reader: ConnectionReader,
-        commit: GroupCommit | None = None,
-    ) -> None:
-        """Prepare to listen at ``ha_listen``; ``commit`` holds the answers that wait for slaves, if any do."""
-        assert config.ha_listen is not None
-        self.address = config.ha_listen
-        self._config = config
-        self.log: Final = store.commit_log
-        self.gathers: Final = commit is None
-        self._is_cautious = config.is_slave and store.config.durability is Durability.SYNC
-        self.hot_from: Final = store.cold_reads.hot_from
-        self._store, self._worker, self._reader, self._commit = store, worker, reader, commit
+    commit: GroupCommit | None
+
+    def __post_init__(self) -> None:
+        assert self.config.ha_listen is not None
+        self.address = self.config.ha_listen
+        self.log = self.store.commit_log
+        self.gathers = self.commit is None
+        self._is_cautious = self.config.is_slave and self.store.config.durability is Durability.SYNC
+        self.hot_from = self.store.cold_reads.hot_from
         self._slaves: list[Slave] = []
         self.sent_bytes, self._fed_to = 0, -1
         self._growth = Growth()
@@ -302,11 +295,11 @@ class Master:
         """
         if offset >= self.hot_from():
             return self.end
-        return min(await self._worker.run(self._store.cold_reads.load_log(offset), urgent=True), self.end)
+        return min(await self.context.worker.run(self.store.cold_reads.load_log(offset), urgent=True), self.end)
 
     def reported(self, slave: Slave, offset: int) -> None:
         """Take the report of a slave, which names the end of its log; the first one is where sending begins."""
-        if self._config.is_slave and self.end <= max(self.log.min_offset, 0):
+        if self.config.is_slave and self.end <= max(self.log.min_offset, 0):
             return
         if not 0 <= offset <= (slave.sent_offset if slave.has_joined else self.end):
             self._refuse(slave, f"its log ends at {offset}, this one at {self.end}")
@@ -336,9 +329,9 @@ class Master:
     def left(self, slave: Slave, reason: str) -> None:
         """Forget a slave."""
         self._slaves.remove(slave)
-        self._reader.remove(slave)
+        self.context.reader.remove(slave)
         if not self._slaves:
-            self._worker.feed_slaves = None
+            self.context.worker.feed_slaves = None
         if slave.has_joined:
             level = logging.INFO if reason is _STOPPED else logging.WARNING
             LOGGER.log(
@@ -353,9 +346,9 @@ class Master:
         """Answer senders whose messages a slave has now; keep the files that a slave still needs."""
         joined = self._joined()
         self.log.needed_from = min((each.needed_from for each in joined), default=NOT_NEEDED)
-        if self._commit is not None:
-            self._commit.acknowledged(max((each.acknowledged_offset for each in joined), default=None))
-            self._worker.end_step()
+        if self.commit is not None:
+            self.commit.acknowledged(max((each.acknowledged_offset for each in joined), default=None))
+            self.context.worker.end_step()
 
     def _refuse(self, slave: Slave, reason: str) -> None:
         self._refused.occurred(slave.peer, reason, key=slave.peer.rpartition(":")[0])
@@ -363,11 +356,11 @@ class Master:
 
     def _accepted(self, sock: socket.socket) -> None:
         try:
-            peer, _, is_local = ends_of(sock, self._config)
+            peer, _, is_local = ends_of(sock, self.config)
         except OSError:
             sock.close()
             return
-        networks, reason = self._config.brokers_from, ""
+        networks, reason = self.config.brokers_from, ""
         is_full = len(self._slaves) >= MAX_SLAVES
         silent = next((each for each in self._slaves if not each.has_joined), None)
         if networks and not is_local and not is_in(peer.host, networks):
@@ -384,9 +377,9 @@ class Master:
         if self._tls is not None:
             self._tls.guard(slave, sock, is_enforced=True)
         self._slaves.append(slave)
-        self._worker.feed_slaves = self.feed
+        self.context.worker.feed_slaves = self.feed
         self.feed()
-        self._reader.add(slave)
+        self.context.reader.add(slave)
         self._nursery.start_soon(slave.run)
 
     async def _watch(self) -> None:

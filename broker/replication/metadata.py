@@ -18,6 +18,7 @@ Source: store.md 9.5; SlaveSynchronize.java.
 """
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -30,7 +31,6 @@ from triomq.broker.replication.slave import Slave
 from triomq.broker.saved_table import SavedTable
 from triomq.broker.services.flush import TableSaving
 from triomq.broker.services.rank import promoted_ms_in
-from triomq.broker.work import Worker
 from triomq.protocol.bodies import fastjson
 from triomq.protocol.codes import RequestCode, ResponseCode
 from triomq.protocol.errors import ProtocolError, StoreError
@@ -49,30 +49,29 @@ _LOG_PAUSE_S: Final = 0.05
 _UNREADABLE: Final = (AttributeError, KeyError, TypeError, ValueError, ProtocolError)
 
 
+@dataclass(eq=False)
 class MetadataCopy:
-    """Copies the tables of the master while the slave runs.
+    """Copies the tables of the master while the slave runs; until then commits are kept.
 
     Attributes:
+        admin: has the tables to copy into.
+        slave: copies the log.
+        saving: writes the tables.
+        port: reaches the master.
         copied_at: when all tables were last copied, by trio's clock; ``None``: not since the start.
     """
 
+    admin: AdminProcessors
+    slave: Slave
+    saving: TableSaving
+    port: MasterPort
     copied_at: float | None = None
 
-    def __init__(
-        self, admin: AdminProcessors, slave: Slave, worker: Worker, saving: TableSaving, port: MasterPort
-    ) -> None:
-        """Copy into the tables of ``admin``, which ``saving`` writes, while ``slave`` copies the log.
-
-        Until then commits are kept.
-        """
-        self._admin = admin
-        self._offsets = admin.groups.offsets
+    def __post_init__(self) -> None:
+        self._offsets = self.admin.groups.offsets
         self._offsets.keeps_commits = True
         self._gone: set[str] = set()  # topics that the master has no more, and that are not deleted here yet
-        self._slave = slave
-        self._worker = worker
-        self._saving = saving
-        self._port = port
+        self._worker = self.admin.context.worker
         self._log = EventLog(
             LOGGER,
             "metadata of the master is not copied for now master=%s reason=%s",
@@ -82,12 +81,12 @@ class MetadataCopy:
 
     async def run(self) -> None:
         """Copy every 10 s, at first as soon as the master's address is known, until cancelled."""
-        registration = self._admin.registration
+        registration = self.admin.registration
         while True:
             while (master := registration.master) is None:
                 await registration.master_changed.wait()
             try:
-                stream = await self._port.connect(master)
+                stream = await self.port.connect(master)
                 reason = await converse(stream, partial(self._copy_regularly, master.address))
             except UnreachableError as exc:
                 reason = str(exc)
@@ -101,15 +100,15 @@ class MetadataCopy:
         Raises:
             trio.BrokenResourceError, trio.TooSlowError: the master cannot be reached any more.
         """
-        registration, is_new = self._admin.registration, True
+        registration, is_new = self.admin.registration, True
         while self._is_master(address):
-            if self._slave.log_end and not self._slave.is_following:
+            if self.slave.log_end and not self.slave.is_following:
                 await trio.sleep(_RETRY_S)
                 continue
             try:
                 async with session.lock:
                     if is_new:  # once: Apache's brokers log requests that they do not know
-                        promoted_ms = promoted_ms_in(await self._port.ask(session, RequestCode.GET_PROMOTION))
+                        promoted_ms = promoted_ms_in(await self.port.ask(session, RequestCode.GET_PROMOTION))
                         await trio.to_thread.run_sync(registration.promotion.heard_of, promoted_ms)
                         is_new = False
                     await self._copy(session)
@@ -126,12 +125,12 @@ class MetadataCopy:
         session.end("the name server knows another master")
 
     def _is_master(self, address: str) -> bool:
-        master = self._admin.registration.master
+        master = self.admin.registration.master
         return master is not None and master.address == address
 
     async def _copy(self, session: Session) -> None:
         """Copy all tables once; topics first, because those that have gone take offsets with them."""
-        admin, log_end = self._admin, self._admin.store.commit_log.max_offset
+        admin, log_end = self.admin, self.admin.store.commit_log.max_offset
         self._gone |= admin.topics.configs.keys()
         await self._take(session, RequestCode.GET_ALL_TOPIC_CONFIG, admin.topics)
         self._gone -= admin.topics.configs.keys() | admin.topics.system_topics
@@ -142,15 +141,15 @@ class MetadataCopy:
         self._offsets.keeps_commits = False
         await self._return_kept(session)
         await self._copy_progress(session)
-        self._saving.changed.set()
+        self.saving.changed.set()
 
     def _delete(self, topic: str, log_end: int) -> Work[None]:
         """Delete a topic that the master did not have any more when the log here ended at ``log_end``.
 
         If there are later messages, the master has made it again since: the next copy brings it.
         """
-        if all(queue.max_physical_offset <= log_end for queue in self._admin.store.queues.of_topic(topic)):
-            yield from self._admin.deletion(topic)
+        if all(queue.max_physical_offset <= log_end for queue in self.admin.store.queues.of_topic(topic)):
+            yield from self.admin.deletion(topic)
             self._gone.discard(topic)
             LOGGER.info("topic deleted as at the master topic=%s", topic)
 
@@ -159,7 +158,7 @@ class MetadataCopy:
 
         Otherwise these messages could be lost when this slave becomes the master.
         """
-        log, delayed = self._admin.store.commit_log, self._admin.delayed
+        log, delayed = self.admin.store.commit_log, self.admin.delayed
         response = await self._fetch(session, RequestCode.GET_ALL_DELAY_OFFSET)
         end = int(response.ext_fields.get("logEnd", 0))  # RocketMQ sends neither this nor the other field
         with trio.move_on_after(_LOG_S):
@@ -174,7 +173,7 @@ class MetadataCopy:
         await self._apply((await self._fetch(session, code)).body, table)
 
     async def _fetch(self, session: Session, code: RequestCode) -> RemotingCommand:
-        response = await self._port.ask(session, code)
+        response = await self.port.ask(session, code)
         if response.code != ResponseCode.SUCCESS:
             raise ProtocolError(f"request {code} refused: {response.remark} ({response.code})")
         return response
@@ -188,7 +187,7 @@ class MetadataCopy:
         count, refused = 0, ""
         for group, topic, queue_id, queue_offset in self._offsets.take_kept():
             header = UpdateConsumerOffsetRequestHeader(group, topic, queue_id, QueueOffset(queue_offset))
-            response = await self._port.ask(session, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
+            response = await self.port.ask(session, RequestCode.UPDATE_CONSUMER_OFFSET, header.encode())
             count += 1
             if response.code != ResponseCode.SUCCESS:
                 refused = f"group={group} topic={topic} queue={queue_id} offset={queue_offset}: {response.remark}"

@@ -10,22 +10,21 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Thread
 from typing import Final, NamedTuple, Self
 
 import trio
 
-from triomq.broker.config import BrokerConfig
 from triomq.broker.network.connection import Connection
 from triomq.broker.services.flush import FlushRuns
-from triomq.broker.statistics.counters import BrokerStatistics
-from triomq.broker.work import Signal, Worker
+from triomq.broker.shared import BrokerPart
+from triomq.broker.work import Signal
 from triomq.protocol.codes import ResponseCode
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.command import RemotingCommand
 from triomq.protocol.wire.frame import FrameSplitter
 from triomq.storage.config import Durability
-from triomq.storage.message_store import MessageStore
 
 LOGGER: Final = logging.getLogger("triomq.broker.services.group_commit")
 
@@ -96,22 +95,19 @@ class _Waiting(NamedTuple):
     has_slave: bool  # was there one to wait for
 
 
-class GroupCommit:
+@dataclass(eq=False)
+class GroupCommit(BrokerPart):
     """Holds the answers of senders until their messages are safe.
 
     Attributes:
         on_flush: called when the disk has what was in the log.
     """
 
-    def __init__(self, store: MessageStore, worker: Worker, config: BrokerConfig, statistics: BrokerStatistics) -> None:
+    def __post_init__(self) -> None:
         self.on_flush: Callable[[], None] = lambda: None
-        self._store = store
-        self._statistics = statistics
-        self._worker = worker
-        self._disk_timeout_s = config.sync_flush_timeout_s
-        self._config = config  # its slave_timeout_s may change
-        self._needs_disk = store.config.durability is Durability.SYNC
-        self._needs_slave = config.role == "sync-master"
+        self._disk_timeout_s = self.config.sync_flush_timeout_s
+        self._needs_disk = self.store.config.durability is Durability.SYNC
+        self._needs_slave = self.config.role == "sync-master"
         self._for_disk: deque[_Waiting] = deque()
         self._for_slave: deque[_Waiting] = deque()
         self._slave_end: int | None = None  # of the log of the slave that has most of it
@@ -129,7 +125,7 @@ class GroupCommit:
 
     def defer(self, connection: Connection, answers: bytes) -> None:
         """Send whole frames when everything stored so far is safe."""
-        end_offset, slave_end = self._store.commit_log.max_offset, self._slave_end
+        end_offset, slave_end = self.store.commit_log.max_offset, self._slave_end
         has_slave = slave_end is not None and end_offset - slave_end < MAX_LAG_BYTES
         entry = _Waiting(end_offset, trio.current_time(), connection, answers, has_slave)
         if self._needs_disk:
@@ -165,12 +161,12 @@ class GroupCommit:
                     await self._flush_groups(thread)
 
     async def _flush_groups(self, thread: FlushThread) -> None:
-        runs = FlushRuns(self._store, thread.run, self._statistics.flushes)
+        runs = FlushRuns(self.store, thread.run, self.statistics.flushes)
         while True:
             await self._wanted.wait()
             await self._gather()
             self._wanted.clear()  # before the flush: senders that arrive during it wait for the next one
-            plan = self._store.flush_plan()
+            plan = self.store.flush_plan()
             if plan is not None:
                 begin = trio.current_time()
                 if not await runs.run(plan):
@@ -178,11 +174,11 @@ class GroupCommit:
                     self._wanted.set()
                     continue
                 self._flush_s = trio.current_time() - begin
-                self._store.dispatch_flushed()
+                self.store.dispatch_flushed()
             self._expected = len(self._for_disk)
-            self._answer(self._store.commit_log.flushed_offset)
+            self._answer(self.store.commit_log.flushed_offset)
             self.on_flush()
-            self._worker.end_step()
+            self.context.worker.end_step()
 
     async def _gather(self) -> None:
         """Wait shortly until as many senders have joined as the previous flush answered.
@@ -203,7 +199,7 @@ class GroupCommit:
                     await self._wanted.wait()
 
     def _answer(self, flushed_offset: int) -> None:
-        waiting, observe, now = self._for_disk, self._statistics.sends.observe, trio.current_time()
+        waiting, observe, now = self._for_disk, self.statistics.sends.observe, trio.current_time()
         while waiting and waiting[0].end_offset <= flushed_offset:
             entry = waiting.popleft()
             if self._needs_slave:
@@ -215,14 +211,14 @@ class GroupCommit:
     def _await_slave(self, entry: _Waiting) -> None:
         """Answer a sender whose message needs a slave only, or keep the answer until a slave has the message."""
         if not entry.has_slave:
-            self._statistics.without_slave += self._fail(entry, ResponseCode.SLAVE_NOT_AVAILABLE, _NO_SLAVE)
+            self.statistics.without_slave += self._fail(entry, ResponseCode.SLAVE_NOT_AVAILABLE, _NO_SLAVE)
         elif self._slave_end is not None and entry.end_offset <= self._slave_end:
             self._succeed(entry, trio.current_time())
         else:
             self._for_slave.append(entry)
 
     def _succeed(self, entry: _Waiting, now: float) -> None:
-        self._statistics.sends.observe(now - entry.began)
+        self.statistics.sends.observe(now - entry.began)
         entry.connection.send_frame(entry.answers)
 
     async def _watch_deadlines(self) -> None:
@@ -233,11 +229,11 @@ class GroupCommit:
             while self._for_disk and self._for_disk[0].began + self._disk_timeout_s < now:
                 entry = self._for_disk.popleft()
                 LOGGER.warning("flush timed out peer=%s", entry.connection.peer)
-                self._statistics.disk_timeouts += self._fail(entry, ResponseCode.FLUSH_DISK_TIMEOUT, _NOT_ON_DISK)
-            while self._for_slave and self._for_slave[0].began + self._config.slave_timeout_s < now:
+                self.statistics.disk_timeouts += self._fail(entry, ResponseCode.FLUSH_DISK_TIMEOUT, _NOT_ON_DISK)
+            while self._for_slave and self._for_slave[0].began + self.config.slave_timeout_s < now:
                 entry = self._for_slave.popleft()
-                self._statistics.slave_timeouts += self._fail(entry, ResponseCode.FLUSH_SLAVE_TIMEOUT, _NOT_COPIED)
-            self._worker.end_step()
+                self.statistics.slave_timeouts += self._fail(entry, ResponseCode.FLUSH_SLAVE_TIMEOUT, _NOT_COPIED)
+            self.context.worker.end_step()
 
     def _fail(self, entry: _Waiting, code: ResponseCode, remark: str) -> int:
         """Send answers with a status that is no success; return their number.
