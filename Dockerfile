@@ -20,7 +20,7 @@ COPY demo /src/demo
 RUN python -m venv /opt/triomq
 ENV PIP_QUIET=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN /opt/triomq/bin/pip install --require-hashes --no-deps --requirement /src/requirements.lock
-RUN /opt/triomq/bin/pip install --no-deps --no-build-isolation "/src[compression]"
+RUN /opt/triomq/bin/pip install --no-deps --no-build-isolation "/src[compression,dashboard]"
 # setuptools has built the package; the rest is complete.
 RUN /opt/triomq/bin/pip uninstall --yes setuptools && /opt/triomq/bin/pip check
 

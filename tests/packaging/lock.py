@@ -24,10 +24,11 @@ class Pin(NamedTuple):
 
 
 def wanted() -> list[Requirement]:
-    """What the image needs: the dependencies, those of the extra that it installs, and what builds the package."""
+    """What the image needs: the dependencies, those of the extras that it installs, and what builds the package."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = table["project"]
-    texts = [*project["dependencies"], *project["optional-dependencies"]["compression"]]
+    extras = project["optional-dependencies"]
+    texts = [*project["dependencies"], *extras["compression"], *extras["dashboard"]]
     return list(map(Requirement, (*texts, *table["build-system"]["requires"])))
 
 

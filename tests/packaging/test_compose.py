@@ -10,8 +10,9 @@ from jsonschema import Draft7Validator
 
 from tests.packaging.dockerfile import ROOT, last
 from triomq.cli.arguments.arguments import parse
-from triomq.cli.arguments.options import BrokerOptions, ClientOptions, NamesrvOptions
+from triomq.cli.arguments.options import BrokerOptions, ClientOptions, DashboardOptions, NamesrvOptions
 from triomq.cli.commands.broker import make_config
+from triomq.dashboard.settings import parse_listen
 
 #: Settings in which the brokers of a file differ.
 _OWN: Final = ("broker_name", "role", "broker_id", "ha_listen", "brokers_from")
@@ -59,7 +60,7 @@ def test_compose_file_follows_the_published_schema(name: str, validator: Draft7V
 
 
 def test_all_services_run_without_privileges(compose: dict[str, Any], several: dict[str, Any]) -> None:
-    for service in (compose["services"]["broker"], *several.values()):
+    for service in (*compose["services"].values(), *several.values()):
         assert (service["read_only"], service["tmpfs"], service["cap_drop"]) == (True, ["/tmp"], ["ALL"])
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert "privileged" not in service
@@ -95,6 +96,17 @@ def test_exposed_ports_are_published_on_loopback_by_default(
 ) -> None:
     expected = [f"${{TRIOMQ_BIND:-127.0.0.1}}:{port}:{port}" for port in last("EXPOSE").words()]
     assert compose["services"]["broker"]["ports"] == expected
+
+
+def test_dashboard_reaches_the_broker_by_the_network_of_the_file(compose: dict[str, Any]) -> None:
+    dashboard = compose["services"]["dashboard"]
+    options = parse(dashboard["command"][1:])
+    assert isinstance(options, DashboardOptions)
+    assert (options.namesrv, options.as_dialled) == ("broker:9876", True)  # the broker advertises another address
+    assert options.listen is not None
+    port = parse_listen(options.listen).port
+    assert dashboard["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert dashboard["healthcheck"] == {"disable": True}  # that of the image asks for a name server
 
 
 def test_store_outlives_the_container(compose: dict[str, Any]) -> None:

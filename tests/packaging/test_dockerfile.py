@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -156,3 +157,18 @@ def test_container_is_healthy_while_its_command_runs(image: Sandbox, container: 
     assert alive.returncode == 0, alive.stderr
     container.stop()
     assert health(image, container.namesrv).returncode != 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_dashboard_of_the_image_serves(image: Sandbox, container: Broker) -> None:
+    words = ("--json", "--listen", "127.0.0.1:0", "--namesrv", container.namesrv)
+    command = (image.place("/opt/triomq/bin/triomq"), "dashboard", *words)
+    with subprocess.Popen(command, env=image.environment(), cwd=image.root, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            link = json.loads(process.stdout.readline())["dashboard"]
+            with urllib.request.urlopen(link, timeout=30) as page:
+                assert page.status == 200
+        finally:
+            process.terminate()
