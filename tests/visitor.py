@@ -84,7 +84,7 @@ async def open_visitor(namesrv: str, *, signs_in: bool = True, **changes: Any) -
 async def wait_until(condition: Callable[[], bool]) -> None:
     """Wait until a condition is true."""
     with trio.fail_after(30):
-        while not condition():  # noqa: ASYNC110  # what others do, which have no event for it
+        while not condition():  # noqa: ASYNC110  # others set no event
             await trio.sleep(0.05)
 
 

@@ -1,7 +1,7 @@
 """``python -m tests.attack.ping HOST:PORT TOPIC``: an honest client beside an attack, in a separate process.
 
-Asks for the end of a queue every 2 ms and sends a message to it every 100 ms until its stdin ends, then writes what it
-saw as JSON.
+Asks for the end of a queue every 2 ms and sends a message to it every 100 ms until its stdin ends, then writes its
+measurements as JSON.
 """
 
 import json

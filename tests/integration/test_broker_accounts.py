@@ -30,10 +30,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def write(path: Path, text: str) -> None:
-    path.write_text(text)
-
-
 def text_of(path: Path) -> str:
     return path.read_text()
 

@@ -1,4 +1,4 @@
-"""Consumers of a pair: the slave serves them while the master is away, and what they commit there counts later."""
+"""Consumers of a pair: the slave serves them while the master is away, and their commits there count later."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -311,7 +311,7 @@ class PairLife:
         self.master.do(broker.worker.end_step)
 
     async def _disturb(self) -> None:
-        """End one of the two or both, at once or at some boundary of the first one; perhaps let them change roles."""
+        """End one of the two or both, at once or at some boundary of the first one; sometimes the two change roles."""
         how = self.random.choice(_ENDINGS)
         ends = self.random.sample(self.ends, self.random.choice((1, 1, 2)))
         if how == "cut" and self.random.random() < _ARMED_SHARE:

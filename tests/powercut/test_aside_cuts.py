@@ -67,7 +67,7 @@ class Cut:
         store._directory.release()
 
     def compare(self) -> bool:
-        """Return whether the log was cut; its messages are there, and all others where they were set aside."""
+        """Return whether the log was cut; it has its messages, and the folder of the end has all others."""
         with self.store() as store:
             found = records(store)
             assert units(store, 0, self.end).keys() == {row[:3] for row in found.values()}

@@ -1,4 +1,4 @@
-"""Power cuts of a slave: what it had on its disk stays, and the rest comes from its master again."""
+"""Power cuts of a slave: the data on its disk stays, and the rest comes from its master again."""
 
 from collections.abc import Callable
 from pathlib import Path

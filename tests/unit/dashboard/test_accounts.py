@@ -1,4 +1,4 @@
-"""The accounts of brokers and what they may do, against brokers with and without accounts."""
+"""The accounts of brokers and their rights, against brokers with and without accounts."""
 
 import re
 from collections.abc import Iterator

@@ -169,7 +169,7 @@ def test_failed_write_loses_nothing(maker: StoreMaker, slave: MessageStore, faul
 
 
 def test_dispatch_ends_while_more_arrives(maker: StoreMaker, slave: MessageStore) -> None:
-    """With durability sync, a flush and a report of what was copied follow it, also while a slave catches up."""
+    """With durability sync, a flush and a report of the copied bytes follow it, also while a slave catches up."""
     master = filled(maker)
     log = bytes(content(master))
     slave.replica.append(0, log[:5000])
@@ -185,7 +185,7 @@ def test_dispatch_ends_while_more_arrives(maker: StoreMaker, slave: MessageStore
 def test_messages_before_failed_unit_are_readable(
     maker: StoreMaker, slave: MessageStore, faulty: FaultyFileSystem
 ) -> None:
-    """Their units are there: readers must not take their records for lost."""
+    """Their units exist: readers must not take their records for lost."""
     master = maker()
     for topic in "TUTU":
         put(master, topic)

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.integration.broker_wire import until
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.delayed import levels
 from triomq.broker.server import Broker
@@ -159,11 +160,6 @@ async def test_one_turn_delivers_many_batches(peer: Peer, autojump_clock: MockCl
         pull = peer.pull("T", 499)
         assert pull is not None
         assert decode_records(pull.body)[0].stored_body == b"499"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await trio.lowlevel.checkpoint()
 
 
 def saved(broker: Broker) -> bytes:

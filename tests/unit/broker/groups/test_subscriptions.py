@@ -9,7 +9,7 @@ from triomq.protocol.errors import SubscriptionParseError
 
 
 class Worker:
-    """Counts what it is charged; each look at its clock takes a second."""
+    """Counts its charges; each look at its clock takes a second."""
 
     def __init__(self) -> None:
         self.clock: Callable[[], float] = itertools.count().__next__

@@ -179,7 +179,7 @@ async def test_ipv6_network_of_64_bits_shares_quotas(open_with: OpenWith, tmp_pa
     (tmp_path / "quotas.yml").write_text("default: {sends_per_s: 4, in_bytes_per_s: 1MiB}")
     assert broker.pipeline.access.quotas is not None
     await broker.pipeline.access.quotas.look()
-    assert sends("2001:db8::8") == [BUSY]  # other quotas do not forget what is used
+    assert sends("2001:db8::8") == [BUSY]  # other quotas keep their usage
 
 
 def test_denied_request_uses_no_quota(open_with: OpenWith) -> None:

@@ -202,7 +202,7 @@ def test_name_of_own_broker_is_refused(table: RouteTable) -> None:
     with pytest.raises(RefusedError, match="broker name a belongs"):
         table.register(header("a"), body(1, T=4), Link())
     with pytest.raises(RefusedError, match="broker name a belongs"):
-        table.register(header("a", 1, ""), body(1, T=4), Link())  # it has no address of its own in the table
+        table.register(header("a", 1, ""), body(1, T=4), Link())  # the table has no address for it
     table.register(header("a", 1, "10.0.0.9:1"), body(1, T=4), Link())  # a slave of it
     route = table.route("T", OWN)
     assert route is not None

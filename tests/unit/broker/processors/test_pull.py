@@ -116,7 +116,7 @@ async def test_offsets_outside_the_queue_are_corrected(peer: Peer, topic: str) -
 
 @pytest.mark.parametrize("first", [0, 4])
 async def test_slave_moves_no_reader(make_broker: MakeBroker, first: int) -> None:
-    """Its master may have what it lacks.  store.md 7.1 (c), behaviour.md A.9."""
+    """Its master may have the missing messages.  store.md 7.1 (c), behaviour.md A.9."""
     fill(Peer(make_broker()), 10)
     broker = make_broker(role="slave", broker_id=1, ha_master=Address("127.0.0.1", 1))
     broker.topics.put(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2))

@@ -40,7 +40,7 @@ async def test_whole_and_safe_records_are_passed_on(make_broker: MakeBroker, log
             await wait_all_tasks_blocked()
             slave.read()
             assert bool(slave.frames) == (is_flushed and not is_sync)
-            if not is_flushed:  # the log of its own master decides where its log begins
+            if not is_flushed:  # the log of its direct master decides where its log begins
                 replica.append(FILE_BYTES, log.data[FILE_BYTES : end + 50])
                 finish(replica.dispatching())
                 broker.worker.end_step()

@@ -1,4 +1,4 @@
-"""What a slave asks its master's port: checksums of the log, and what it makes of other answers."""
+"""Questions of a slave to its master's port: checksums of the log, and other answers."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext

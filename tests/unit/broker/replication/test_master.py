@@ -41,7 +41,7 @@ class PlayedSlave:
         self.socket.sendall(b"".join(map(REPORT.pack, offsets)))
 
     def read(self) -> None:
-        """Take what has arrived, if the test has not closed the connection."""
+        """Read the bytes that have arrived, if the test has not closed the connection."""
         if self.socket.fileno() < 0:
             return
         try:

@@ -13,6 +13,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.commands import make_command
+from tests.integration.broker_wire import until
 from tests.unit.broker.processors.test_client import heartbeat
 from tests.unit.broker.recording import Clock, MakeBroker, Peer
 from triomq.broker.server import Broker
@@ -59,11 +60,6 @@ class Disk:
         await until(lambda: self._begun == number)
         self._clock.jump(seconds)
         self._may_end.release()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # a thread makes it true
-        await trio.lowlevel.checkpoint()
 
 
 @pytest.fixture

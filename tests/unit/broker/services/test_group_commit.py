@@ -33,7 +33,7 @@ async def committing(broker: Broker) -> AsyncGenerator[None]:
 
 
 def acknowledge(broker: Broker, missing_bytes: int | None) -> None:
-    """Report the end of a slave's log, or that there is no slave."""
+    """Report the end of a slave's log, or that no slave is connected."""
     assert broker.group_commit is not None
     end = broker.store.commit_log.max_offset
     broker.group_commit.acknowledged(None if missing_bytes is None else end - missing_bytes)
@@ -52,7 +52,7 @@ def codes(peer: Peer) -> list[int]:
         (256 * 1024**2 - 1000, 0, OK),
         (0, 0, OK),
         (0, 1, TIMEOUT),
-        (0, None, TIMEOUT),  # it may come back in time
+        (0, None, TIMEOUT),  # it may return in time
     ],
 )
 async def test_status_depends_on_what_slaves_have(

@@ -1,4 +1,4 @@
-"""Headers in JSON, in RocketMQ's binary format and in msgpack: what peers may write, or may not."""
+"""Headers in JSON, in RocketMQ's binary format and in msgpack: accepted and refused ones."""
 
 import struct
 import time
