@@ -195,7 +195,7 @@ def test_changes_show_their_plan_and_change_nothing_yet(browser: Browser, addres
     assert {"group-reset", "redrive"} <= planned
 
 
-def test_time_of_a_reset_is_in_the_viewers_zone(browser: Browser, addresses: list[str]) -> None:
+def test_time_of_reset_is_in_viewers_zone(browser: Browser, addresses: list[str]) -> None:
     browser.live_in("America/Caracas")  # four hours behind UTC, all year
     browser.show(f"{addresses[0]}group?name=tour-lagging")
     assert browser.script("return document.querySelector('[for=reset-time]').textContent") == "Time, America/Caracas"
@@ -206,9 +206,7 @@ def test_time_of_a_reset_is_in_the_viewers_zone(browser: Browser, addresses: lis
     browser.live_in("")
 
 
-def test_read_only_dashboard_has_no_form_of_a_change(
-    cluster: RunningBroker, browser: Browser, addresses: list[str]
-) -> None:
+def test_read_only_dashboard_has_no_change_form(cluster: RunningBroker, browser: Browser, addresses: list[str]) -> None:
     safe = {change.path for change in CHANGES if change.is_safe}
     with open_dashboard(cluster.namesrv, "--read-only") as address, open_browser() as other:
         other.enter(address)

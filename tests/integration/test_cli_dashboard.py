@@ -82,7 +82,7 @@ def test_second_browser_gets_another_address(rocketmq: RunningBroker) -> None:
         assert [status_of(link) for link in links] == [401, 401, 401, 200]
 
 
-def test_taken_port_is_refused_or_another_one_is_used(rocketmq: RunningBroker) -> None:
+def test_taken_port_is_refused_or_replaced(rocketmq: RunningBroker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = triomq("dashboard", "--listen", address, namesrv=rocketmq.namesrv)
@@ -96,7 +96,7 @@ def test_taken_port_is_refused_or_another_one_is_used(rocketmq: RunningBroker) -
             assert status_of(one) == status_of(other) == 200
 
 
-def test_https_has_a_secure_cookie_and_bad_files_are_refused(
+def test_https_has_secure_cookie_and_refuses_bad_files(
     rocketmq: RunningBroker, authority: Authority, identity: Identity, tmp_path: Path
 ) -> None:
     files = ("--https-cert", str(identity.cert), "--https-key", str(identity.key))

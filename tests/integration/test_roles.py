@@ -63,7 +63,7 @@ async def test_a_slave_registers_with_its_masters_name_server(tmp_path: Path) ->
             assert info.broker_addr_table["broker-a"].broker_addrs == {0: str(at), 1: str(slave_at)}
 
 
-async def test_a_slave_made_the_master_delivers_no_timed_message_again(tmp_path: Path) -> None:
+async def test_promoted_slave_delivers_no_timed_message_again(tmp_path: Path) -> None:
     async with running(tmp_path / "m", ha_listen=FREE) as master, connected(broker_port(master)) as wire:
         assert (await wire.put("T", i="TIMER_DELAY_MS\x01200")).code == ResponseCode.SUCCESS
         await wait_for(lambda: master.store.reader.max_offset_in_queue("T", 0) == 1)

@@ -17,7 +17,7 @@ async def topics_are_made_listed_and_deleted(namesrv: str) -> None:
         assert topic not in await admin.topics()
 
 
-async def an_update_of_a_topic_keeps_what_is_not_named(namesrv: str) -> None:
+async def update_of_topic_keeps_other_settings(namesrv: str) -> None:
     topic = await new_topic(namesrv, queues=3)
     async with Admin(namesrv=namesrv) as admin:
         changes = await admin.update_topic(topic, TopicSettings(write_queues=1))

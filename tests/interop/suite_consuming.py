@@ -32,7 +32,7 @@ from triomq.client import (
 )
 
 
-async def a_tag_filter_gets_these_tags_and_nothing_else(namesrv: str) -> None:
+async def tag_filter_gets_only_these_tags(namesrv: str) -> None:
     topic = await new_topic(namesrv)
     tags = ["TagA", "TagB", "TagC", None] * 10
     await send_all(namesrv, [Message(topic, b"%d" % n, tags=tag) for n, tag in enumerate(tags)])
@@ -79,7 +79,7 @@ async def a_waiting_consumer_gets_messages_at_once(namesrv: str) -> None:
     assert sorted(took)[10] < 0.5  # median: a poll by a timer would take a second or more
 
 
-async def a_sync_handler_and_a_batch_handler_get_every_message(namesrv: str) -> None:
+async def sync_and_batch_handlers_get_every_message(namesrv: str) -> None:
     topic = await new_topic(namesrv)
     sent = await send_numbered(namesrv, topic, "both", 40)
     handled: Queue[bytes] = Queue()
@@ -181,7 +181,7 @@ async def orderly_members_keep_the_steps_of_every_order(namesrv: str) -> None:
         assert [int(step) for _, _, step in of_order] == list(range(sent))
 
 
-async def an_orderly_message_that_fails_stops_its_queue_then_becomes_a_dead_letter(namesrv: str) -> None:
+async def failing_orderly_message_blocks_queue_until_dead_letter(namesrv: str) -> None:
     """C.2 scenario 58; the dead letter is there at once, also at brokers that would delay it."""
     topic, group = await new_topic(namesrv, queues=1), fresh("group")
     await send_numbered(namesrv, topic, "n", 2)
@@ -200,7 +200,7 @@ async def an_orderly_message_that_fails_stops_its_queue_then_becomes_a_dead_lett
     assert dead.body == b"n 0"
 
 
-async def a_restarted_consumer_goes_on_at_the_committed_offset(namesrv: str) -> None:
+async def restarted_consumer_resumes_at_committed_offset(namesrv: str) -> None:
     topic, group = await new_topic(namesrv), fresh("group")
     for name in ("before", "after"):
         sent = await send_numbered(namesrv, topic, name, 20)
@@ -214,7 +214,7 @@ async def a_restarted_consumer_goes_on_at_the_committed_offset(namesrv: str) -> 
     assert sum(row.lag for row in rows) == 0
 
 
-async def broadcasting_members_get_everything_and_go_on_where_they_were(namesrv: str) -> None:
+async def broadcasting_members_get_everything_and_resume(namesrv: str) -> None:
     """C.2 scenario 38."""
     topic, group = await new_topic(namesrv), fresh("group")
     with TemporaryDirectory() as folder:
@@ -239,11 +239,11 @@ async def broadcasting_members_get_everything_and_go_on_where_they_were(namesrv:
             assert [sorted(inbox.bodies()) for inbox in inboxes] == [sorted(sent)] * 2
 
 
-async def start_latest_misses_nothing_from_then_on(namesrv: str) -> None:
+async def start_latest_misses_nothing_from_then(namesrv: str) -> None:
     await _misses_nothing_from_then_on(namesrv, StartPosition.LATEST)
 
 
-async def start_at_a_time_misses_nothing_from_then_on(namesrv: str) -> None:
+async def start_at_time_misses_nothing_from_then(namesrv: str) -> None:
     await _misses_nothing_from_then_on(namesrv, datetime.now(UTC))
 
 

@@ -17,7 +17,7 @@ from tests.interop.suite_tools import (
 from triomq.client import ClientConfig, ConsumerConfig, FindingKind, LitePullConfig, Message, MessageExt
 
 
-async def a_group_is_shown_with_owners_and_without_problems(namesrv: str) -> None:
+async def group_is_shown_with_owners_without_problems(namesrv: str) -> None:
     topic, group, inbox = await new_topic(namesrv), fresh("group"), Inbox()
     async with (
         Admin(namesrv=namesrv) as admin,
@@ -38,7 +38,7 @@ async def a_group_is_shown_with_owners_and_without_problems(namesrv: str) -> Non
         assert [queue.stall for queue in state.queues] == [None] * 4
 
 
-async def a_group_without_members_is_reset_and_consumes_again(namesrv: str) -> None:
+async def group_without_members_consumes_again_after_reset(namesrv: str) -> None:
     topic, group = await new_topic(namesrv, queues=2), fresh("group")
     bodies = await send_numbered(namesrv, topic, "again", 10)
     for _ in range(2):
@@ -56,7 +56,7 @@ async def a_group_without_members_is_reset_and_consumes_again(namesrv: str) -> N
         assert sorted((change.before, change.after) for change in done.changes) == [(5, 0), (5, 0)]
 
 
-async def lite_pull_members_go_on_where_their_group_was_reset_to(namesrv: str) -> None:
+async def lite_pull_members_resume_from_reset_offset(namesrv: str) -> None:
     """C.2 scenario 61, of members that poll: Java's ignore it."""
     settings = LitePullConfig(suspend_s=2.0)  # brokers of 5.x report it with the next answer to a pull
     for is_assigned in (False, True):

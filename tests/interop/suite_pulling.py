@@ -41,7 +41,7 @@ async def a_pull_consumer_reads_by_offset(namesrv: str) -> None:
         assert await pull.committed(queue) == 7
 
 
-async def a_pull_of_a_hundred_messages_brings_thirty_two(namesrv: str) -> None:
+async def pull_of_hundred_messages_returns_thirty_two(namesrv: str) -> None:
     """C.2 scenario 24."""
     topic = await new_topic(namesrv, queues=1)
     async with Producer(fresh("producer"), namesrv=namesrv) as producer:
@@ -68,7 +68,7 @@ async def a_waiting_pull_ends_with_the_next_message(namesrv: str) -> None:
     assert got == [b"late 0"]
 
 
-async def a_subscription_is_polled_dry_and_gone_on_with_after_a_restart(namesrv: str) -> None:
+async def subscription_is_polled_to_end_and_resumed(namesrv: str) -> None:
     topic, group = await new_topic(namesrv), fresh("group")
     for name in ("before", "after"):
         sent = await send_numbered(namesrv, topic, name, 40)
@@ -112,7 +112,7 @@ async def lite_pull_members_share_the_queues(namesrv: str) -> None:
         assert {len(bodies) for bodies in got.values()} == {10}
 
 
-async def broadcasting_members_poll_everything_and_go_on_where_they_were(namesrv: str) -> None:
+async def broadcasting_members_poll_everything_and_resume(namesrv: str) -> None:
     """C.2 scenario 38: progress is in the members' own files, not at the broker."""
     topic, group = await new_topic(namesrv), fresh("group")
 
@@ -174,7 +174,7 @@ async def assigned_queues_are_sought_paused_and_resumed(namesrv: str) -> None:
         assert b"10" in await poll_bodies(consumer, 1)
 
 
-async def a_message_that_was_not_polled_is_never_committed(namesrv: str) -> None:
+async def unpolled_message_is_never_committed(namesrv: str) -> None:
     """C.2 scenario 68: also not by an auto-commit; what one poll returned is committed by the next."""
     topic, group = await new_topic(namesrv, queues=1), fresh("group")
     await send_numbered(namesrv, topic, "n", 64)

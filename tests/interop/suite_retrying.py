@@ -26,7 +26,7 @@ class _Refusing:
         return ConsumeStatus.RECONSUME_LATER if any(map(self._refuses, messages)) else ConsumeStatus.SUCCESS
 
 
-async def a_refused_message_comes_again_as_the_same_message(namesrv: str) -> None:
+async def refused_message_returns_as_the_same_message(namesrv: str) -> None:
     """C.2 scenarios 40 and 42."""
     topic = await new_topic(namesrv)
     await send_all(namesrv, [Message(topic, b"x", tags="TagA", keys=["k"])])
@@ -40,7 +40,7 @@ async def a_refused_message_comes_again_as_the_same_message(namesrv: str) -> Non
     }
 
 
-async def a_message_refused_too_often_is_a_dead_letter(namesrv: str) -> None:
+async def message_refused_too_often_becomes_dead_letter(namesrv: str) -> None:
     """C.2 scenario 41."""
     topic, group = await new_topic(namesrv), fresh("group")
     await send_all(namesrv, [Message(topic, b"doomed")])
@@ -54,7 +54,7 @@ async def a_message_refused_too_often_is_a_dead_letter(namesrv: str) -> None:
     assert dead.properties[PropertyName.ORIGIN_MESSAGE_ID] == refusing.inbox.messages[0].offset_message_id
 
 
-async def a_handler_may_make_a_dead_letter_at_once(namesrv: str) -> None:
+async def handler_makes_dead_letter_at_once(namesrv: str) -> None:
     """C.2 scenario 42."""
     topic, group = await new_topic(namesrv), fresh("group")
     await send_all(namesrv, [Message(topic, b"doomed")])
@@ -64,7 +64,7 @@ async def a_handler_may_make_a_dead_letter_at_once(namesrv: str) -> None:
     assert (dead.body, refusing.inbox.bodies()) == (b"doomed", [b"doomed"])
 
 
-async def of_a_batch_only_those_behind_the_ack_index_come_again(namesrv: str) -> None:
+async def messages_behind_ack_index_of_batch_return(namesrv: str) -> None:
     """C.2 scenario 43."""
     topic = await new_topic(namesrv, queues=1)
     await send_numbered(namesrv, topic, "n", 6)
@@ -85,7 +85,7 @@ async def of_a_batch_only_those_behind_the_ack_index_come_again(namesrv: str) ->
     assert sorted(inbox.bodies()[6:]) == [b"n %d" % number for number in range(2, 6)]
 
 
-async def a_running_consumer_changes_what_it_is_subscribed_to(namesrv: str) -> None:
+async def running_consumer_changes_its_subscriptions(namesrv: str) -> None:
     first, second = await new_topic(namesrv), await new_topic(namesrv)
     inbox = Inbox()
     async with push_consumer(namesrv, first, inbox.take, tags="TagA") as consumer:

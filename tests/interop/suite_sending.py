@@ -114,7 +114,7 @@ async def many_tasks_send_at_once(namesrv: str) -> None:
     assert len({message.body for message in await consume(namesrv, topic, 1000)}) == 1000
 
 
-async def what_may_not_be_sent_is_refused_and_not_stored(namesrv: str) -> None:
+async def illegal_messages_are_refused_and_not_stored(namesrv: str) -> None:
     topic = await new_topic(namesrv)
     async with Producer(fresh("producer"), namesrv=namesrv) as producer:
         with pytest.raises(MessageIllegalError):

@@ -84,7 +84,7 @@ async def undecided_transactions_are_checked(namesrv: str) -> None:
     assert checks == {b"rollback": 1, b"raises": 2, b"commit": 1}
 
 
-async def another_producer_of_the_group_decides_after_a_crash(namesrv: str) -> None:
+async def another_producer_of_group_decides_after_crash(namesrv: str) -> None:
     topic, group = await new_topic(namesrv), fresh("producer")
     async with TransactionProducer(group, namesrv=namesrv, check=_no_check) as producer:
         left = await producer.begin(Message(topic, b"left behind"))

@@ -213,7 +213,7 @@ def mqadmin(client: str, account: Credentials, *words: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("client", ["4.9", "5"])
-def test_java_clients_sign_in_as_users_of_rocketmq_5(own_namesrv: str, client: str) -> None:
+def test_java_clients_sign_in_as_5x_users(own_namesrv: str, client: str) -> None:
     user, topic, cluster = (
         Credentials(fresh("user"), "secret-of-user"),
         fresh("T"),
@@ -236,9 +236,7 @@ def test_java_clients_sign_in_as_users_of_rocketmq_5(own_namesrv: str, client: s
 
 
 @pytest.mark.slow
-async def test_users_and_policies_are_copied_from_apache_and_back(
-    apache_brokers: ApacheBrokers, tmp_path: Path
-) -> None:
+async def test_users_and_policies_survive_copying_with_apache(apache_brokers: ApacheBrokers, tmp_path: Path) -> None:
     path = tmp_path / "plain_acl.yml"
     path.write_text("accounts: [{accessKey: conformance, secretKey: conformance-secret, admin: true}]")
     apache = apache_brokers.start("5.5.0", tmp_path / "apache", acl=True)

@@ -152,7 +152,7 @@ def test_servers_have_separate_stores_and_health_checks(several: dict[str, Any])
         assert (program, options.namesrv) == ("triomq", listen.replace("0.0.0.0", "127.0.0.1"))
 
 
-def test_brokers_of_the_cluster_have_names_of_their_own(cluster: dict[str, Any]) -> None:
+def test_brokers_of_cluster_have_different_names(cluster: dict[str, Any]) -> None:
     del cluster["namesrv"]
     assert {name: broker_settings(each["command"][1:])["broker_name"] for name, each in cluster.items()} == {
         name: name for name in cluster

@@ -118,7 +118,7 @@ class Slave:
 
 
 @pytest.mark.timeout(600)
-def test_power_cuts_of_slave_lose_nothing_on_its_disk(master: MessageStore, tmp_path: Path) -> None:
+def test_power_cuts_of_slave_lose_nothing_synced(master: MessageStore, tmp_path: Path) -> None:
     cuts = 0
     for seed in SEEDS:
         slave = Slave(seed, master, tmp_path / str(seed))

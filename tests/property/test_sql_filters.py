@@ -71,9 +71,7 @@ _CONDITIONS = st.sampled_from(
 
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(st.lists(_CONDITIONS, min_size=1, max_size=3), st.sampled_from((" AND ", " OR ")), _PROPERTIES)
-def test_verdict_is_the_same_if_all_properties_are_read(
-    conditions: list[str], operator: str, properties: bytes
-) -> None:
+def test_verdict_is_same_if_all_properties_read(conditions: list[str], operator: str, properties: bytes) -> None:
     expression = operator.join(conditions)
     with patch.object(filter_types, "_SCANNED_BYTES", 0):
         indexing = SqlFilter.parse(expression)

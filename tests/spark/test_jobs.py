@@ -24,7 +24,6 @@ SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 Run = Callable[..., dict[str, Any]]
 #: Carrier, delay and event time in hours; one delay is missing, the last row comes two days late.
 FLIGHTS = [("UA", 5.0, 1), ("UA", None, 2), ("DL", -1.0, 30), ("DL", 3.0, 31), ("AA", 7.0, 100)]
-LATE = ("UA", 9.0, 3)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,7 +21,6 @@ from triomq.protocol.wire.command import RemotingCommand
 NAMES = ("broker-a", "broker-b", "broker-c")
 TWO = NAMES[:2]
 QUEUES = 8
-LONGEST_DELAY = 18  # level; two hours
 
 
 class Brokers:

@@ -102,9 +102,7 @@ def test_file_without_account_is_named_not_quoted(tmp_path: Path, content: bytes
 
 
 @pytest.mark.parametrize("header_format", [SerializeType.JSON, SerializeType.ROCKETMQ])
-async def test_requests_to_brokers_are_signed_as_they_are_sent(
-    fake_broker: FakeBroker, header_format: SerializeType
-) -> None:
+async def test_requests_to_brokers_are_signed_as_sent(fake_broker: FakeBroker, header_format: SerializeType) -> None:
     config = ClientConfig(credentials=ACCOUNT, header_format=header_format)
     fake_broker.add_topic("Topic")
     async with Producer("group", namesrv=fake_broker.address, config=config) as producer:

@@ -126,7 +126,7 @@ async def test_members_with_hostile_and_equal_ids_are_shown(rocketmq_broker: Run
         ({"to": "time", "time": "2001-02-03T04:05"}, 0, 5, 0),
     ],
 )
-async def test_reset_shows_its_plan_and_asks_for_the_name(
+async def test_reset_shows_plan_and_asks_for_name(
     rocketmq_broker: RunningBroker, to: dict[str, str], skipped: int, again: int, offsets: int
 ) -> None:
     topic = await backlog(rocketmq_broker, done=5, waiting=3)

@@ -110,7 +110,7 @@ async def test_large_messages_are_read_one_by_one(rocketmq: RunningBroker, monke
         assert found == bodies[::-1]
 
 
-async def test_messages_are_found_by_time_key_id_and_offset(rocketmq: RunningBroker) -> None:
+async def test_messages_are_found_by_time_key_id_offset(rocketmq: RunningBroker) -> None:
     topic = rocketmq.new_topic("found", queues=1)
     await send(rocketmq, topic, Message(topic, b"first", keys="k1"), Message(topic, b"second", keys="k2"))
     async with open_visitor(rocketmq.namesrv) as visitor:

@@ -133,7 +133,7 @@ def test_record_with_damaged_body_skipped_once(
 
 
 @pytest.mark.parametrize("start", [bytes(8), b"\xff" * 8, BLANK_HEAD.pack(FILE, MESSAGE_MAGIC)])
-def test_records_after_false_start_shown_with_end_of_file(maker: StoreMaker, slave: MessageStore, start: bytes) -> None:
+def test_records_after_false_start_appear_with_file_end(maker: StoreMaker, slave: MessageStore, start: bytes) -> None:
     master = filled(maker)
     log = content(master)
     wanted = bodies(master)

@@ -204,7 +204,7 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_file_that_slave_reads_stays_until_disk_is_full(maker: StoreMaker, disk: Callable[[DiskSpace], None]) -> None:
+def test_file_read_by_slave_stays_until_disk_full(maker: StoreMaker, disk: Callable[[DiskSpace], None]) -> None:
     store = filled(maker)
     store.flush()
     retention = Retention(store)

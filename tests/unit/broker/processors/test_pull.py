@@ -378,7 +378,7 @@ async def test_held_pull_advances_past_examined_messages(peer: Peer, another_pee
     ]
 
 
-async def test_few_held_sql_pulls_are_answered_in_a_step(peer: Peer, another_peer: Peer, topic: str) -> None:
+async def test_few_held_sql_pulls_are_answered_together(peer: Peer, another_peer: Peer, topic: str) -> None:
     for _ in range(5):
         assert peer.pull(topic, 0, **HOLD, **SQL) is None
     fill_numbers(another_peer, 7)

@@ -129,7 +129,7 @@ async def test_last_record_is_compared_with_masters_of_rocketmq(
         await comparison.begin()
 
 
-async def test_busy_master_is_asked_again_before_it_is_followed(broker: Broker) -> None:
+async def test_busy_master_is_asked_again_before_following(broker: Broker) -> None:
     with pytest.raises(UnreachableError, match="checksum refused"):
         await comparison_of(broker, {(0, 0): answer(ResponseCode.SYSTEM_BUSY)}).begin()
 

@@ -120,7 +120,7 @@ def test_an_invalid_command_line_is_one_line(words: str, complaint: str, capsys:
     assert "--help" in text
 
 
-def test_help_shows_common_options_and_help_all_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_common_options_help_all_others(capsys: pytest.CaptureFixture[str]) -> None:
     shown = {}
     for option in ("--help", "--help-all"):
         with pytest.raises(SystemExit) as stop:

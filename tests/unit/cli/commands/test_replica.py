@@ -8,7 +8,7 @@ MASTER = Replica("a", 0, "10.0.0.1:1", "sync-master", 1000, copies=COPIES)
 SLAVE = Replica("a", 1, "10.0.0.2:1", "slave", 800, 200, "10.0.0.1:2", is_in_touch=True)
 
 
-def test_table_has_a_row_for_each_broker_and_connection() -> None:
+def test_table_has_row_per_broker_and_connection() -> None:
     away = Replica("a", 2, "10.0.0.3:1", error="no answer; try again")
     unknown, of_apache_4 = SLAVE._replace(is_in_touch=None), MASTER._replace(copies=None)
     lost = SLAVE._replace(is_in_touch=False)

@@ -168,7 +168,7 @@ def test_broker_clock_follows_from_start_and_uptime(
         assert clock_of(runtime) == clock_ms
 
 
-def test_a_slave_of_a_lost_master_is_one_fault() -> None:
+def test_slave_of_lost_master_is_one_fault() -> None:
     lost = ClusterInfo(missing_brokers=[MissingBroker("broker-a", 0, "a:1", 5, "killed")])
     (finding,) = judge(replace(HEALTHY, replicas=(SLAVE,), clusters=(lost,)))
     assert finding.kind is FindingKind.MISSING_BROKER

@@ -57,9 +57,7 @@ def test_appended_record_equals_encoded_one(store: MessageStore, born: bytes, st
 
 
 @pytest.mark.parametrize(("more", "begin", "blank_size"), [(0, FILE - 1000, 8), (1, FILE, 1000)])
-def test_message_fits_if_it_leaves_room_for_a_blank(
-    store: MessageStore, more: int, begin: int, blank_size: int
-) -> None:
+def test_message_fits_if_room_for_blank_remains(store: MessageStore, more: int, begin: int, blank_size: int) -> None:
     filled_up_to(store, 1000)
     assert put(store, body=bytes(1000 - 8 - FIXED + more)).physical_offset == begin
     assert put(store).physical_offset == FILE + 993 * more

@@ -64,7 +64,7 @@ def test_read_returns_one_to_32_messages(store: MessageStore, wanted: int, got: 
 
 
 @pytest.mark.parametrize(("body_kib", "settings", "wanted"), [(64, {}, 4), (32, {"physical_memory_bytes": 1}, 2)])
-def test_read_returns_at_most_256_kib_or_64_from_disk(
+def test_read_is_limited_in_memory_and_on_disk(
     maker: StoreMaker, body_kib: int, settings: dict[str, int], wanted: int
 ) -> None:
     store = maker(commit_log_file_size_bytes=1024 * 1024, **settings)

@@ -82,7 +82,7 @@ def test_queue_ends_before_first_bad_unit(tmp_path: Path, unit: bytes) -> None:
         pytest.param(14, 11, None, 14, id="a clean start loses no unit after a damaged one"),
     ],
 )
-def test_start_ends_queue_at_bad_unit_of_checked_files(
+def test_queue_ends_at_bad_unit_of_checked_files(
     tmp_path: Path, count: int, bad: int, log_start: int | None, end: int
 ) -> None:
     overwrite(fill(make(tmp_path), count), bad, bytes(20))
