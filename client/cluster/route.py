@@ -73,29 +73,21 @@ def publish_queues(topic: str, route: TopicRouteData) -> Queues:
     An order topic has exactly the queues that its configuration lists, also while a broker is away.
     """
     if route.order_topic_conf:
-        counts = _order_counts(route.order_topic_conf)
-        return tuple(MessageQueue(topic, name, queue_id) for name, count in counts for queue_id in range(count))
+        return tuple(_numbered(topic, _order_counts(route.order_topic_conf)))
     masters = masters_of_route(route)
-    return tuple(
-        sorted(
-            MessageQueue(topic, data.broker_name, queue_id)
-            for data in route.queue_datas
-            if data.perm & Permission.WRITE and data.broker_name in masters
-            for queue_id in range(data.write_queue_nums)
-        )
-    )
+    writable = [data for data in route.queue_datas if data.perm & Permission.WRITE and data.broker_name in masters]
+    return tuple(sorted(_numbered(topic, ((data.broker_name, data.write_queue_nums) for data in writable))))
 
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> Queues:
     """Return the queues to consume, sorted: those of readable queue data, with or without a master."""
-    return tuple(
-        sorted(
-            MessageQueue(topic, data.broker_name, queue_id)
-            for data in route.queue_datas
-            if data.perm & Permission.READ
-            for queue_id in range(data.read_queue_nums)
-        )
-    )
+    readable = [data for data in route.queue_datas if data.perm & Permission.READ]
+    return tuple(sorted(_numbered(topic, ((data.broker_name, data.read_queue_nums) for data in readable))))
+
+
+def _numbered(topic: str, counts: Iterable[tuple[str, int]]) -> Iterator[MessageQueue]:
+    """Yield the queues of a topic for the number of them on each broker."""
+    return (MessageQueue(topic, name, queue_id) for name, count in counts for queue_id in range(count))
 
 
 def _order_counts(configuration: str) -> Iterator[tuple[str, int]]:
@@ -197,11 +189,8 @@ def explain_no_route(topic: str, asked: Sequence[str], topics: Sequence[str] | N
     if topics is not None:
         parts.append(similar_names("topic", topic, [name for name in topics if not name.startswith("%")]))
     if auto_create is not None:
-        parts.append(
-            "automatic creation is on: the first send creates the topic"
-            if auto_create
-            else f"automatic creation seems off (no route to {AUTO_CREATE_TOPIC})"
-        )
+        off = f"automatic creation seems off (no route to {AUTO_CREATE_TOPIC})"
+        parts.append("automatic creation is on: the first send creates the topic" if auto_create else off)
     parts.append(f"create it with: triomq topic create {topic}")
     return "; ".join(parts)
 

@@ -86,11 +86,8 @@ class TopicPlan:
         self.route = known
         masters = masters_of_route(route)
         self.queues: Queues = publish_queues(topic, route)
-        targets = [
-            Target(group, queue, address, namespace)
-            for queue in self.queues
-            if (address := masters.get(queue.broker_name)) is not None
-        ]
+        reached = [queue for queue in self.queues if queue.broker_name in masters]
+        targets = [Target(group, queue, masters[queue.broker_name], namespace) for queue in reached]
         self._targets = targets
         self._targets_by_queue = {target.queue: target for target in targets}
         self._next = count(RANDOM.randrange(2**16)).__next__  # producers start at different queues

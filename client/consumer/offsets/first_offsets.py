@@ -70,11 +70,8 @@ class FirstOffsets:
         """
         if self.policy.position is StartPosition.EARLIEST:
             return
-        doubtful = [
-            queue
-            for queue, stored in asked.items()
-            if stored == 0 and queue not in late and not self.offsets.is_exact(queue)
-        ]
+        zeros = [queue for queue, stored in asked.items() if stored == 0 and queue not in late]
+        doubtful = [queue for queue in zeros if not self.offsets.is_exact(queue)]
         ends = await for_each(doubtful, self.requests.max_offset, "end of queue not known")
         one_of_broker = {(queue.topic, queue.broker_name): queue for queue in doubtful if ends.get(queue)}
         tables = await for_each(one_of_broker.values(), self._stored_queue_ids, "stored offsets not known")
