@@ -207,23 +207,22 @@ class RequestServer:
     def _take_reply(self, _connection: ClientConnection, command: RemotingCommand) -> RemotingCommand:
         """Hand a reply to its caller as if it had been pulled; it has no place in a queue."""
         header = PushReplyMessageRequestHeader.decode(command.ext_fields)
-        message = decode_record(
-            encode_record(
-                queue_id=header.queue_id,
-                queue_offset=0,
-                physical_offset=0,
-                sys_flag=header.sys_flag,
-                born_timestamp=header.born_timestamp,
-                born_host=_host(header.born_host),
-                store_timestamp=header.store_timestamp,
-                store_host=_host(header.store_host),
-                body=bytes(command.body),
-                topic=header.topic.encode(),
-                properties=(header.properties or "").encode(),
-                flag=header.flag,
-                reconsume_times=header.reconsume_times or 0,
-            )
+        record = encode_record(
+            queue_id=header.queue_id,
+            queue_offset=0,
+            physical_offset=0,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=_host(header.born_host),
+            store_timestamp=header.store_timestamp,
+            store_host=_host(header.store_host),
+            body=bytes(command.body),
+            topic=header.topic.encode(),
+            properties=(header.properties or "").encode(),
+            flag=header.flag,
+            reconsume_times=header.reconsume_times or 0,
         )
+        message = decode_record(record)
         correlation_id = message.properties.get(PropertyName.CORRELATION_ID, "")
         if (pending := self._replies.get(correlation_id)) is None:
             LOGGER.warning(

@@ -296,37 +296,23 @@ class ConsumeObserver(ConsumeHook):
     def _trace_begun(self, context: HookContext) -> None:
         if self._tracer is None:
             return
-        context.trace_id = uuid4().hex.upper()
+        context.trace_id = trace_id = uuid4().hex.upper()
+        now_ms, group = wall_clock_ms(), context.group
         for message in _traced(context):
-            self._tracer.put(
-                ConsumeBegun(
-                    wall_clock_ms(),
-                    message.properties.get(PropertyName.MSG_REGION, ""),
-                    context.group,
-                    context.trace_id,
-                    message.message_id,
-                    message.reconsume_times,
-                    " ".join(message.keys),
-                )
-            )
+            region, keys = message.properties.get(PropertyName.MSG_REGION, ""), " ".join(message.keys)
+            begun = ConsumeBegun(now_ms, region, group, trace_id, message.message_id, message.reconsume_times, keys)
+            self._tracer.put(begun)
 
     def _trace_ended(self, context: HookContext) -> None:
         if self._tracer is None or context.return_type is None or not context.trace_id:
             return
+        now_ms, group, trace_id = wall_clock_ms(), context.group, context.trace_id
+        is_success, code = context.return_type is ConsumeReturnType.SUCCESS, _CODES[context.return_type]
         messages = _traced(context)
         for message in messages:
-            self._tracer.put(
-                ConsumeEnded(
-                    context.trace_id,
-                    message.message_id,
-                    round(context.took_s * 1000 / len(messages)),
-                    context.return_type is ConsumeReturnType.SUCCESS,
-                    " ".join(message.keys),
-                    _CODES[context.return_type],
-                    wall_clock_ms(),
-                    context.group,
-                )
-            )
+            took_ms, keys = round(context.took_s * 1000 / len(messages)), " ".join(message.keys)
+            ended = ConsumeEnded(trace_id, message.message_id, took_ms, is_success, keys, code, now_ms, group)
+            self._tracer.put(ended)
 
 
 def _traced(context: HookContext) -> list[MessageExt]:

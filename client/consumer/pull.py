@@ -213,17 +213,16 @@ class PullConsumer(QueueQueries):
                 f"max_messages {max_messages} must be above 0"
             )
         message_filter = filter_of(expression)
-        result = await self._open().pull(
-            queue,
-            PullRequest(
-                QueueOffset(queue_offset),
-                max_messages,
-                message_filter=message_filter,
-                suspend_s=wait_s,
-                broker_id=self._suggested.pop(queue, 0),  # after a failure the master is asked
-                max_bytes=max_bytes,
-            ),
+        requests = self._open()
+        request = PullRequest(
+            QueueOffset(queue_offset),
+            max_messages,
+            message_filter=message_filter,
+            suspend_s=wait_s,
+            broker_id=self._suggested.pop(queue, 0),  # after a failure the master is asked
+            max_bytes=max_bytes,
         )
+        result = await requests.pull(queue, request)
         self._suggested[queue] = result.suggested_broker_id
         messages = select(message_filter, result.messages)
         for message in messages:

@@ -209,17 +209,11 @@ class RangeReader(OpenOnce):
         return pull
 
     async def _pull(self, pull: _PendingPull) -> None:
+        begin, max_bytes = QueueOffset(pull.queue_offset), self._limits.max_bytes
+        request = PullRequest(begin, pull.max_messages, message_filter=self._filter, max_bytes=max_bytes)
         try:
             with pull.scope:
-                pull.answer = await self._requests.pull_raw(
-                    self._queue,
-                    PullRequest(
-                        QueueOffset(pull.queue_offset),
-                        pull.max_messages,
-                        message_filter=self._filter,
-                        max_bytes=self._limits.max_bytes,
-                    ),
-                )
+                pull.answer = await self._requests.pull_raw(self._queue, request)
         except REMOTE_ERRORS as exc:
             pull.error = exc
         finally:

@@ -192,14 +192,13 @@ class Delivery:
             except (ConnectError, ConnectionLostError, RequestTimeoutError, BrokerResponseError) as exc:
                 attempts = attempts.add(target.queue.broker_name, exc)
                 self._refresh_route(topic, target, exc)
-                retry = next_try(
-                    exc,
-                    attempts,
+                left_s, spread, is_chosen = (
                     deadline - trio.current_time(),
-                    settings,
-                    has_other=has_other,
-                    is_chosen=choose is not None,
-                    spread=RANDOM.uniform(1, _SPREAD),
+                    RANDOM.uniform(1, _SPREAD),
+                    choose is not None,
+                )
+                retry = next_try(
+                    exc, attempts, left_s, settings, has_other=has_other, is_chosen=is_chosen, spread=spread
                 )
                 if retry is None:
                     if len(names := attempts.brokers) > 1:

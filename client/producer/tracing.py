@@ -87,22 +87,21 @@ class Tracer:
     def decided(self, address: str, header: EndTransactionRequestHeader, message: Message | MessageExt) -> None:
         """Record the decision about a transaction, which the broker at ``address`` has accepted."""
         keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
-        self.put(
-            TransactionEnded(
-                wall_clock_ms(),
-                _REGION,
-                header.producer_group,
-                message.topic,
-                header.msg_id or "",
-                message.tags or "",
-                keys,
-                address,
-                _COMMIT,
-                header.transaction_id or "",
-                _STATES.get(header.commit_or_rollback, "UNKNOW"),
-                header.from_transaction_check,
-            )
+        record = TransactionEnded(
+            wall_clock_ms(),
+            _REGION,
+            header.producer_group,
+            message.topic,
+            header.msg_id or "",
+            message.tags or "",
+            keys,
+            address,
+            _COMMIT,
+            header.transaction_id or "",
+            _STATES.get(header.commit_or_rollback, "UNKNOW"),
+            header.from_transaction_check,
         )
+        self.put(record)
 
     async def run(self) -> None:
         """Send waiting records periodically; runs until cancelled."""
@@ -218,22 +217,12 @@ class SendObserver:
             kind = _NORMAL if _DELAYS.isdisjoint(properties) else _DELAYED
             if properties.get(PropertyName.TRANSACTION_PREPARED) == "true":
                 kind = _HALF
-            self._tracer.put(
-                Published(
-                    time_ms,
-                    region,
-                    self._group,
-                    topic,
-                    message_id,
-                    properties.get(PropertyName.TAGS, ""),
-                    properties.get(PropertyName.KEYS, ""),
-                    address,
-                    body_bytes,
-                    took_ms,
-                    kind,
-                    places[number] if number < len(places) else "",
-                )
+            tags, keys = properties.get(PropertyName.TAGS, ""), properties.get(PropertyName.KEYS, "")
+            place = places[number] if number < len(places) else ""
+            record = Published(
+                time_ms, region, self._group, topic, message_id, tags, keys, address, body_bytes, took_ms, kind, place
             )
+            self._tracer.put(record)
 
 
 class ObservedDelivery(Delivery):

@@ -226,12 +226,8 @@ class Records:
         """Return the offset message id of each record."""
         at = self._starts + _STORE_HOST_AT + self._born_shift
         lengths = IPV4_HOST_LENGTH + self._shift - self._born_shift
-        return [
-            offset_message_id(self._chunk[start : start + length], physical_offset)
-            for start, length, physical_offset in zip(
-                at.tolist(), lengths.tolist(), self.front["physical_offset"].tolist(), strict=True
-            )
-        ]
+        places = zip(at.tolist(), lengths.tolist(), self.front["physical_offset"].tolist(), strict=True)
+        return [offset_message_id(self._chunk[start : start + length], place) for start, length, place in places]
 
     def _gather(self, at: Ints, dtype: np.dtype[Any]) -> Any:
         """Copy one struct from each position."""
