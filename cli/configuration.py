@@ -35,6 +35,8 @@ _HARMLESS: Final = frozenset(("", "0", "false"))
 #: RocketMQ sets host and port of an address apart: our field, and the setting of the host.
 _HOSTS: Final = {"listen": "bindAddress", "ha_listen": "bindAddress", "metrics": "metricsPromExporterHost"}
 _TLS: Final = ("tls", "tls_cert", "tls_key", "tls_client_ca", "tls_client_auth")
+#: An empty text must not silently mean another address, or no TLS.
+_NEVER_EMPTY: Final = ("listen", "namesrv_listen", *_TLS)
 
 
 class Given(NamedTuple):
@@ -204,7 +206,7 @@ _TYPES: Final[Mapping[str, Callable[[str], Any]]] = {
 def typed_settings(given: Mapping[str, Any], rows: Iterable[Setting]) -> dict[str, Any]:
     """Return the settings that were given; addresses, networks, paths and TLS have the types of a configuration.
 
-    One of these whose text is empty counts as not given, as in the environment.
+    Most of these with an empty text count as not given, as in the environment.
 
     Raises:
         UsageError: one is malformed, or those of TLS contradict each other.
@@ -214,7 +216,7 @@ def typed_settings(given: Mapping[str, Any], rows: Iterable[Setting]) -> dict[st
         read, text = _TYPES.get(row.metavar), given.get(row.field)
         if read is not None and text is not None:
             del found[row.field]
-            if text and (row.field, text) != ("metrics", "off"):
+            if (text or row.field in _NEVER_EMPTY) and (row.field, text) != ("metrics", "off"):
                 try:
                     found[row.field] = read(text)
                 except ConfigError as exc:

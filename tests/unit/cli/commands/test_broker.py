@@ -92,6 +92,7 @@ def test_incomplete_listener_is_rejected_with_expected_form(text: str) -> None:
     [
         (("--listen", "nonsense"), "--listen: 'nonsense' is not HOST:PORT"),
         (("--namesrv-listen", "127.0.0.1:99999"), "--namesrv-listen: "),
+        (("--namesrv-listen", ""), "--namesrv-listen: '' is not HOST:PORT"),
         (("--listen", "0.0.0.0:10911"), "--insecure"),
         (("--advertise", "host:0"), "clients cannot connect to port 0"),
         (("--advertise", "::1"), "--advertise: "),
@@ -116,6 +117,7 @@ def test_options_of_tls_reach_the_settings() -> None:
     plain, optional = TlsConfig(cert=Path("c.pem"), key=Path("k.pem")), ("--tls-client-auth", "optional")
     asking = replace(plain, client_ca=Path("ca.pem"), client_auth="require")
     assert config().tls is None
+    assert config("--tls-cert", "", "--tls-key", "").tls is not None  # its files cannot be read
     assert config("--tls", "disabled", *files).tls is None
     assert config(*files).tls == config("--tls", "permissive", *files).tls == plain
     assert config("--tls", "enforcing", *files, *ca).tls == replace(asking, enforcing=True)
