@@ -29,7 +29,7 @@ from triomq.protocol.acl.addresses import parse_pattern, union
 from triomq.protocol.acl.plain_acl import read_rules
 from triomq.protocol.codes import RequestCode
 from triomq.protocol.record.message import Message, MessageExt
-from triomq.protocol.requests.groups import ListAclsRequestHeader, ListUsersRequestHeader
+from triomq.protocol.requests.groups import ListAclsRequestHeader, ListUsersRequestHeader, SubjectRequestHeader
 
 pytestmark = pytest.mark.jvm
 LIMIT_S = 60
@@ -271,6 +271,53 @@ async def test_users_and_policies_survive_copying_with_apache(apache_brokers: Ap
         apache_brokers.stop(apache.folder)
     rights = {"a": PUB | SUB, "b": DENY, "%RETRY%g": PUB | SUB}
     assert read_rules(path.read_text()).accounts["limited"] == Account("limited", "limited-secret", rights=rights)
+
+
+async def may(namesrv: str, topic: str) -> tuple[bool, bool]:
+    """Return whether the limited account may send to a topic of one queue, and read it."""
+    found = []
+    for is_reading in (False, True):
+        try:
+            if is_reading:
+                async with PullConsumer("G", namesrv=namesrv, config=config(LIMITED)) as consumer:
+                    (queue,) = await consumer.queues(topic)
+                    await consumer.pull(queue, 0)
+            else:
+                async with Producer("P", namesrv=namesrv, config=config(LIMITED)) as producer:
+                    await producer.send(Message(topic, b"text"))
+        except BrokerResponseError:
+            found.append(False)
+        else:
+            found.append(True)
+    return found[0], found[1]
+
+
+@pytest.mark.slow
+async def test_apache_decides_by_our_policies_as_we_do(apache_brokers: ApacheBrokers, tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text("""accounts:
+- {accessKey: conformance, secretKey: conformance-secret, admin: true}
+- {accessKey: limited, secretKey: limited-secret, defaultTopicPerm: SUB, defaultGroupPerm: SUB,
+   topicPerms: [a=PUB, b=SUB, c=DENY, d=PUB|SUB]}
+""")
+    subject = SubjectRequestHeader("User:limited")
+    apache = apache_brokers.start("5.5.0", tmp_path / "apache", acl=True)
+    try:
+        with start_triomq(tmp_path / "own", "--acl", str(path)) as own:
+            async with ClientInstance(apache.namesrv, config=config(ADMIN)) as instance:
+                listed = await instance.requests.ask(own.broker, RequestCode.AUTH_GET_ACL, subject)
+                await instance.requests.ask(
+                    apache.broker, RequestCode.AUTH_CREATE_ACL, subject, body=bytes(listed.body)
+                )
+            verdicts = []
+            for namesrv in (own.namesrv, apache.namesrv):
+                async with Admin(namesrv=namesrv, config=config(ADMIN)) as admin:
+                    for topic in "abcde":
+                        await admin.create_topic(topic, queues=1)
+                verdicts.append([await may(namesrv, topic) for topic in "abcde"])
+    finally:
+        apache_brokers.stop(apache.folder)
+    assert verdicts == [[(True, False), (False, True), (False, False), (True, True), (False, True)]] * 2
 
 
 def test_apaches_tools_change_accounts_of_our_broker(tmp_path: Path) -> None:
