@@ -11,6 +11,7 @@ import trio
 
 from triomq.client import ClientConfig
 from triomq.client.nursery import open_service_nursery
+from triomq.client.sync import LitePullConsumer
 from triomq.dashboard.app import Application
 from triomq.dashboard.security import Gate
 from triomq.dashboard.settings import Settings
@@ -97,6 +98,21 @@ async def until_shown(visitor: Visitor, path: str, text: str) -> str:
 
 
 _VOID: Final = frozenset(("meta", "link", "input", "br", "hr", "img", "wbr"))
+
+
+def text_of(page: str) -> str:
+    """Return the text of a page without tags."""
+    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
+
+
+def consume(namesrv: str, topic: str, count: int, group: str = "billing") -> None:
+    """Consume the next messages of a topic as a group, and commit."""
+    with LitePullConsumer(group, namesrv=namesrv, start="earliest") as consumer:
+        consumer.subscribe(topic)
+        found = 0
+        while found < count:
+            found += len(consumer.poll())
+        consumer.commit()
 
 
 class _Checker(HTMLParser):

@@ -5,16 +5,11 @@ import re
 import pytest
 
 from tests.interop.kit_driver import ApacheBrokers
-from tests.visitor import open_visitor, until_shown, wait_until
+from tests.visitor import open_visitor, text_of, until_shown, wait_until
 from triomq.client import Admin, Message, Producer, PullConsumer
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 
 pytestmark = pytest.mark.jvm
-
-
-def visible(page: str) -> str:
-    """Return the text of a page without tags."""
-    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
@@ -33,12 +28,12 @@ async def test_overview_and_topics_of_apache(apache_brokers: ApacheBrokers, vers
                 await consumer.commit(queue, 1)
         await wait_until(lambda: any(point.put for point in sampler.rates()))
         await until_shown(visitor, f"topics?q={topic}", ">3</span>")
-        text = visible(await visitor.get(""))
+        text = text_of(await visitor.get(""))
         assert f"RocketMQ {version}" in text
         assert "1 broker and " in text
         (broker,) = sampler.brokers.values()
         assert broker.durability == "async"
         assert broker.counters.put is not None
         assert broker.counters.disk is not None
-        text = visible(await visitor.get("topics", q=topic))
+        text = text_of(await visitor.get("topics", q=topic))
         assert re.search(rf"{topic} \S+ 5 2 \S+ \S+ UTC {group} 3 ", text), text

@@ -5,16 +5,11 @@ import re
 import pytest
 
 from tests.interop.kit_driver import ApacheBrokers
-from tests.visitor import open_visitor, until_shown
+from tests.visitor import open_visitor, text_of, until_shown
 from triomq.client import Admin, ClientConfig, Message, MessageExt, Producer, PullConsumer, PushConsumer
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 
 pytestmark = pytest.mark.jvm
-
-
-def visible(page: str) -> str:
-    """Return the text of a page without tags."""
-    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
 
 
 async def ignore(_message: MessageExt) -> None:
@@ -34,13 +29,13 @@ async def test_groups_brokers_and_accounts_of_apache(apache_brokers: ApacheBroke
             (queue,) = await consumer.queues(topic)
             await consumer.commit(queue, 2)
         page = await until_shown(visitor, f"groups?q={group}", '<td class="n some">3</td>')
-        assert re.search(rf"{group} 0 3 \d+ s 0 0 ", visible(page)), visible(page)
-        text = visible(await visitor.get("group", name=group))
+        assert re.search(rf"{group} 0 3 \d+ s 0 0 ", text_of(page)), text_of(page)
+        text = text_of(await visitor.get("group", name=group))
         assert "Messages behind 3" in text
         assert "no member of the group is online" in await until_shown(visitor, f"group?name={group}", "wait in")
 
         form = {"group": group, "topic": topic, "to": "earliest"}
-        plan = visible((await visitor.post("group-reset", **form)).text)
+        plan = text_of((await visitor.post("group-reset", **form)).text)
         assert "Skipped 0 messages Consumed again 2 messages" in plan
         assert (await visitor.post("group-reset", **form, typed_name=group)).status_code == 303
         assert [each.consumer_offset for each in await admin.group_lag(group, topic)] == [0]
@@ -51,9 +46,9 @@ async def test_groups_brokers_and_accounts_of_apache(apache_brokers: ApacheBroke
             assert "@dashboard-member" in page
             await until_shown(visitor, f"groups?q={group}", '<td class="n">1</td>')
 
-        text = visible(await visitor.get("brokers"))
+        text = text_of(await visitor.get("brokers"))
         assert f"RocketMQ {version} async-master" in text
         assert f"{namesrv} 1 answers" in text
         (name, _), *_ = visitor.application.own.sampler.brokers
-        assert "flushDiskType ASYNC_FLUSH" in visible(await visitor.get("broker", name=name))
-        assert "lists no accounts" in visible(await visitor.get("accounts"))
+        assert "flushDiskType ASYNC_FLUSH" in text_of(await visitor.get("broker", name=name))
+        assert "lists no accounts" in text_of(await visitor.get("accounts"))

@@ -1,8 +1,5 @@
 """Brokers with accounts: the visitor's account, or the dashboard's own."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import httpx
 import pytest
 import trio
@@ -11,7 +8,7 @@ from tests.visitor import BASE, Visitor, open_visitor, until_shown
 from triomq.client import ClientConfig
 from triomq.dashboard import watched
 from triomq.protocol.wire.signing import Credentials
-from triomq.testing import RunningBroker, open_broker
+from triomq.testing import RunningBroker
 
 SECRET = "operator-secret"  # of a test
 OPERATOR = Credentials("operator", SECRET)
@@ -20,15 +17,6 @@ accounts:
   - {{accessKey: operator, secretKey: {SECRET}, admin: true}}
   - {{accessKey: shop-service, secretKey: shop-secret}}
 """
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """A broker with accounts."""
-    path: Path = tmp_path_factory.mktemp("accounts") / "plain_acl.yml"
-    path.write_text(ACCOUNTS)
-    with open_broker(acl=path) as broker:
-        yield broker
 
 
 async def sign_in(visitor: Visitor, key: str, secret: str) -> httpx.Response:

@@ -1,15 +1,11 @@
 """The accounts of brokers and their rights, against brokers with and without accounts."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from tests.visitor import open_visitor
+from tests.visitor import open_visitor, text_of
 from triomq.client import ClientConfig
 from triomq.protocol.wire.signing import Credentials
-from triomq.testing import RunningBroker, open_broker
+from triomq.testing import RunningBroker
 
 SECRET = "secret-of-operator"  # of a test
 HOSTILE = "<script>alert(1)</script>\u202e\"'&"
@@ -24,20 +20,6 @@ accounts:
     groupPerms: ["billing=SUB"]
   - {{accessKey: "<b>evil&", secretKey: secret-of-evil}}
 """
-
-
-def text_of(page: str) -> str:
-    """Return the text of a page without tags."""
-    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """A broker with accounts."""
-    path: Path = tmp_path_factory.mktemp("accounts") / "plain_acl.yml"
-    path.write_text(ACCOUNTS)
-    with open_broker(acl=path) as broker:
-        yield broker
 
 
 def signed(key: str, secret: str) -> ClientConfig:

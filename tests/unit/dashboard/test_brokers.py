@@ -4,15 +4,10 @@ import re
 
 import pytest
 
-from tests.visitor import open_visitor, until_shown, wait_until
+from tests.visitor import open_visitor, text_of, until_shown, wait_until
 from triomq.broker import Address
 from triomq.client import Admin
 from triomq.testing import RunningBroker, open_broker
-
-
-def text_of(page: str) -> str:
-    """Return the text of a page without tags."""
-    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
 
 
 async def test_brokers_and_name_servers_are_shown(rocketmq_broker: RunningBroker) -> None:

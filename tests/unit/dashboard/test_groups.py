@@ -8,19 +8,13 @@ import pytest
 import trio
 from markupsafe import escape
 
-from tests.visitor import check_html, open_visitor, wait_until
+from tests.visitor import check_html, consume, open_visitor, text_of, wait_until
 from triomq.broker import Address
 from triomq.client import Admin, ClientConfig, Message, MessageExt, Producer, PushConsumer
-from triomq.client.sync import LitePullConsumer
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.testing import RunningBroker, open_broker
 
 HOSTILE = "<script>alert(1)</script>\u202e\"'&"
-
-
-def text_of(page: str) -> str:
-    """Return the text of a page without tags."""
-    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
 
 
 async def send(broker: RunningBroker, topic: str, count: int) -> None:
@@ -29,20 +23,11 @@ async def send(broker: RunningBroker, topic: str, count: int) -> None:
             await producer.send(Message(topic, b"x"))
 
 
-def consume(namesrv: str, topic: str, group: str, count: int) -> None:
-    with LitePullConsumer(group, namesrv=namesrv, start="earliest") as consumer:
-        consumer.subscribe(topic)
-        found = 0
-        while found < count:
-            found += len(consumer.poll())
-        consumer.commit()
-
-
 async def backlog(broker: RunningBroker, *, done: int, waiting: int) -> str:
     """Return a topic of which the group billing has consumed only the first messages."""
     topic = broker.new_topic("orders")
     await send(broker, topic, done)
-    await trio.to_thread.run_sync(consume, broker.namesrv, topic, "billing", done)
+    await trio.to_thread.run_sync(consume, broker.namesrv, topic, done)
     await send(broker, topic, waiting)
     return topic
 

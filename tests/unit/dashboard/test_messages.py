@@ -8,19 +8,13 @@ import msgpack
 import pytest
 import trio
 
-from tests.visitor import Visitor, open_visitor
+from tests.visitor import Visitor, consume, open_visitor, text_of
 from triomq.client import Message, MessageExt, Producer, PushConsumer
 from triomq.client.admin import browsing
 from triomq.client.admin.browsing import Before
-from triomq.client.sync import LitePullConsumer
 from triomq.testing import RunningBroker
 
 HOSTILE = "<script>alert(1)</script>\u202e\x01\x7f&\"'"
-
-
-def text_of(page: str) -> str:
-    """Return the text of a page without tags, and its characters without escapes."""
-    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
 
 
 def body_of(page: str) -> str:
@@ -47,7 +41,7 @@ async def place_of(visitor: Visitor, topic: str) -> dict[str, str]:
 async def test_topic_has_queues_permission_and_lag(rocketmq: RunningBroker) -> None:
     topic = rocketmq.new_topic("orders", queues=2)
     await send(rocketmq, topic, *[Message(topic, b"x")] * 5)
-    await trio.to_thread.run_sync(consume, rocketmq.namesrv, topic)
+    await trio.to_thread.run_sync(consume, rocketmq.namesrv, topic, 5)
     await send(rocketmq, topic, Message(topic, b"x"))
     async with open_visitor(rocketmq.namesrv) as visitor:
         text = text_of(await visitor.get("topic", name=topic))
@@ -59,15 +53,6 @@ async def test_topic_has_queues_permission_and_lag(rocketmq: RunningBroker) -> N
         assert "Messages 6" in text_of(await visitor.fragment("topic", name=topic))
         assert "Not found" in await visitor.get("topic", 404, name="nothing")
         await visitor.get("topic", 400)
-
-
-def consume(namesrv: str, topic: str) -> None:
-    with LitePullConsumer("billing", namesrv=namesrv, start="earliest") as consumer:
-        consumer.subscribe(topic)
-        found = 0
-        while found < 5:
-            found += len(consumer.poll())
-        consumer.commit()
 
 
 async def test_older_messages_follow_without_gap(rocketmq: RunningBroker) -> None:
@@ -145,7 +130,7 @@ async def test_messages_are_found_by_time_key_id_offset(rocketmq: RunningBroker)
 async def test_message_page_shows_properties_and_groups(rocketmq: RunningBroker) -> None:
     topic = rocketmq.new_topic("shown", queues=1)
     await send(rocketmq, topic, *[Message(topic, b"x", keys="a", properties={"region": "eu"})] * 5)
-    await trio.to_thread.run_sync(consume, rocketmq.namesrv, topic)
+    await trio.to_thread.run_sync(consume, rocketmq.namesrv, topic, 5)
     await send(rocketmq, topic, *[Message(topic, b"y")] * 2)
     async with open_visitor(rocketmq.namesrv) as visitor:
         place = await place_of(visitor, topic)

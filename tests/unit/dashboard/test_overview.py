@@ -5,25 +5,19 @@ import re
 import pytest
 import trio
 
-from tests.visitor import open_visitor
+from tests.visitor import consume, open_visitor, text_of
 from triomq.client import Message, Producer
-from triomq.client.sync import LitePullConsumer
 from triomq.testing import RunningBroker
-
-
-def visible(page: str) -> str:
-    """Return the text of a page without tags."""
-    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
 
 
 async def test_overview_shows_broker_and_no_problem(rocketmq_broker: RunningBroker) -> None:
     async with open_visitor(rocketmq_broker.namesrv) as visitor:
-        text = visible(await visitor.get(""))
+        text = text_of(await visitor.get(""))
         assert "No problem found" in text
         assert "1 broker and 0 consumer groups examined" in text
         assert rocketmq_broker.address in text
         assert "triomq doctor" in text
-        assert "No problem found" in visible(await visitor.fragment(""))
+        assert "No problem found" in text_of(await visitor.fragment(""))
 
 
 async def test_topics_have_messages_and_lag_of_groups(rocketmq_broker: RunningBroker) -> None:
@@ -31,27 +25,18 @@ async def test_topics_have_messages_and_lag_of_groups(rocketmq_broker: RunningBr
     async with Producer("p", namesrv=rocketmq_broker.namesrv) as producer:
         for _ in range(7):
             await producer.send(Message(topic, b"x"))
-        await trio.to_thread.run_sync(consume, rocketmq_broker.namesrv, topic)
+        await trio.to_thread.run_sync(consume, rocketmq_broker.namesrv, topic, 7)
         for _ in range(3):
             await producer.send(Message(topic, b"x"))
     async with open_visitor(rocketmq_broker.namesrv) as visitor:
-        text = visible(await visitor.get("topics"))
+        text = text_of(await visitor.get("topics"))
         assert re.search(rf"{topic} – 10 4 \S+ \S+ UTC billing 3 ", text)
         assert f"{other} – 0 4" in text
-        found = visible(await visitor.get("topics", q="ORD"))
+        found = text_of(await visitor.get("topics", q="ORD"))
         assert topic in found
         assert other not in found
         assert "1 of 2 topics" in found
-        assert "%RETRY%" in visible(await visitor.get("topics", all="1"))
-
-
-def consume(namesrv: str, topic: str) -> None:
-    with LitePullConsumer("billing", namesrv=namesrv, start="earliest") as consumer:
-        consumer.subscribe(topic)
-        found = 0
-        while found < 7:
-            found += len(consumer.poll())
-        consumer.commit()
+        assert "%RETRY%" in text_of(await visitor.get("topics", all="1"))
 
 
 async def test_many_topics_come_in_pages(rocketmq_broker: RunningBroker) -> None:
@@ -73,6 +58,6 @@ async def test_many_topics_come_in_pages(rocketmq_broker: RunningBroker) -> None
 @pytest.mark.parametrize("path", ["", "topics"])
 async def test_no_name_server_has_a_page(path: str) -> None:
     async with open_visitor("127.0.0.1:1") as visitor:
-        text = visible(await visitor.get(path, 503))
+        text = text_of(await visitor.get(path, 503))
         assert "No name server answers" in text
         assert "127.0.0.1:1" in text

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import trio
 
-from tests.visitor import Visitor, open_visitor, wait_until
+from tests.visitor import Visitor, open_visitor, text_of, wait_until
 from triomq.broker import Address
 from triomq.client import Message, MessageExt, Producer, PullConsumer, TransactionProducer, TransactionState
 from triomq.client.consumer.pull import TOOLS_GROUP
@@ -15,11 +15,6 @@ from triomq.protocol.names import TIMER_TOPIC, dead_letter_topic
 from triomq.testing import RunningBroker, open_broker
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-def text_of(page: str) -> str:
-    """Return the text of a page without tags."""
-    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
 
 
 async def follow(visitor: Visitor, location: str) -> str:
