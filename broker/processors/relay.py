@@ -11,6 +11,7 @@ ReplyMessageProcessor.java.
 
 import logging
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from typing import Final
 
 from triomq.broker.network.client_requests import NoAnswer
@@ -214,14 +215,7 @@ def _offsets(answer: RemotingCommand) -> dict[MessageQueue, int] | None:
 def _pushed(connection: Connection, header: SendHeader, now_ms: int) -> messages.PushReplyMessageRequestHeader:
     properties = append_property((header.properties or "").encode(), b"PUSH_REPLY_TIME", b"%d" % now_ms)
     return messages.PushReplyMessageRequestHeader(
-        producer_group=header.producer_group,
-        topic=header.topic,
-        default_topic=header.default_topic,
-        default_topic_queue_nums=header.default_topic_queue_nums,
-        queue_id=header.queue_id,
-        sys_flag=header.sys_flag,
-        born_timestamp=header.born_timestamp,
-        flag=header.flag,
+        **{field.name: getattr(header, field.name) for field in fields_of(messages.MessageHeader)},
         born_host=connection.peer,
         store_host=format_host(connection.store_host),
         store_timestamp=now_ms,

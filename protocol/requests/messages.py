@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from triomq.protocol.message_queue import PhysicalOffset, QueueOffset
+from triomq.protocol.requests.offsets import GroupQueueRequestHeader
 from triomq.protocol.wire.headers import Header, Int32, Resource, Wire
 
 
 @dataclass(slots=True)
-class SendMessageRequestHeader(Header):
-    """Long names, code 10.  Source: SendMessageRequestHeader.java."""
+class MessageHeader(Header):
+    """The fields that a send and a reply pushed to its requester have in common."""
 
     producer_group: str
     topic: Annotated[str, Resource.TOPIC]
@@ -22,6 +23,12 @@ class SendMessageRequestHeader(Header):
     sys_flag: Int32
     born_timestamp: int  # ms
     flag: Int32
+
+
+@dataclass(slots=True)
+class SendMessageRequestHeader(MessageHeader):
+    """Long names, code 10.  Source: SendMessageRequestHeader.java."""
+
     properties: str | None = None
     reconsume_times: Int32 | None = None
     unit_mode: bool = False
@@ -37,12 +44,9 @@ class SendMessageRequestHeaderV2(SendMessageRequestHeader):
 
 
 @dataclass(slots=True)
-class PullMessageRequestHeader(Header):
+class PullMessageRequestHeader(GroupQueueRequestHeader):
     """Source: PullMessageRequestHeader.java."""
 
-    consumer_group: Annotated[str, Resource.GROUP]
-    topic: Annotated[str, Resource.TOPIC]
-    queue_id: Int32
     queue_offset: QueueOffset  # first message wanted
     max_msg_nums: Int32
     sys_flag: Int32
@@ -161,17 +165,9 @@ class CheckTransactionStateRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class PushReplyMessageRequestHeader(Header):
+class PushReplyMessageRequestHeader(MessageHeader):
     """Broker to the requester.  Source: ReplyMessageRequestHeader.java."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int32
-    queue_id: Int32
-    sys_flag: Int32
-    born_timestamp: int  # ms
-    flag: Int32
     born_host: str  # ip:port
     store_host: str  # ip:port
     store_timestamp: int  # ms

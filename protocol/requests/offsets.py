@@ -11,22 +11,25 @@ from triomq.protocol.wire.headers import Header, Int32, Resource
 
 
 @dataclass(slots=True)
-class QueryConsumerOffsetRequestHeader(Header):
-    """Source: QueryConsumerOffsetRequestHeader.java."""
+class GroupQueueRequestHeader(Header):
+    """Names a queue that a group consumes: the first fields of several headers."""
 
     consumer_group: Annotated[str, Resource.GROUP]
     topic: Annotated[str, Resource.TOPIC]
     queue_id: Int32
+
+
+@dataclass(slots=True)
+class QueryConsumerOffsetRequestHeader(GroupQueueRequestHeader):
+    """Source: QueryConsumerOffsetRequestHeader.java."""
+
     set_zero_if_not_found: bool | None = None  # 5.x
 
 
 @dataclass(slots=True)
-class UpdateConsumerOffsetRequestHeader(Header):
+class UpdateConsumerOffsetRequestHeader(GroupQueueRequestHeader):
     """Source: UpdateConsumerOffsetRequestHeader.java."""
 
-    consumer_group: Annotated[str, Resource.GROUP]
-    topic: Annotated[str, Resource.TOPIC]
-    queue_id: Int32
     commit_offset: QueueOffset
 
 

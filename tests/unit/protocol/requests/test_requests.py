@@ -15,6 +15,8 @@ from triomq.protocol.wire.headers import Header
 
 #: Wire names in the order of the class; ``?`` may be absent.  Source: wire.md 5, 6.
 TABLE: Final = {
+    "MessageHeader": """producerGroup:str topic:str defaultTopic:str defaultTopicQueueNums:int queueId:int sysFlag:int
+        bornTimestamp:long flag:int""",
     "SendMessageRequestHeader": """producerGroup:str topic:str defaultTopic:str defaultTopicQueueNums:int queueId:int
         sysFlag:int bornTimestamp:long flag:int properties:str? reconsumeTimes:int? unitMode:bool?
         maxReconsumeTimes:int? batch:bool?""",
@@ -24,6 +26,7 @@ TABLE: Final = {
         commitOffset:long suspendTimeoutMillis:long subVersion:long subscription:str? expressionType:str?
         triomqMaxTransferBytes:int?""",
     "PullMessageResponseHeader": "suggestWhichBrokerId:long nextBeginOffset:long minOffset:long maxOffset:long",
+    "GroupQueueRequestHeader": "consumerGroup:str topic:str queueId:int",
     "QueryConsumerOffsetRequestHeader": """consumerGroup:str topic:str queueId:int setZeroIfNotFound:bool?""",
     "UpdateConsumerOffsetRequestHeader": "consumerGroup:str topic:str queueId:int commitOffset:long",
     "SearchOffsetRequestHeader": "topic:str queueId:int timestamp:long",
