@@ -35,7 +35,7 @@ class IndexFiles:
         self._layout = IndexLayout(config.index_slots, config.index_units)
         self._scratch = config.root / SCRATCH
         self._clock_ms = clock_ms
-        self._mapped: list[IndexFile] = []  # besides the newest file, the most recently used one last
+        self._mapped: dict[IndexFile, None] = {}  # with the newest file; the most recently used one last
         self.all: list[IndexFile] = []
         self.directory = config.root / "index"
 
@@ -113,11 +113,10 @@ class IndexFiles:
 
     def keep_mapped(self, file: IndexFile) -> None:
         """Note a use of ``file``; unmap the least recently used files, but not the newest, which is written."""
-        if file in self._mapped:
-            self._mapped.remove(file)
-        self._mapped.append(file)
+        self._mapped.pop(file, None)
+        self._mapped[file] = None
         for old in [old for old in self._mapped if old is not self.all[-1]][:-_MAX_MAPPED_FILES]:
-            self._mapped.remove(old)
+            del self._mapped[old]
             old.unmap()
 
     def _delete(self, paths: Sequence[Path], reason: IndexDamagedError) -> list[str]:
@@ -131,5 +130,4 @@ class IndexFiles:
 
     def _forget(self, file: IndexFile) -> None:
         self.all.remove(file)
-        if file in self._mapped:
-            self._mapped.remove(file)
+        self._mapped.pop(file, None)
