@@ -13,7 +13,7 @@ Source: behaviour.md B.8, B.13; RebalanceImpl.java, ConsumeMessageOrderlyService
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -25,6 +25,9 @@ from triomq.client.nursery import in_parallel
 from triomq.protocol.errors import REMOTE_ERRORS
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
+
+Lost: TypeAlias = Callable[[Collection[MessageQueue]], None]
+Revived: TypeAlias = Callable[[MessageQueue], None]
 
 LOGGER: Final = logging.getLogger("triomq.client.consumer.assignment.locks")
 
@@ -106,9 +109,7 @@ class LockKeeper:
             if (lock := self._held.pop(queue, None)) is not None:
                 lock.ends = 0.0
 
-    async def run(
-        self, lost: Callable[[Collection[MessageQueue]], None], revived: Callable[[MessageQueue], None]
-    ) -> None:
+    async def run(self, lost: Lost, revived: Revived) -> None:
         """Renew all locks periodically; runs until cancelled.
 
         Args:
@@ -121,9 +122,7 @@ class LockKeeper:
             is_complete = await self._renew_all(lost, revived)
             delay_s = interval_s if is_complete else min(interval_s, self._config.retry_interval_s)
 
-    async def _renew_all(
-        self, lost: Callable[[Collection[MessageQueue]], None], revived: Callable[[MessageQueue], None]
-    ) -> bool:
+    async def _renew_all(self, lost: Lost, revived: Revived) -> bool:
         complete = True
 
         async def ask(broker_name: str, _queues: list[MessageQueue]) -> None:
@@ -142,9 +141,7 @@ class LockKeeper:
         await _at_each_broker(tuple(self._held), ask)
         return complete
 
-    def _renew(
-        self, queue: MessageQueue, now: float, revived: Callable[[MessageQueue], None], *, is_given: bool
-    ) -> bool:
+    def _renew(self, queue: MessageQueue, now: float, revived: Revived, *, is_given: bool) -> bool:
         """Apply the broker's answer to one queue; return ``False`` if its lock is lost."""
         lock = self._held.get(queue)
         if lock is None:  # forgotten while the request was in flight
