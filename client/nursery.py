@@ -143,9 +143,8 @@ def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it returns a coroutine."""
     while isinstance(function, partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004  # an object with ``async def __call__``
-    )
+    call = getattr(function, "__call__", None)  # noqa: B004  # an object with ``async def __call__``
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 async def call_in_thread(function: Callable[[_T], Any], argument: _T) -> Any:

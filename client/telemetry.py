@@ -124,9 +124,8 @@ class Telemetry:
     ) -> "Operation":
         """Begin an operation; ``measured`` are attributes of its metrics too, ``own`` only of its span."""
         measured = {SYSTEM: "rocketmq", OPERATION_NAME: name, OPERATION_TYPE: name, DESTINATION: topic, **measured}
-        span = self._tracer.start_span(
-            f"{name} {topic}", parent, _KINDS[name], {**measured, **self._client, **own}, links
-        )
+        attributes = {**measured, **self._client, **own}
+        span = self._tracer.start_span(f"{name} {topic}", parent, _KINDS[name], attributes, links)
         return Operation(span, trace.set_span_in_context(span, parent), measured, *self._instruments[name])
 
 

@@ -62,9 +62,8 @@ __version__ = _module.__version__
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the zip and print its size; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m triomq.spark.archive", description=(__doc__ or "").split("\n\n")[1]
-    )
+    description = (__doc__ or "").split("\n\n")[1]
+    parser = argparse.ArgumentParser(prog="python -m triomq.spark.archive", description=description)
     parser.add_argument("path", metavar="OUT.zip", type=Path)
     path: Path = parser.parse_args(argv).path
     if path.suffix != ".zip":

@@ -193,12 +193,12 @@ class QueueRequests:
 
     async def lock(self, queues: Sequence[MessageQueue], timeout_s: float) -> frozenset[MessageQueue]:
         """Request the locks of queues from their broker's master; return those that this client has now."""
-        response = await self._about_locks(RequestCode.LOCK_BATCH_MQ, queues, timeout_s)
+        response = await self._ask_locks(RequestCode.LOCK_BATCH_MQ, queues, timeout_s)
         return frozenset(LockBatchResponseBody.decode(response.body).lock_ok_mq_set)
 
     async def unlock(self, queues: Sequence[MessageQueue], timeout_s: float) -> None:
         """Release the locks of a broker's queues."""
-        await self._about_locks(RequestCode.UNLOCK_BATCH_MQ, queues, timeout_s)
+        await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, queues, timeout_s)
 
     async def check_filter(self, subscription: SubscriptionData) -> None:
         """Ask a broker of the topic, if one is known, whether it supports a filter other than tags.
@@ -216,9 +216,7 @@ class QueueRequests:
         with suppress(ClientError):  # pulls will fail with the same error
             await instance.requests.ask(address, RequestCode.CHECK_CLIENT_CONFIG, body=body)
 
-    async def _about_locks(
-        self, code: RequestCode, queues: Sequence[MessageQueue], timeout_s: float
-    ) -> RemotingCommand:
+    async def _ask_locks(self, code: RequestCode, queues: Sequence[MessageQueue], timeout_s: float) -> RemotingCommand:
         instance = self.instance
         address = master_address(instance.brokers, queues[0].broker_name)
         body = LockBatchRequestBody(instance.client_id, self._group, list(queues), ends_with_connection=True).encode()

@@ -201,8 +201,6 @@ def same_route(one: TopicRouteData | None, other: TopicRouteData) -> bool:
 
 
 def _sorted_form(route: TopicRouteData) -> tuple[object, ...]:
-    queues = sorted(
-        (data.broker_name, data.read_queue_nums, data.write_queue_nums, data.perm) for data in route.queue_datas
-    )
+    queues = sorted((one.broker_name, one.read_queue_nums, one.write_queue_nums, one.perm) for one in route.queue_datas)
     brokers = sorted((data.broker_name, sorted(data.broker_addrs.items())) for data in route.broker_datas)
     return queues, brokers, route.order_topic_conf

@@ -132,9 +132,8 @@ class RequestServer:
             command.ext_fields = self._namespace.unwrap_fields(command.ext_fields)
         answer: RemotingCommand | None
         if handler is None:
-            answer = command.reply(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"request type {command.code} not supported"
-            )
+            remark = f"request type {command.code} not supported"
+            answer = command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
         else:
             try:
                 answer = handler(connection, command)

@@ -325,9 +325,8 @@ class LitePullConsumer(QueueQueries):
         if self._engine is None:
             raise ClientError("nothing is subscribed to or assigned")
         counters = self._engine.rebalancer.counters.values()
-        return LitePullStatistics(
-            polled=sum(counted.succeeded for counted in counters), **self._engine.common_statistics()
-        )
+        polled = sum(counted.succeeded for counted in counters)
+        return LitePullStatistics(polled=polled, **self._engine.common_statistics())
 
     def _start(self, *, assigns: bool) -> Engine:
         instance = self._open().instance

@@ -192,11 +192,8 @@ class Delivery:
             except (ConnectError, ConnectionLostError, RequestTimeoutError, BrokerResponseError) as exc:
                 attempts = attempts.add(target.queue.broker_name, exc)
                 self._refresh_route(topic, target, exc)
-                left_s, spread, is_chosen = (
-                    deadline - trio.current_time(),
-                    RANDOM.uniform(1, _SPREAD),
-                    choose is not None,
-                )
+                left_s, is_chosen = deadline - trio.current_time(), choose is not None
+                spread = RANDOM.uniform(1, _SPREAD)
                 retry = next_try(
                     exc, attempts, left_s, settings, has_other=has_other, is_chosen=is_chosen, spread=spread
                 )

@@ -75,9 +75,8 @@ def messages(frame: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     """Return a frame with the columns for the data source."""
     body = to_json(struct("*")) if arguments.body is None else col(arguments.body)
     named = (("keys", arguments.keys), ("tags", arguments.tags), ("shardingKey", arguments.sharding_key))
-    return frame.select(
-        body.alias("body"), *(col(source).cast("string").alias(name) for name, source in named if source is not None)
-    )
+    columns = [col(source).cast("string").alias(name) for name, source in named if source is not None]
+    return frame.select(body.alias("body"), *columns)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from triomq.spark.options.options import Options
 from triomq.spark.options.values import LATEST
 from triomq.spark.reading.discovery import Bounds, Discovery, QueueBounds, selected_offsets
 from triomq.spark.reading.loss import MissingQueues, available, check_begin, report_loss
-from triomq.spark.reading.planning import StreamOffset, next_offset, plan_partitions, ranges_between, spread
+from triomq.spark.reading.planning import Ends, StreamOffset, next_offset, plan_partitions, ranges_between, spread
 
 LOGGER: Final = logging.getLogger("triomq.spark.reading.driver")
 
@@ -307,9 +307,7 @@ class MicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = offset.firsts.get(queue)
         return first_ms != known if known else first_ms > offset.taken_at_ms + _RECREATED_MARGIN_MS
 
-    def _targets(
-        self, offset: StreamOffset, moved: Mapping[MessageQueue, int], limit: int | None
-    ) -> dict[MessageQueue, int]:
+    def _targets(self, offset: StreamOffset, moved: Ends, limit: int | None) -> Ends:
         """Return the end of the next micro-batch in each queue."""
         begins, targets = {}, {}
         for queue, bounds in self._bounds.queues.items():

@@ -90,13 +90,7 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> Ranges:
     return ranges
 
 
-def next_offset(
-    start: StreamOffset,
-    targets: Mapping[MessageQueue, int],
-    moved: Mapping[MessageQueue, int],
-    now_ms: int,
-    firsts: Mapping[MessageQueue, int],
-) -> StreamOffset:
+def next_offset(start: StreamOffset, targets: Ends, moved: Ends, now_ms: int, firsts: Ends) -> StreamOffset:
     """Return the end of the next micro-batch; ``start`` itself if nothing is new.
 
     Args:

@@ -77,9 +77,8 @@ class Properties:
             positions = np.empty(4 * entries, np.int32)
             positions[0::4], positions[1::4] = begin, name_end
             positions[2::4], positions[3::4] = name_end + 1, end
-            self._texts = pa.Array.from_buffers(
-                pa.string(), 4 * entries - 1, [None, pa.py_buffer(positions), self._data]
-            )  # fmt: skip
+            buffers = [None, pa.py_buffer(positions), self._data]
+            self._texts = pa.Array.from_buffers(pa.string(), 4 * entries - 1, buffers)
         else:
             self._texts = pa.array([], pa.string())
         self._at: Ints = np.arange(0, 4 * entries, 4)  # the name of each property among the texts; two on, its value
@@ -171,9 +170,8 @@ class Records:
             starts, self.front = starts[wanted], self.front[wanted]
         self.sys_flag: Ints = self.front["sys_flag"].astype(np.int64)
         self._born_shift: Ints = np.where(self.sys_flag & layout.BORN_HOST_V6, layout.IPV6_EXTRA_BYTES, 0)
-        self._shift: Ints = self._born_shift + np.where(
-            self.sys_flag & layout.STORE_HOST_V6, layout.IPV6_EXTRA_BYTES, 0
-        )
+        store_shift = np.where(self.sys_flag & layout.STORE_HOST_V6, layout.IPV6_EXTRA_BYTES, 0)
+        self._shift: Ints = self._born_shift + store_shift
         self._check(self.front["size"] >= layout.MIN_RECORD_BYTES + self._shift)  # its flags may claim longer hosts
         self.rear = self._gather(starts + _REAR_AT + self._shift, _REAR)
         self._locate(starts)

@@ -268,9 +268,8 @@ class BatchEncoder:
             return None
         heads = np.zeros(len(body), _HEAD)
         heads["size"], heads["flag"], heads["body"] = _FIXED + lengths + sizes, flags, lengths
-        entries = pc.binary_join_element_wise(
-            _fixed(heads), body, _fixed(sizes.astype(_PROPERTIES_LENGTH)), properties, pa.scalar(b"", pa.binary())
-        )
+        ends, nothing = _fixed(sizes.astype(_PROPERTIES_LENGTH)), pa.scalar(b"", pa.binary())
+        entries = pc.binary_join_element_wise(_fixed(heads), body, ends, properties, nothing)
         _, offsets, data = entries.buffers()
         return EncodedRows(topic, batch, first, np.frombuffer(offsets, np.int32, len(entries) + 1), memoryview(data))
 
@@ -368,6 +367,5 @@ def _fixed(values: npt.NDArray[Any]) -> Any:
     """Return values of a fixed size as a binary array."""
     size = values.dtype.itemsize
     offsets = np.arange(0, size * (len(values) + 1), size, dtype=np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(values.tobytes())]
-    )
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values.tobytes())]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)

@@ -273,9 +273,8 @@ class OrderlyService(WorkerPool):
             return messages
         again: list[MessageExt] = []
         for message in messages:
-            if message.reconsume_times >= self.config.orderly_max_reconsume_times and (
-                await self._sender.send_to_dead_letters(message)
-            ):
+            is_last = message.reconsume_times >= self.config.orderly_max_reconsume_times
+            if is_last and await self._sender.send_to_dead_letters(message):
                 if not process_queue.dropped:
                     process_queue.finish(message)
             else:

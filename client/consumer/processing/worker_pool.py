@@ -171,9 +171,8 @@ class WorkerPool(ABC):
 
     def in_flight(self, process_queue: ProcessQueue | None = None) -> int:
         """Count the messages that handlers are processing, of one queue or of all."""
-        return sum(
-            len(slot.messages) for slot in self.slots if process_queue is None or slot.process_queue is process_queue
-        )
+        slots = [slot for slot in self.slots if process_queue in (None, slot.process_queue)]
+        return sum(len(slot.messages) for slot in slots)
 
     def log_raised(self, messages: Sequence[MessageExt], error: Exception) -> None:
         """Log the call that has just raised; may be called in any thread."""

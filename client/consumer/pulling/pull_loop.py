@@ -320,10 +320,8 @@ class PullLoop:
             policy,
         )
         if policy == "raise":
-            raise BrokerResponseError.from_response(
-                ResponseCode.PULL_OFFSET_MOVED,
-                f"{self.queue}: offset {refused} is not within {result.min_offset} and {result.max_offset}",
-            )
+            remark = f"{self.queue}: offset {refused} is not within {result.min_offset} and {result.max_offset}"
+            raise BrokerResponseError.from_response(ResponseCode.PULL_OFFSET_MOVED, remark)
         if result.max_offset == 0 and refused > 0:
             # An empty queue where the group had progress: created again, or its broker is incomplete now.  Wait
             # at its start, but do not store 0, which might redeliver days of messages.
