@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Final
 
 import trio
 
@@ -27,7 +27,7 @@ from triomq.broker.services.group_commit import GroupCommit
 from triomq.broker.services.registration import Registration
 from triomq.broker.shared import BrokerPart
 from triomq.broker.work import Signal
-from triomq.protocol.errors import ConfigError, ProtocolError, RefusedError, StoreError, StoreLayoutError
+from triomq.protocol.errors import ConfigError, ProtocolError, RefusedError, StoreError, StoreLayoutError, leaves
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.wire.ha import REPORT, Frames
 
@@ -40,9 +40,6 @@ _MAX_RECEIVE_BYTES: Final = 1024**2  # a slave that is behind takes as much as a
 _GATHER_S: Final = 0.008  # between two runs of the dispatch
 _LEAST_PAUSE_S: Final = 0.1  # before the next connection; it doubles with each one that brings nothing
 _MAX_PAUSE_S: Final = 5.0
-
-
-Error = TypeVar("Error", bound=Exception)
 
 
 @dataclass(eq=False)
@@ -140,7 +137,7 @@ class Slave(BrokerPart):
             await self.comparison.begin()
             await self._copy(master)
         except* DivergedError as group:
-            common_end = _first(group).begin
+            common_end = next(each.begin for each in leaves(group) if isinstance(each, DivergedError))
         except* ForeignLogError as group:
             self._foreign.occurred(master, _reason(group))
         except* (UnreachableError, ProtocolError, trio.BrokenResourceError) as group:
@@ -297,12 +294,5 @@ async def _send(stream: Stream, data: bytes) -> None:
 
 def _reason(group: BaseExceptionGroup[Exception]) -> str:
     """Return the text of the first error of a group."""
-    error = _first(group)
+    error = next(leaves(group))
     return str(error) or type(error).__name__
-
-
-def _first(group: BaseExceptionGroup[Error]) -> Error:
-    error: Any = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return cast(Error, error)
