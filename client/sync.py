@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial, wraps
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, ClassVar, Self, cast
 from warnings import warn
 
@@ -103,9 +102,7 @@ class _TransactionBlock(TransactionBlock):
         self._transaction = self._take()()
         return self._transaction
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if (state := decision(error)) is not None:
             self._decide(self._transaction, state)
 

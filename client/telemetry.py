@@ -114,16 +114,10 @@ class Telemetry:
         return operation
 
     def _begin(
-        self,
-        name: str,
-        topic: str,
-        measured: Attributes,
-        own: Attributes,
-        parent: Context | None,
-        links: Sequence[Link],
+        self, name: str, topic: str, shared: Attributes, own: Attributes, parent: Context | None, links: Sequence[Link]
     ) -> "Operation":
-        """Begin an operation; ``measured`` are attributes of its metrics too, ``own`` only of its span."""
-        measured = {SYSTEM: "rocketmq", OPERATION_NAME: name, OPERATION_TYPE: name, DESTINATION: topic, **measured}
+        """Begin an operation; ``shared`` are attributes of its metrics too, ``own`` only of its span."""
+        measured = {SYSTEM: "rocketmq", OPERATION_NAME: name, OPERATION_TYPE: name, DESTINATION: topic, **shared}
         attributes = {**measured, **self._client, **own}
         span = self._tracer.start_span(f"{name} {topic}", parent, _KINDS[name], attributes, links)
         return Operation(span, trace.set_span_in_context(span, parent), measured, *self._instruments[name])

@@ -82,19 +82,17 @@ class SendResult(NamedTuple):
     recall_handle: str | None = None
 
 
-def read_send_result(
-    status: SendStatus, message_id: str, queue: MessageQueue, ext_fields: Mapping[str, str]
-) -> SendResult:
+def read_send_result(status: SendStatus, message_id: str, queue: MessageQueue, fields: Mapping[str, str]) -> SendResult:
     """Make the result from a broker's answer; the broker may have chosen another queue of the topic.
 
     Raises:
         ProtocolError: the answer lacks a field.
     """
     try:
-        queue_id = int(ext_fields["queueId"])
+        queue_id = int(fields["queueId"])
         if queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-        offset, handle = int(ext_fields["queueOffset"]), ext_fields.get("recallHandle")
-        return SendResult(status, message_id, ext_fields["msgId"], queue, offset, handle)
+        offset, handle = int(fields["queueOffset"]), fields.get("recallHandle")
+        return SendResult(status, message_id, fields["msgId"], queue, offset, handle)
     except (KeyError, ValueError) as exc:
-        raise ProtocolError(f"answer to a send cannot be read: {exc!r} in {dict(ext_fields)!r}") from exc
+        raise ProtocolError(f"answer to a send cannot be read: {exc!r} in {dict(fields)!r}") from exc

@@ -38,6 +38,7 @@ _SILENCE_S: Final = 1.0
 _AVOIDED_S_BY_LATENCY_S: Final = ((15.0, 600.0), (3.0, 180.0), (2.0, 120.0), (1.0, 60.0), (0.55, 30.0))
 
 Choice: TypeAlias = Callable[[TopicPlan], Target]
+OnAnswer: TypeAlias = Callable[[str, Mapping[str, str]], None]
 
 
 class Attempts(NamedTuple):
@@ -157,11 +158,7 @@ class Delivery:
     """Sends prepared requests for one open producer."""
 
     def __init__(
-        self,
-        instance: ClientInstance,
-        group: str,
-        settings: ProducerConfig,
-        on_answer: Callable[[str, Mapping[str, str]], None] | None = None,
+        self, instance: ClientInstance, group: str, settings: ProducerConfig, on_answer: OnAnswer | None = None
     ) -> None:
         """Take an open instance, and a function that gets broker and fields of each answer."""
         self._instance = instance

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 from warnings import warn
 
@@ -338,9 +337,7 @@ class TransactionBlock:
         self._transaction = await self._take()()
         return self._transaction
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if (state := decision(error)) is not None:
             await self._decide(self._transaction, state)  # noqa: ASYNC102  # a decision has a time limit, and a cancelled one is checked for later
 

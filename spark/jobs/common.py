@@ -109,12 +109,11 @@ def read_options(arguments: argparse.Namespace) -> dict[str, str]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def run_job(
-    parser: JobParser,
-    argv: Sequence[str] | None,
-    check: Callable[[argparse.Namespace], SourceOptions],
-    run: Callable[[SparkSession, argparse.Namespace, SourceOptions], Counts],
-) -> int:
+Check = Callable[[argparse.Namespace], SourceOptions]
+Run = Callable[[SparkSession, argparse.Namespace, SourceOptions], Counts]
+
+
+def run_job(parser: JobParser, argv: Sequence[str] | None, check: Check, run: Run) -> int:
     """Run a job and return its exit code.
 
     Args:

@@ -21,6 +21,7 @@ from triomq.spark.options import values as values
 NAMESRV_VARIABLE: Final = "TRIOMQ_NAMESRV"
 _KIB: Final = 1024
 _MIB: Final = 1024**2
+_MOST: Final = 2**63 - 1
 
 
 class Use(Enum):
@@ -58,10 +59,8 @@ class Option(NamedTuple):
     doc: str
 
 
-def _count(
-    name: str, uses: frozenset[Use], default: int | None, doc: str, least: int = 1, most: int = 2**63 - 1
-) -> Option:
-    text = f"a whole number of {least} or more" if most == 2**63 - 1 else f"a whole number, {least} to {most}"
+def _count(name: str, uses: frozenset[Use], default: int | None, doc: str, least: int = 1, most: int = _MOST) -> Option:
+    text = f"a whole number of {least} or more" if most == _MOST else f"a whole number, {least} to {most}"
     return Option(name, uses, default, values.number(least, most), text, doc)
 
 
