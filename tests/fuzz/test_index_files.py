@@ -4,8 +4,6 @@ import shutil
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from tests.unit.storage.making import StoreMaker, matches, put
 from triomq.protocol.record.properties import encode_properties
 from triomq.storage.message_store import MessageStore
@@ -13,11 +11,6 @@ from triomq.storage.message_store import MessageStore
 SEEDS = 100
 COUNT = 400
 KEYS = tuple(f"key-{number}" for number in range(0, COUNT, 7))
-
-
-@pytest.fixture
-def maker(tmp_path: Path) -> StoreMaker:
-    return StoreMaker(tmp_path)
 
 
 def put_some(maker: StoreMaker, store: MessageStore, numbers: range) -> None:

@@ -20,11 +20,6 @@ SEEDS = 100
 PART = 25
 
 
-@pytest.fixture
-def maker(tmp_path: Path) -> StoreMaker:
-    return StoreMaker(tmp_path)
-
-
 def offsets_of(root: Path) -> ConsumerOffsetTable:
     return ConsumerOffsetTable(JsonTable(root / "config" / "consumerOffset.json"), clock_ms=lambda: 0)
 

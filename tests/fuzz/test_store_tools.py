@@ -20,11 +20,6 @@ SEEDS = range(1000, 1080)
 Bodies = dict[str, list[bytes]]
 
 
-@pytest.fixture
-def maker(tmp_path: Path) -> StoreMaker:
-    return StoreMaker(tmp_path)
-
-
 def dumped(root: Path) -> Bodies:
     """What ``dump`` writes of each topic, after a check."""
     found: Bodies = {}

@@ -2,6 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from typing import Literal
 
 import pytest
 import trio
@@ -37,7 +38,14 @@ async def send(namesrv: str, *bodies: bytes, topic: str = "T") -> None:
 
 
 def consumer(
-    namesrv: str, seen: list[MessageExt], *, fails: bool = False, topic: str = "T"
+    namesrv: str,
+    seen: list[MessageExt],
+    group: str = GROUP,
+    *,
+    topic: str = "T",
+    tags: str = "*",
+    start: Literal["earliest", "latest"] = "earliest",
+    fails: bool = False,
 ) -> AbstractAsyncContextManager[PushConsumer]:
     async def on_message(message: MessageExt) -> None:
         await trio.lowlevel.checkpoint()
@@ -46,11 +54,11 @@ def consumer(
             raise ValueError("refused")
 
     return PushConsumer(
-        GROUP,
+        group,
         namesrv=namesrv,
         on_message=on_message,
-        subscriptions={topic: "*"},
-        start="earliest",
+        subscriptions={topic: tags},
+        start=start,
         settings=ConsumerConfig(max_reconsume_times=0),
     )
 

@@ -3,55 +3,27 @@
 import json
 import signal
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import trio
 
 from tests.integration.broker_wire import wait_for
 from tests.integration.cli_tools import complaint, ok, read_line, running
+from tests.integration.test_group_admin import consumer
 from tests.processes import start_triomq
 from triomq.client import (
     Admin,
-    ConsumerConfig,
     LitePullConsumer,
     Message,
     MessageExt,
     Producer,
-    PushConsumer,
 )
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
 from triomq.protocol.errors import ClientError, ConfigError, NoRouteError
 
 EVER = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
-
-
-def consumer(
-    namesrv: str,
-    group: str,
-    seen: list[MessageExt],
-    tags: str = "*",
-    start: Literal["earliest", "latest"] = "earliest",
-    *,
-    fails: bool = False,
-) -> AbstractAsyncContextManager[PushConsumer]:
-    async def on_message(message: MessageExt) -> None:
-        await trio.lowlevel.checkpoint()
-        seen.append(message)
-        if fails:
-            raise ValueError("refused")
-
-    return PushConsumer(
-        group,
-        namesrv=namesrv,
-        on_message=on_message,
-        subscriptions={"T": tags},
-        start=start,
-        settings=ConsumerConfig(max_reconsume_times=0),
-    )
 
 
 async def send(namesrv: str, count: int, pause: Callable[[int], float] = lambda _: 0) -> None:
@@ -74,9 +46,9 @@ async def test_replay_of_time_span_reaches_only_target_group(namesrv: str, admin
     second: list[MessageExt] = []
     third: list[MessageExt] = []
     await send(namesrv, 40, pause=lambda number: 0.002 if number % 4 == 3 else 0)
-    async with consumer(namesrv, "G", first, "a"), consumer(namesrv, "G3", third):
+    async with consumer(namesrv, first, tags="a"), consumer(namesrv, third, "G3"):
         await wait_for(lambda: (len(first), len(third)) == (20, 40))
-        async with consumer(namesrv, "G2", second, "b", "latest"):
+        async with consumer(namesrv, second, "G2", tags="b", start="latest"):
             wanted = [message for message in first if 8 <= int(message.body) < 28]
             before = await admin.group_lag("G")
             while sum(queue.lag for queue in before):  # the offsets of the last messages are on their way
@@ -106,7 +78,7 @@ async def test_replay_to_idle_group_is_delivered_later(namesrv: str, admin: Admi
     await admin.create_group(SubscriptionGroupConfig("G2", retry_max_times=0))
     with pytest.raises(NoRouteError, match="start a consumer"):
         await admin.plan_replay("G", "G2", *EVER, topics=["T"])
-    async with consumer(namesrv, "G2", seen, "z"):
+    async with consumer(namesrv, seen, "G2", tags="z"):
         pass
     await send(namesrv, 3)
     with pytest.raises(ClientError, match="name the topics"):
@@ -115,7 +87,7 @@ async def test_replay_to_idle_group_is_delivered_later(namesrv: str, admin: Admi
     assert (plan.is_online, sum(queue.messages for queue in plan.queues)) == (False, 3)
     await admin.replay(plan, speed=None)
     assert await admin.dead_letters("G2") == []
-    async with consumer(namesrv, "G2", seen, "z", fails=True):
+    async with consumer(namesrv, seen, "G2", tags="z", fails=True):
         with trio.fail_after(30):
             while len(letters := await admin.dead_letters("G2")) < 3:  # noqa: ASYNC110  # no event to wait for
                 await trio.sleep(0.02)
@@ -128,7 +100,7 @@ async def test_what_cannot_be_replayed_is_refused(namesrv: str, admin: Admin) ->
         await member.subscribe("T")
         with pytest.raises(ClientError, match="only push consumers"):
             await admin.plan_replay("G", "G2", *EVER, topics=["T"])
-    async with consumer(namesrv, "G3", []):
+    async with consumer(namesrv, [], "G3"):
         with pytest.raises(NoRouteError, match="unknown"):
             await admin.plan_replay("G", "G3", *EVER, topics=["unknown"])
         with pytest.raises(ConfigError, match="before the begin"):

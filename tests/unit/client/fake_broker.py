@@ -17,6 +17,11 @@ from triomq.protocol.wire.frame import FrameSplitter
 Handler = Callable[[RemotingCommand], RemotingCommand | Awaitable[RemotingCommand | None] | None]
 
 
+def answering(body: bytes = b"") -> Callable[[RemotingCommand], RemotingCommand]:
+    """Return a handler that succeeds with a body."""
+    return lambda command: command.reply(body=body)
+
+
 class FakeBroker:
     """Answers requests by table, records them, and asks clients for things.
 

@@ -1,10 +1,10 @@
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
+from tests.unit.client.fake_broker import BrokerFactory, FakeBroker, answering
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.topic_config import TopicSettings
 from triomq.protocol.bodies.client import SubscriptionData
@@ -34,14 +34,9 @@ from triomq.protocol.errors import (
 )
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.requests.topics import CreateTopicRequestHeader
-from triomq.protocol.wire.command import RemotingCommand
 
 QUEUE = MessageQueue("Topic", "broker-a", 0)
 OTHER = MessageQueue("Topic", "broker-b", 0)
-
-
-def answering(body: bytes) -> Callable[[RemotingCommand], RemotingCommand]:
-    return lambda command: command.reply(body=body)
 
 
 @pytest.fixture

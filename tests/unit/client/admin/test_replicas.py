@@ -1,21 +1,14 @@
 """Master and slaves of a cluster: each broker is asked, whichever version it has."""
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.unit.client.fake_broker import BrokerFactory, FakeBroker
+from tests.unit.client.fake_broker import BrokerFactory, FakeBroker, answering
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.replicas import Replica, SlaveCopy
 from triomq.client.environment import wall_clock_ms
 from triomq.protocol.bodies.replication import HaClient, HaConnection, HaStatus
 from triomq.protocol.bodies.route import BrokerData, ClusterInfo, KVTable
 from triomq.protocol.codes import RequestCode, ResponseCode
-from triomq.protocol.wire.command import RemotingCommand
-
-
-def answering(body: bytes) -> Callable[[RemotingCommand], RemotingCommand]:
-    return lambda command: command.reply(body=body)
 
 
 def describe(broker: FakeBroker, role: str, end: int, status: HaStatus | None) -> None:
