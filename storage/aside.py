@@ -26,6 +26,7 @@ from triomq.protocol.record.record import check_record
 from triomq.storage.commit_log.log_scan import LEAST_FILLER_BYTES, make_filler
 from triomq.storage.config import StoreConfig
 from triomq.storage.files.file_system import FileSystem, translated
+from triomq.storage.files.json_table import JsonTable
 from triomq.storage.files.log_state import load_checkpoint
 from triomq.storage.files.mapped_file import MappedFile
 from triomq.storage.files.mapped_file_queue import file_name
@@ -82,11 +83,7 @@ def set_aside(config: StoreConfig, begin: int, end: int, file_system: FileSystem
                 copies += 1
                 name = f"{begin}-{end}-{copies}"
             files.sync_directory(aside)
-            scratch = aside / f"{_PENDING}.tmp"
-            files.write_file(scratch, json.dumps({"from": begin, "name": name}).encode())
-            files.rename(scratch, aside / _PENDING)  # last: nothing undoes it
-            files.sync_directory(aside)
-            files.sync_directory(config.root)
+            JsonTable(aside / _PENDING, files).save({"from": begin, "name": name})  # last: nothing undoes it
     finally:
         directory.release()
 
