@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from triomq.client.admin.broker_answers import BrokerAnswer
 from triomq.dashboard.view import BadRequestError, NoRightError, NotFoundError, is_about_account
 from triomq.protocol import errors as e
+from triomq.protocol.wire.signing import names_no_account
 
 
 class Problem(NamedTuple):
@@ -96,6 +97,8 @@ def problem_of(error: BaseException, silent: Sequence[BrokerAnswer]) -> Problem 
     found = leaves[0]
     text = str(found)
     if isinstance(found, NoRightError | e.NoPermissionError) or _is_about_account(found):
+        if names_no_account(text):
+            return Problem(403, "The brokers want an account", text, wants_account=True)
         advice = "Sign in with an account that has the right; triomq acl check shows which has it."
         return Problem(403, "The account has no right to do this", text, advice, wants_account=True)
     if isinstance(found, TooSlowError | e.ConnectError | e.ConnectionLostError | e.RequestTimeoutError):

@@ -10,6 +10,7 @@ from triomq.client.admin.traffic import lag_by_group
 from triomq.dashboard.formats import to
 from triomq.dashboard.view import Change, Page, View
 from triomq.protocol.errors import NameServerError
+from triomq.protocol.names import is_system_group
 
 _MOST_LAGS: Final = 5
 
@@ -36,7 +37,7 @@ async def overview(view: View) -> dict[str, Any]:
         nursery.start_soon(examine)
         nursery.start_soon(read_backlog)
     diagnosis = found["diagnosis"]
-    lags = {group: lag for group, lag in lag_by_group(found["backlog"]).items() if lag}
+    lags = {group: lag for group, lag in lag_by_group(found["backlog"]).items() if lag and not is_system_group(group)}
     most = sorted(lags.items(), key=lambda item: -item[1])[:_MOST_LAGS]
     return {
         "diagnosis": diagnosis,

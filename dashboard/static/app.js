@@ -111,7 +111,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     refresh();
     sendTimesInUtc();
-    document.querySelector("nav [aria-current]")?.scrollIntoView({block: "nearest", inline: "center"});
+    for (const link of document.querySelectorAll("nav [aria-current]")) link.scrollIntoView({block: "nearest", inline: "nearest"});
     for (const element of document.querySelectorAll("[data-poll]")) {
       setInterval(poll, Number(element.dataset.poll) * 1000, element);
       setTimeout(poll, 1500, element); // the first rates need two looks

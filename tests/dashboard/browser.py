@@ -147,10 +147,13 @@ class Browser:
         ]
         self._command("Emulation.setEmulatedMedia", features=features)
 
-    def picture(self, path: Path) -> None:
-        """Save a picture of the whole page as PNG."""
+    def hide_scrollbars(self) -> None:
+        """Hide them, as phones do."""
         self._command("Emulation.setScrollbarsHidden", hidden=True)
-        found = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
+
+    def picture(self, path: Path, *, is_whole: bool = True) -> None:
+        """Save a picture of the whole page as PNG, or of the part that the window shows."""
+        found = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": is_whole})
         path.write_bytes(b64decode(found["data"]))
 
     def live_in(self, zone: str) -> None:

@@ -14,14 +14,14 @@ from typing import Final
 from tests.dashboard.browser import NARROW, WIDE, Browser, open_browser
 from tests.dashboard.cluster import open_dashboard
 from tests.integration.cli_tools import running
-from triomq.client import ClientConfig, ConsumerConfig, ConsumeStatus, Message, MessageExt
-from triomq.client.sync import LitePullConsumer, Producer, PushConsumer
+from triomq.client import ClientConfig, ConsumerConfig, ConsumeStatus, Message, MessageExt, TransactionState
+from triomq.client.sync import LitePullConsumer, Producer, PushConsumer, TransactionProducer
 from triomq.testing import RunningBroker, open_broker
 
 _DOCS: Final = Path(__file__).parents[2] / "docs" / "pictures"
-#: So long the traffic runs before the pictures, so that the plot has a shape.
-_TRAFFIC_S: Final = 150
-_PICTURE: Final = (1100, 825)
+#: How long the traffic runs before the pictures, so that the plot has a shape.
+_TRAFFIC_S: Final = 180
+_PICTURE: Final = (1280, 860)
 _TOUR: Final = {
     "overview": "",
     "topics": "topics",
@@ -61,6 +61,9 @@ def shop() -> Iterator[RunningBroker]:
                 producer.send(Message("mails", f"Reminder {number}".encode(), tags="reminder", delay_s=3600 + number))
         _fall_behind(broker)
         _give_up(broker)
+        with TransactionProducer("checkout", namesrv=broker.namesrv, check=_unknown) as undecided:
+            for number in range(2):
+                undecided.send(Message("payments", b"42.00 EUR", keys=f"order-{number}"), _unknown)
         stack.enter_context(_member(broker, "shipping", "shipping-1"))
         stack.enter_context(_member(broker, "shipping", "shipping-1"))  # equal client ids are a problem to show
         stack.enter_context(_member(broker, "billing", "billing-1", wait_s=0.02))
@@ -69,6 +72,10 @@ def shop() -> Iterator[RunningBroker]:
                 running("produce", topic, "--count", "1000000", "--rate", rate, "--tag", "paid", namesrv=broker.namesrv)
             )
         yield broker
+
+
+def _unknown(_: object) -> TransactionState:
+    return TransactionState.UNKNOWN
 
 
 def _fall_behind(broker: RunningBroker) -> None:
@@ -100,20 +107,23 @@ def _member(broker: RunningBroker, group: str, name: str, wait_s: float = 0.0) -
     return PushConsumer(group, namesrv=broker.namesrv, config=config, subscriptions=subscriptions, on_message=handle)
 
 
-def take(browser: Browser, address: str, path: Path) -> None:
+def take(browser: Browser, address: str, path: Path, *, is_whole: bool = True) -> None:
     """Save a picture of a page after its second look at the cluster."""
     browser.show(address)
     time.sleep(2.5)
-    browser.picture(path)
+    browser.picture(path, is_whole=is_whole)
 
 
-def document(browser: Browser, base: str) -> None:
+def document(broker: RunningBroker, browser: Browser, base: str) -> None:
     """Make the pictures of the documentation."""
-    time.sleep(_TRAFFIC_S)
+    time.sleep(_TRAFFIC_S / 3)
+    with running("produce", "orders", "--count", "1000000", "--rate", "80/s", namesrv=broker.namesrv):
+        time.sleep(_TRAFFIC_S / 3)
+    time.sleep(_TRAFFIC_S / 3)
     browser.resize(_PICTURE)
     for name, scheme, page in (("overview", "light", ""), ("group", "dark", _TOUR["group-members"])):
         browser.prefer(scheme)
-        take(browser, base + page, _DOCS / f"dashboard-{name}.png")
+        take(browser, base + page, _DOCS / f"dashboard-{name}.png", is_whole=False)
 
 
 def tour(browser: Browser, base: str, folder: Path) -> None:
@@ -131,12 +141,13 @@ def tour(browser: Browser, base: str, folder: Path) -> None:
 def main(arguments: list[str]) -> None:
     """Make the pictures."""
     with shop() as broker, open_dashboard(broker.namesrv) as address, open_browser() as browser:
+        browser.hide_scrollbars()
         browser.enter(address)
         base = browser.driver.current_url
         if arguments:
             tour(browser, base, Path(arguments[0]))
         else:
-            document(browser, base)
+            document(broker, browser, base)
 
 
 if __name__ == "__main__":
