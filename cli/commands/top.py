@@ -6,6 +6,7 @@ import termios
 import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
@@ -14,24 +15,29 @@ from triomq.cli.arguments.admin_options import TopOptions
 from triomq.cli.errors import UsageError
 from triomq.cli.output import Cell, cell_text, local_time, plural, size_text, write_json, write_table, write_text
 from triomq.cli.session import client_command, open_admin
-from triomq.client.admin.diagnosis import Finding
+from triomq.client.admin.diagnosis import Finding, FindingKind
 from triomq.client.admin.sampler import BrokerSample, Sampler
 from triomq.client.admin.traffic import lag_by_group, retry_lag
 from triomq.client.environment import wall_clock_ms
 from triomq.protocol.errors import NameServerError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import ConsoleDimensions, RenderableType
+    from rich.table import Table
 
 _SORTS: Final = {"l": "lag", "c": "change", "n": "name"}
 _QUIT: Final = "q"
 _PAUSE: Final = "p"
+_WITHOUT_CURSOR: Final = ("dumb", "unknown")  # terminals
 _KEYS: Final = "l lag  c change  n name  p pause  q quit"
 _CHANGE_S: Final = 5.0
-_MOST_ROWS: Final = 8  # of problems and brokers; groups get the rest of the screen, but not fewer than
-_LEAST_ROWS: Final = 5
+_MOST_ROWS: Final = 8  # of problems and brokers, but not more than a part of the screen; groups get the rest
+_PARTS: Final = 4
+_PROBLEM_LINES: Final = 2
 _NAME_WIDTH: Final = 26
-_FRAME_ROWS: Final = 7  # of a screen: the lines at its top and bottom, and the heading of the groups
+_NUMBER_WIDTH: Final = 7
+_GAP: Final = 2
+_LESS_IMPORTANT: Final = ("ADDRESS", "LOG", "ID", "CLIENTS", "DISK %")  # left out on a narrow screen, in this order
 
 
 class GroupRow(NamedTuple):
@@ -115,7 +121,7 @@ async def top(options: TopOptions) -> None:
         NameServerError: with ``--once``: no name server answered, or it knows no broker.
     """
     is_live = not (options.once or options.json)
-    if is_live and not sys.stdout.isatty():
+    if is_live and not (sys.stdout.isatty() and os.environ.get("TERM") not in _WITHOUT_CURSOR):
         raise UsageError("the display needs a terminal: add --once for one frame, or --json for a line every interval")
     async with open_admin(options) as admin, trio.open_nursery() as nursery:
         sampler = Sampler(admin)
@@ -163,7 +169,9 @@ def summary(frame: Frame) -> str:
 
 def sections(frame: Frame, sort: str) -> Iterator[tuple[Sequence[str], list[Sequence[Cell]]]]:
     """Yield heading and rows of each table: problems, brokers, groups."""
-    yield ("PROBLEM", "WHERE", "WHAT"), [_problem_row(each) for each in frame.findings or ()]
+    # Groups without members may be many.
+    findings = sorted(frame.findings or (), key=lambda each: each.kind is FindingKind.NO_OWNER)
+    yield ("PROBLEM", "WHERE", "WHAT"), [_problem_row(each) for each in findings]
     columns = "BROKER", "ID", "ADDRESS", "IN/S", "OUT/S", "LOG", "DISK %", "CLIENTS", "STALLED QUEUES", "STATE"
     yield columns, [_broker_row(each) for each in frame.brokers]
     yield (
@@ -181,7 +189,8 @@ def in_order(groups: Sequence[GroupRow], sort: str) -> list[GroupRow]:
 
 
 def _problem_row(finding: Finding) -> Sequence[Cell]:
-    return finding.kind, finding.group or finding.topic or finding.broker, finding.text
+    text = finding.text.removeprefix(f"group {finding.group}: ")
+    return finding.kind, finding.group or finding.topic or finding.broker, text
 
 
 def _broker_row(sample: BrokerSample) -> Sequence[Cell]:
@@ -280,7 +289,7 @@ async def _show(watch: Watch, options: TopOptions) -> None:
             frame = await watch.frame()
             while not keys.has_quit:
                 keys.pressed = trio.Event()
-                live.update(_screen(frame, keys, console.height, has_keys=has_keys), refresh=True)
+                live.update(_screen(frame, keys, console.size, has_keys=has_keys), refresh=True)
                 with trio.move_on_after(options.interval) as waiting:
                     await keys.pressed.wait()
                 if waiting.cancelled_caught and not keys.is_paused:
@@ -288,29 +297,67 @@ async def _show(watch: Watch, options: TopOptions) -> None:
             nursery.cancel_scope.cancel()
 
 
-def _screen(frame: Frame, keys: _Keys, height: int, *, has_keys: bool) -> "RenderableType":
+def _screen(frame: Frame, keys: _Keys, size: "ConsoleDimensions", *, has_keys: bool) -> "RenderableType":
+    """Return a frame for a screen: all that does not fit is left out, but not the last line."""
     from rich.console import Group
+    from rich.layout import Layout
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(_head(frame), style="bold", no_wrap=True, overflow="ellipsis")]
+    left = size.height - 2
+    for columns, rows in sections(frame, keys.sort):
+        if not rows:
+            continue
+        lines = _PROBLEM_LINES if columns[0] == "PROBLEM" else 1
+        room = min(_MOST_ROWS, size.height // _PARTS // lines)
+        if columns[0] == "GROUP":  # they get the rest
+            room = left - 2 - (len(rows) > left - 2)
+        shown = rows[: max(1, room)]
+        parts += [Text(), _table(columns, rows, len(shown), size.width)]
+        left -= 2 + lines * len(shown)
+        if len(shown) < len(rows):
+            parts.append(Text(f"and {len(rows) - len(shown)} more", style="dim"))
+            left -= 1
+    state = "paused" if keys.is_paused else f"groups by {keys.sort}"
+    last = Text(f"{state}    {_KEYS if has_keys else 'Ctrl-C ends'}", style="dim", no_wrap=True)
+    layout = Layout()
+    layout.split_column(Layout(Group(*parts)), Layout(last, size=1))
+    return layout
+
+
+def _head(frame: Frame) -> str:
+    """Return the first line of a screen: shorter, without the date."""
+    time, _, rest = summary(frame).replace(" messages", "").partition("  ")
+    return f"{time[11:19]}  {rest}"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], count: int, width: int) -> "Table":
+    """Return the first rows as wide as the screen; widths are those of all rows, so that sorting moves no column."""
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(summary(frame), style="bold", no_wrap=True, overflow="ellipsis")]
-    left = height - _FRAME_ROWS
-    for columns, rows in sections(frame, keys.sort):
-        shown = rows[: max(_LEAST_ROWS, left)] if columns[0] == "GROUP" else rows[:_MOST_ROWS]
-        if not rows:
-            continue
-        table = Table(box=None, expand=False, padding=(0, 2, 0, 0), header_style="bold reverse")
-        for i, column in enumerate(columns):
-            is_number = all(not isinstance(row[i], str) for row in rows)
-            is_last = i == len(columns) - 1  # a narrow terminal cuts this one first
-            width = None if is_last else min(_NAME_WIDTH, max(len(cell_text(row[i])) for row in rows))
-            table.add_column(column, justify="right" if is_number else "left", no_wrap=True, min_width=width)
-        for row in shown:
-            table.add_row(*(Text(cell_text(cell)) for cell in row), style="red" if columns[0] == "PROBLEM" else "")
-        parts += [Text(), table]
-        if len(shown) < len(rows):
-            parts.append(Text(f"and {len(rows) - len(shown)} more", style="dim"))
-        left -= len(shown) + 3
-    state = "paused" if keys.is_paused else f"groups by {keys.sort}"
-    parts += [Text(), Text(f"{state}    {_KEYS if has_keys else 'Ctrl-C ends'}", style="dim")]
-    return Group(*parts)
+    is_number = [all(not isinstance(row[i], str) for row in rows) for i in range(len(columns))]
+    longest = [max(cell_len(cell_text(row[i])) for row in rows) for i in range(len(columns))]
+    name_width = _NAME_WIDTH if is_number[-1] else min(_NAME_WIDTH, width // 4)
+    sizes = [
+        max(len(column), _NUMBER_WIDTH if is_number[i] else 0, min(name_width, longest[i]))
+        for i, column in enumerate(columns)
+    ]
+    kept = list(range(len(columns)))
+    for name in _LESS_IMPORTANT:
+        if sum(sizes[i] + _GAP for i in kept) > width:
+            kept = [i for i in kept if columns[i] != name]
+    *others, last = kept
+    if not is_number[last]:
+        sizes[last] = max(len(columns[last]), width - sum(sizes[i] + _GAP for i in others))
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold reverse")
+    for i in kept:
+        table.add_column(columns[i], justify="right" if is_number[i] else "left", no_wrap=True, width=sizes[i])
+    is_problem = columns[0] == "PROBLEM"
+    for row in rows[:count]:
+        texts = [cell_text(row[i]) for i in kept]
+        if is_problem:
+            texts[-1] = "\n".join(wrap(texts[-1], sizes[last])[:_PROBLEM_LINES])
+        table.add_row(*map(Text, texts), style="red" if is_problem else "")
+    return table

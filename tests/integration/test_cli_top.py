@@ -1,8 +1,10 @@
 """``triomq top``: one frame as text and JSON, and the display in a terminal."""
 
+import io
 import json
 import os
 import pty
+import re
 import subprocess
 import termios
 import time
@@ -11,10 +13,11 @@ from typing import cast
 
 import pytest
 import trio
+from rich.console import Console
 from trio.testing import MockClock
 
 from tests.integration.cli_tools import COMMAND, LIMIT_S, complaint, environment, ok
-from triomq.cli.commands.top import Frame, GroupRow, Watch, sections, summary
+from triomq.cli.commands.top import Frame, GroupRow, Watch, _Keys, _screen, sections, summary
 from triomq.client.admin.broker_answers import BrokerAnswer
 from triomq.client.admin.diagnosis import Finding, FindingKind
 from triomq.client.admin.sampler import BrokerSample, Sampler
@@ -72,6 +75,26 @@ async def test_change_of_lag_is_measured_over_some_seconds(autojump_clock: MockC
         changes.append((await watch.frame()).groups[0].change_per_s)
         await trio.sleep(3)
     assert changes == [None, None, -10]
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 40), (80, 24), (60, 20), (40, 10)])
+def test_screen_fits_the_terminal_in_every_order(width: int, height: int) -> None:
+    answers = [BrokerAnswer(f"broker-{i}", 0, "127.0.0.1:10911", error="no answer") for i in range(12)]
+    findings = [Finding(FindingKind.NO_OWNER, f"group g{i}: {'waits ' * 40}", "", group=f"g{i}") for i in range(40)]
+    findings.append(Finding(FindingKind.STALLED, "group slow: its handler has not finished", "", group="slow"))
+    groups = [GroupRow(f"{'long-' * i}group", 10**i, 0, -(3.5**i)) for i in range(9)] * 5
+    frame = Frame(0, [BrokerSample(answer) for answer in answers], groups, findings, None)
+    headings = set()
+    for sort in ("lag", "change", "name"):
+        console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False)
+        console.print(_screen(frame, _Keys(sort), console.size, has_keys=True))
+        assert isinstance(console.file, io.StringIO)
+        lines = console.file.getvalue().splitlines()
+        assert (len(lines), max(map(len, lines)) <= width) == (height, True)
+        assert lines[-1].startswith(f"groups by {sort}")
+        assert re.match(r"stalled +slow +its", lines[3])
+        headings |= {line.rstrip() for line in lines if "STATE" in line or "RETRIES" in line}
+    assert len(headings) == (2 if width >= 60 else 0)
 
 
 def test_display_without_a_terminal_is_refused() -> None:
