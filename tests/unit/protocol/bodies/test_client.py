@@ -115,12 +115,6 @@ def test_enums_stand_in_javas_order(kind: Any, ordinals: list[str]) -> None:
     assert [member.name for member in kind][: len(ordinals)] == ordinals
 
 
-def test_result_of_go_is_an_ordinal() -> None:
-    for ordinal, result in enumerate(ConsumeResult):
-        text = b'{"consumeResult":%d}' % ordinal
-        assert ConsumeMessageDirectlyResult.decode(text).consume_result is result
-
-
 def test_offsets_for_cpp_are_list_and_read_back() -> None:
     body = ResetOffsetBody({QUEUE: 5})
     assert body.encode_for_cpp() == b'{"offsetTable":[{"brokerName":"broker-a","offset":5,"queueId":0,"topic":"T"}]}'
