@@ -8,7 +8,7 @@ Source: behaviour.md B.16, AsyncTraceDispatcher.java, SendMessageTraceHookImpl.j
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -151,7 +151,7 @@ class Tracer:
 @asynccontextmanager
 async def open_tracer(
     instance: ClientInstance, group: str, topic: str | None, kind: str
-) -> AsyncIterator[Tracer | None]:
+) -> AsyncGenerator[Tracer | None, None]:
     """Trace during the block, and send waiting records at its end; without a topic do not trace.
 
     Args:

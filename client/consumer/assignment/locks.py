@@ -12,7 +12,7 @@ Source: behaviour.md B.8, B.13; RebalanceImpl.java, ConsumeMessageOrderlyService
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
 import trio
@@ -20,8 +20,8 @@ import trio
 from triomq.client.cluster.queue_requests import QueueRequests
 from triomq.client.connection.pool import log_retry
 from triomq.client.consumer.config import ConsumerConfig
+from triomq.client.consumer.offsets.offset_store import at_each_broker
 from triomq.client.consumer.processing.process_queue import QueueLock
-from triomq.client.nursery import in_parallel
 from triomq.protocol.errors import REMOTE_ERRORS
 from triomq.protocol.event_log import EventLog
 from triomq.protocol.message_queue import MessageQueue
@@ -62,7 +62,7 @@ class LockKeeper:
                 for queue in given:
                     granted[queue] = self._held[queue] = QueueLock(now, now + self._config.lock_life_s)
 
-        await _at_each_broker(queues, ask)
+        await at_each_broker(queues, ask)
         return granted
 
     async def _lock(self, broker_name: str, queues: list[MessageQueue]) -> Collection[MessageQueue] | None:
@@ -87,7 +87,7 @@ class LockKeeper:
                 except REMOTE_ERRORS as exc:
                     LOGGER.warning("queues not unlocked broker=%s queues=%d error=%s", broker_name, len(unwanted), exc)
 
-        await _at_each_broker(queues, ask)
+        await at_each_broker(queues, ask)
 
     async def release_all(self) -> None:
         """Unlock all that brokers may have locked, including lost locks and those requested during shutdown."""
@@ -138,7 +138,7 @@ class LockKeeper:
                 LOGGER.warning("locks lost broker=%s queues=%d", broker_name, len(gone))
                 lost(gone)
 
-        await _at_each_broker(tuple(self._held), ask)
+        await at_each_broker(tuple(self._held), ask)
         return complete
 
     def _renew(self, queue: MessageQueue, now: float, revived: Revived, *, is_given: bool) -> bool:
@@ -155,13 +155,3 @@ class LockKeeper:
         if had_ended:
             revived(queue)
         return True
-
-
-async def _at_each_broker(
-    queues: Iterable[MessageQueue], ask: Callable[[str, list[MessageQueue]], Awaitable[None]]
-) -> None:
-    """Call the coroutine function for the queues of each broker, concurrently."""
-    of_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
-    for queue in queues:
-        of_broker[queue.broker_name].append(queue)
-    await in_parallel(lambda broker_name: ask(broker_name, of_broker[broker_name]), of_broker)

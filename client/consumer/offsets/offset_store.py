@@ -123,6 +123,16 @@ async def for_each(
     return results
 
 
+async def at_each_broker(
+    queues: Iterable[MessageQueue], function: Callable[[str, list[MessageQueue]], Awaitable[None]]
+) -> None:
+    """Call the function with the name and the queues of each broker, concurrently."""
+    of_broker: defaultdict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        of_broker[queue.broker_name].append(queue)
+    await in_parallel(lambda name: function(name, of_broker[name]), of_broker)
+
+
 #: After this time a broker has handled a request, even one without an answer.
 _SETTLED_AFTER_S: Final = 0.1
 #: How long progress that was not stored before a connection was lost stays valid: as long as brokers keep a lock.
@@ -222,12 +232,9 @@ class RemoteOffsetStore(OffsetStore):
 
     async def persist(self, queues: Iterable[MessageQueue], *, changed_only: bool) -> None:
         """Send the progress of these queues, to all brokers concurrently; failures are retried next time."""
-        of_broker: dict[str, list[MessageQueue]] = {}
-        for queue in queues:
-            known = self._offsets.get(queue)
-            if known is not None and not (changed_only and self._has(queue, known)):
-                of_broker.setdefault(queue.broker_name, []).append(queue)
-        await in_parallel(lambda name: self._persist_at_one_broker(name, of_broker[name]), of_broker)
+        known = {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
+        unsaved = [queue for queue, offset in known.items() if not (changed_only and self._has(queue, offset))]
+        await at_each_broker(unsaved, self._persist_at_one_broker)
 
     async def _persist_at_one_broker(self, broker_name: str, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:
