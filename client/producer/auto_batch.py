@@ -6,7 +6,7 @@ waits for nothing, and many senders share the cost of a request.
 Source: wire.md 5.2 (one response for a batch: its message ids, and the queue offset of its first message).
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -78,7 +78,7 @@ class AutoBatch:
         self._observer = observer
         self._compress_over_bytes = settings.compress_over_bytes
         self._nursery = nursery
-        self._queues: dict[tuple[str, bool], _TopicQueue] = {}
+        self._queues: defaultdict[tuple[str, bool], _TopicQueue] = defaultdict(_TopicQueue)
 
     def takes(self, message: Message) -> bool:
         """Return whether a message may be in a batch with others: not if it is delayed, or would be compressed."""
@@ -101,10 +101,7 @@ class AutoBatch:
 
     def _put(self, message: Message, message_id: str, properties: str) -> _Waiting:
         waiting = _Waiting(message, message_id, properties)
-        key = message.topic, message.wait_store_ok
-        queue = self._queues.get(key)
-        if queue is None:
-            queue = self._queues[key] = _TopicQueue()
+        queue = self._queues[message.topic, message.wait_store_ok]
         queue.waiting.append(waiting)
         if queue.requests < _MAX_REQUESTS:
             queue.requests += 1

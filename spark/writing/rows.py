@@ -275,9 +275,8 @@ class BatchEncoder:
 
     def _topic_of(self, batch: Any) -> str | None:
         """Return the topic of all rows; ``None`` if they have several or it is not valid."""
-        topics = [self._settings.topic]
-        if topics == [None]:
-            topics = pc.unique(batch.column("topic")).to_pylist()
+        topic = self._settings.topic
+        topics = pc.unique(batch.column("topic")).to_pylist() if topic is None else [topic]
         return None if len(topics) != 1 or topics[0] is None or _topic_defect(topics[0]) else topics[0]
 
     def _has_special_rows(self, batch: Any) -> bool:
