@@ -57,13 +57,7 @@ _START: Final = "Start it if it is down; otherwise open its port, or let it adve
 #: The page of each kind of error without its text; the first that fits.
 _KINDS: Final[tuple[tuple[tuple[type[BaseException], ...], Problem], ...]] = (
     (
-        (
-            NotFoundError,
-            e.NoRouteError,
-            e.TopicNotExistError,
-            e.QueryNotFoundError,
-            e.SubscriptionGroupNotExistError,
-        ),
+        (NotFoundError, e.NoRouteError, e.TopicNotExistError, e.QueryNotFoundError, e.SubscriptionGroupNotExistError),
         Problem(404, "Not found", "", "It was deleted, or its name is written differently."),
     ),
     (

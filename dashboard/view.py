@@ -7,15 +7,18 @@ when the dashboard is read-only, and runs only after the visitor has typed the n
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from triomq.client import Admin
 from triomq.client.admin.sampler import Sampler
-from triomq.dashboard.formats import to
+from triomq.client.nursery import in_parallel
 from triomq.dashboard.security import Session
 from triomq.dashboard.settings import Settings
 from triomq.dashboard.watched import Accounts, Watched
 from triomq.protocol.errors import TriomqError
+
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 
 PAGE_SIZE: Final = 100
 #: How long a page may take; then it says which brokers are silent.
@@ -87,7 +90,11 @@ class View:
     @property
     def page_number(self) -> int:
         """The page of a long list, from 1 on."""
-        text = self.query.get("page", "1")
+        return self.number("page")
+
+    def number(self, name: str) -> int:
+        """Return a whole number of the address, from 1 on; 1 for other text."""
+        text = self.query.get(name, "")
         return max(1, int(text)) if text.isdecimal() and len(text) < 9 else 1  # digits
 
     def required(self, name: str) -> str:
@@ -120,10 +127,6 @@ class View:
     def command(self, *words: str) -> None:
         """Show a command line of ``triomq``; the options of the connection are added."""
         self.commands.append(shlex.join(("triomq", *words, *self.settings.options)))
-
-    def link(self, page: str, /, **query: object) -> str:
-        """Return the relative address of a page."""
-        return to(page, **query)
 
 
 class Page(NamedTuple):
@@ -170,6 +173,13 @@ class Change(NamedTuple):
     template: str = "confirm.html"
     form_bytes: int = _FORM_BYTES
     is_safe: bool = False
+
+
+async def both(first: Callable[[], Awaitable[_A]], second: Callable[[], Awaitable[_B]]) -> tuple[_A, _B]:
+    """Ask for two answers at once."""
+    questions: tuple[Callable[[], Awaitable[Any]], ...] = (first, second)
+    one, other = await in_parallel(lambda ask: ask(), questions)
+    return one, other
 
 
 class Slice(NamedTuple):

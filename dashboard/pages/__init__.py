@@ -39,4 +39,4 @@ _FAMILIES: Final = (
 
 #: All pages, in the order of the navigation.
 PAGES: Final[tuple[Page, ...]] = tuple(page for family in _FAMILIES for page in family.PAGES)
-CHANGES: Final[tuple[Change, ...]] = tuple(change for family in _FAMILIES for change in family.CHANGES)
+CHANGES: Final[tuple[Change, ...]] = tuple(change for family in _FAMILIES for change in getattr(family, "CHANGES", ()))

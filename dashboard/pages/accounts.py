@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from triomq.client.admin.accounts import AccountFields, judge_account
-from triomq.dashboard.view import Change, NoRightError, NotFoundError, Page, View, is_about_account, slice_of
+from triomq.dashboard.view import NoRightError, NotFoundError, Page, View, is_about_account, slice_of
 
 
 async def accounts(view: View) -> dict[str, Any]:
@@ -59,4 +59,3 @@ def row_of(fields: AccountFields) -> dict[str, Any]:
 
 
 PAGES: Final = (Page("accounts", "Accounts", accounts, "accounts.html", nav="Accounts"),)
-CHANGES: Final[tuple[Change, ...]] = ()

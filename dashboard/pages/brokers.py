@@ -6,7 +6,7 @@ from typing import Any, Final
 from triomq.client import Replica
 from triomq.client.admin.broker_answers import describe_missing, uptime_of
 from triomq.client.admin.sampler import BrokerSample
-from triomq.dashboard.view import Change, NotFoundError, Page, View, slice_of
+from triomq.dashboard.view import NotFoundError, Page, View, slice_of
 from triomq.protocol.errors import REMOTE_ERRORS
 
 #: Settings whose values are not shown.
@@ -109,4 +109,3 @@ PAGES: Final = (
     Page("brokers", "Brokers and name servers", brokers, "brokers.html", nav="Brokers", polls_s=5),
     Page("broker", "Broker", broker, "broker.html", polls_s=5),
 )
-CHANGES: Final[tuple[Change, ...]] = ()

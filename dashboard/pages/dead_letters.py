@@ -1,5 +1,6 @@
 """Dead letters: by group, look at them, send chosen ones or all back."""
 
+from contextlib import suppress
 from typing import Any, Final
 
 from triomq.client.admin.dead_letters import DeadLetterCount
@@ -19,11 +20,8 @@ async def dead_letters(view: View) -> dict[str, Any]:
     counts = await view.admin.dead_letter_counts()
     values: dict[str, Any] = {"group": group, "rows": [], "older": {}}
     if group:
-        try:
+        with suppress(NoRouteError):  # it never had any
             page = await view.admin.newest_messages(dead_letter_topic(group), before=time_before(view))
-        except NoRouteError:  # it never had any
-            page = None
-        if page is not None:
             values |= {"rows": [row_of(message) for message in page.messages], "older": older_of(page)}
         values["title"] = f"Dead letters of {group}"
         values["count"] = next((count for count in counts if count.group == group), DeadLetterCount(group, 0, 0))

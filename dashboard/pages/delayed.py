@@ -52,18 +52,15 @@ def rows_of(messages: Iterable[MessageExt]) -> list[Row]:
     taken = {message.properties.get(PropertyName.TIMER_DELETE_UNIQUE_KEY) for message in messages}
     for message in messages:
         topic, message_id = message.properties.get(PropertyName.REAL_TOPIC, ""), message.unique_id or ""
-        due_ms = message.properties.get(PropertyName.TIMER_OUT_MILLIS, "")
-        is_request = PropertyName.TIMER_DELETE_UNIQUE_KEY in message.properties
-        if is_request or not due_ms.isdecimal() or len(due_ms) > _MAX_DIGITS:
+        due = message.properties.get(PropertyName.TIMER_OUT_MILLIS, "")
+        if PropertyName.TIMER_DELETE_UNIQUE_KEY in message.properties or not due.isdecimal() or len(due) > _MAX_DIGITS:
             continue
-        row = row_of(message)._replace(original=topic, due_ms=int(due_ms))
-        if int(due_ms) <= now_ms:
-            row = row._replace(state="delivered")
-        elif delete_key(topic, message_id) in taken:
-            row = row._replace(state="taken back")
+        row = row_of(message)._replace(original=topic, due_ms=int(due))
+        if int(due) <= now_ms or delete_key(topic, message_id) in taken:
+            row = row._replace(state="delivered" if int(due) <= now_ms else "taken back")
         elif message_id:
-            row = row._replace(handle=RecallHandle(topic, message.broker_name, int(due_ms), message_id).encode())
-        rows.setdefault((topic, message_id or row.place["offset"], int(due_ms)), row)
+            row = row._replace(handle=RecallHandle(topic, message.broker_name, int(due), message_id).encode())
+        rows.setdefault((topic, message_id or row.place["offset"], int(due)), row)
     return list(rows.values())
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from triomq.client.admin.traffic import Positions
 from triomq.client.environment import wall_clock_ms
 from triomq.client.nursery import in_parallel
-from triomq.dashboard.view import Change, Page, View, slice_of
+from triomq.dashboard.view import Page, View, slice_of
 from triomq.protocol.bodies.group_health import duplicates
 from triomq.protocol.errors import REMOTE_ERRORS, ConsumerNotOnlineError
 from triomq.protocol.names import dead_letter_topic, is_system_group, retry_topic
@@ -30,13 +30,8 @@ async def groups(view: View) -> dict[str, Any]:
     shown_rows = []
     for name in part.rows:
         lags = lags_of(positions.get(name, {}))
-        counts: dict[str, float | None] = {
-            "lag": sum(lags.values()),
-            "retries": lags[retry_topic(name)],
-            "dead": dead[name],
-        }
-        counts["problems"] = problems[name] if problems is not None else None
-        shown_rows.append((name, rows[name] | counts))
+        counts = {"lag": sum(lags.values()), "retries": lags[retry_topic(name)], "dead": dead[name]}
+        shown_rows.append((name, rows[name] | counts | {"problems": None if problems is None else problems[name]}))
     part = part._replace(rows=shown_rows)
     silent = view.sampled.silent
     return {"search": search, "shows_all": shows_all, "part": part, "total": len(shown), "silent": silent}
@@ -91,4 +86,3 @@ def age_s(time_ms: int | None) -> float | None:
 
 
 PAGES: Final = (Page("groups", "Groups", groups, "groups.html", nav="Groups", polls_s=5),)
-CHANGES: Final[tuple[Change, ...]] = ()

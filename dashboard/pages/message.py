@@ -10,8 +10,8 @@ from triomq.client.admin.browsing import GroupProgress
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.dashboard.formats import to
 from triomq.dashboard.pages import bodies
-from triomq.dashboard.pages.messages import by_id, offset_of, queue_of
-from triomq.dashboard.view import Change, Page, View
+from triomq.dashboard.pages.messages import by_id, offset_of, place_of, queue_of
+from triomq.dashboard.view import Page, View
 from triomq.protocol.errors import REMOTE_ERRORS, NoRouteError, ProtocolError
 from triomq.protocol.names import DEAD_LETTER_PREFIX, FORBIDDEN_TOPICS, RETRY_PREFIX
 from triomq.protocol.record.message import MessageExt
@@ -35,7 +35,7 @@ async def message(view: View) -> dict[str, Any]:
     """Return one message, by its place or by its id."""
     found = await read(view)
     view.command("message", "show", found.offset_message_id)
-    kind, part = view.query.get("as", ""), min(_MOST_PARTS, number_of(view.query.get("part", "1")))
+    kind, part = view.query.get("as", ""), min(_MOST_PARTS, view.number("part"))
     values: dict[str, Any] = {"groups": None, "more_groups": 0, "trace": None}
     async with trio.open_nursery() as nursery:
         for work in (_add_groups, _add_trace):
@@ -43,12 +43,11 @@ async def message(view: View) -> dict[str, Any]:
         body = await trio.to_thread.run_sync(bodies.show, found, kind, part)  # a large one takes a while
     if values["trace"]:
         view.command("message", "trace", found.message_id)
-    place = {"topic": found.topic, "queue": f"{found.broker_name}:{found.queue_id}", "offset": found.queue_offset}
     return values | {
         "title": "Message",
         "topic": found.topic,
         "found": found,
-        "place": place,
+        "place": place_of(found),
         "hosts": _hosts(found),
         "properties": [(bodies.visible(name), bodies.visible(text)) for name, text in found.properties.items()],
         "body": body,
@@ -68,11 +67,6 @@ async def read(view: View) -> MessageExt:
         queue = queue_of(view.required("topic"), view.required("queue"))
         return await view.admin.message_at(queue, offset_of(view.required("offset")))
     return await by_id(view, view.required("id").strip(), view.query.get("topic", ""))
-
-
-def number_of(text: str) -> int:
-    """Return a whole number from 1 on; 1 for other text."""
-    return max(1, int(text)) if text.isdecimal() and len(text) < len("10000000") else 1
 
 
 async def _in_time(
@@ -128,7 +122,7 @@ def state_of(progress: GroupProgress, found: MessageExt) -> Reason:
 
 
 def _link(copy: MessageExt) -> str:
-    return to("message", topic=copy.topic, queue=f"{copy.broker_name}:{copy.queue_id}", offset=copy.queue_offset)
+    return to("message", **place_of(copy))
 
 
 def reasons(found: MessageExt) -> list[Reason]:
@@ -137,8 +131,7 @@ def reasons(found: MessageExt) -> list[Reason]:
     failures = f"{times} {'time' if times == 1 else 'times'}"
     if found.topic.startswith(DEAD_LETTER_PREFIX):
         group = found.topic.removeprefix(DEAD_LETTER_PREFIX)
-        text = f"Group {group} failed to consume it {failures} and gave it up: it is a dead letter."
-        reasons.append(Reason(text))
+        reasons.append(Reason(f"Group {group} failed to consume it {failures} and gave it up: it is a dead letter."))
     elif found.topic.startswith(RETRY_PREFIX):
         group = found.topic.removeprefix(RETRY_PREFIX)
         if times:
@@ -153,13 +146,11 @@ def reasons(found: MessageExt) -> list[Reason]:
     origin = properties.get(PropertyName.ORIGIN_MESSAGE_ID) or properties.get(PropertyName.DLQ_ORIGIN_MESSAGE_ID)
     topic = properties.get(PropertyName.RETRY_TOPIC) or properties.get(PropertyName.DLQ_ORIGIN_TOPIC)
     if topic and found.unique_id:
-        reasons.append(
-            Reason(f"It was sent to topic {topic}.", "original", to("message", topic=topic, id=found.unique_id))
-        )
+        link = to("message", topic=topic, id=found.unique_id)
+        reasons.append(Reason(f"It was sent to topic {topic}.", "original", link))
     elif origin:
         reasons.append(Reason("It is a copy of another message.", "original", to("message", id=origin)))
     return reasons
 
 
 PAGES: Final = (Page("message", "Message", message, "message.html"),)
-CHANGES: Final[tuple[Change, ...]] = ()

@@ -10,7 +10,7 @@ from triomq.client.admin.browsing import Before, NewestMessages
 from triomq.client.admin.dead_letters import original_topic
 from triomq.client.config import join_address
 from triomq.dashboard.pages.bodies import start_of, visible
-from triomq.dashboard.view import BadRequestError, Change, NotFoundError, Page, View
+from triomq.dashboard.view import BadRequestError, NotFoundError, Page, View
 from triomq.protocol.errors import ProtocolError, QueryNotFoundError
 from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.record.message import MessageExt
@@ -82,7 +82,6 @@ async def messages(view: View) -> dict[str, Any]:
     return values | {
         "title": f"Messages of {topic}",
         "topic": topic,
-        "kind": "",
         "queues": queues,
         "word": word,
         "rows": [row_of(message) for message in found],
@@ -202,4 +201,3 @@ def _iso(time_ms: int) -> str:
 
 
 PAGES: Final = (Page("messages", "Messages", messages, "messages.html"),)
-CHANGES: Final[tuple[Change, ...]] = ()

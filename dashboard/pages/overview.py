@@ -8,7 +8,7 @@ from triomq.client.admin.diagnosis import Finding
 from triomq.client.admin.sampler import WAIT_S, Sampler
 from triomq.client.admin.traffic import lag_by_group
 from triomq.dashboard.formats import to
-from triomq.dashboard.view import Change, Page, View
+from triomq.dashboard.view import Page, View, both
 from triomq.protocol.errors import NameServerError
 from triomq.protocol.names import is_system_group
 
@@ -25,20 +25,8 @@ async def overview(view: View) -> dict[str, Any]:
     if sampled.error is not None:
         raise NameServerError(sampled.error)
     view.check_account()
-    found: dict[str, Any] = {}
-
-    async def examine() -> None:
-        found["diagnosis"] = await sampled.examined()
-
-    async def read_backlog() -> None:
-        found["backlog"] = await sampled.backlog()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(examine)
-        nursery.start_soon(read_backlog)
-    diagnosis = found["diagnosis"]
-    lags = {group: lag for group, lag in lag_by_group(found["backlog"]).items() if lag and not is_system_group(group)}
-    most = sorted(lags.items(), key=lambda item: -item[1])[:_MOST_LAGS]
+    diagnosis, backlog = await both(sampled.examined, sampled.backlog)
+    lags = {group: lag for group, lag in lag_by_group(backlog).items() if lag and not is_system_group(group)}
     return {
         "diagnosis": diagnosis,
         "problems": [(finding, link_of(finding)) for finding in (diagnosis.findings if diagnosis else ())],
@@ -46,7 +34,7 @@ async def overview(view: View) -> dict[str, Any]:
         "brokers": [sampled.brokers[key] for key in sorted(sampled.brokers)],
         "rates": plot_of(sampled),
         "backlog": sum(lags.values()),
-        "lagging": most,
+        "lagging": sorted(lags.items(), key=lambda item: -item[1])[:_MOST_LAGS],
     }
 
 
@@ -69,4 +57,3 @@ def plot_of(sampled: Sampler) -> list[list[float | None]]:
 
 
 PAGES: Final = (Page("", "Overview", overview, "overview.html", nav="Overview", polls_s=5),)
-CHANGES: Final[tuple[Change, ...]] = ()

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from triomq.client import Sql
 from triomq.client.admin.browsing import Tail
 from triomq.dashboard.pages.messages import Row, row_of
-from triomq.dashboard.view import BadRequestError, Change, Page, View
+from triomq.dashboard.view import BadRequestError, Page, View
 from triomq.dashboard.watched import Watched
 
 _KEPT: Final = 100
@@ -55,4 +55,3 @@ async def tail(view: View) -> dict[str, Any]:
 
 
 PAGES: Final = (Page("tail", "Live", tail, "tail.html", polls_s=2),)
-CHANGES: Final[tuple[Change, ...]] = ()

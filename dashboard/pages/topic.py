@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from triomq.dashboard.view import Change, Page, View, slice_of
+from triomq.dashboard.view import Page, View, slice_of
 from triomq.protocol.codes import Permission
 from triomq.protocol.message_queue import MessageQueue
 
@@ -45,4 +45,3 @@ def queue_text(queue: MessageQueue) -> str:
 
 
 PAGES: Final = (Page("topic", "Topic", topic, "topic.html", polls_s=5),)
-CHANGES: Final[tuple[Change, ...]] = ()
