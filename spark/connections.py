@@ -195,8 +195,7 @@ class Retry:
             self._began = now - took_s
         pause_s = max(self._pause_s, getattr(error, "retry_after_s", None) or 0.0)  # a busy broker may say when
         if now + pause_s + took_s > self._began + self._limit_s:
-            raise RequestTimeoutError(
-                f"{self._what}: given up after {now - self._began:.1f} s; the last error: {error}"
-            ) from error
+            text = f"{self._what}: given up after {now - self._began:.1f} s; the last error: {error}"
+            raise RequestTimeoutError(text) from error
         time.sleep(pause_s)
         self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)

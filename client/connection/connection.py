@@ -294,9 +294,8 @@ class ClientConnection:
             while self.is_full:
                 await self._room.park()
             return
-        raise RequestTimeoutError(
-            f"{self.address} does not read: {self._queue.pending_bytes} bytes wait to be sent already"
-        )
+        pending_bytes = self._queue.pending_bytes
+        raise RequestTimeoutError(f"{self.address} does not read: {pending_bytes} bytes wait to be sent already")
 
     async def _read(self) -> None:
         sock = self._socket
@@ -367,9 +366,8 @@ class ClientConnection:
             if waiter.deadline > now:
                 continue
             del waiters[opaque]
-            waiter.error = error = RequestTimeoutError(
-                f"no answer from {self.address} in time; whether it carried out the request is unknown"
-            )
+            text = f"no answer from {self.address} in time; whether it carried out the request is unknown"
+            waiter.error = error = RequestTimeoutError(text)
             error.is_logged_once = not self._answered
             trio.lowlevel.reschedule(waiter.task)
             self._gave_up = True

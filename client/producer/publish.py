@@ -119,9 +119,8 @@ class TopicPlan:
                 raise NoRouteError(f"queue {queue}: its broker has no master now")
             shown = ", ".join(map(str, self.queues[:_SHOWN_QUEUES]))
             more = len(self.queues) - _SHOWN_QUEUES
-            raise NoSuchQueueError(
-                f"queue {queue} cannot be sent to; those that can: {shown}{f' and {more} more' if more > 0 else ''}"
-            )
+            rest = f" and {more} more" if more > 0 else ""
+            raise NoSuchQueueError(f"queue {queue} cannot be sent to; those that can: {shown}{rest}")
         return target
 
 
