@@ -283,21 +283,27 @@ class Tail:
                 self._next = {queue: offsets.max_offset for queue, offsets in bounds.offsets.items()}
                 return []
             ends = {queue: offsets.max_offset for queue, offsets in bounds.offsets.items()}
+            for queue, end in ends.items():
+                begin = self._next.setdefault(queue, 0)
+                if end - begin > _MOST_BEHIND:
+                    self.passed_by += end - _SHOWN - begin
+                    self._next[queue] = end - _SHOWN
+            begins = {queue: begin for queue, begin in self._next.items() if begin < ends.get(queue, 0)}
 
-            async def read(queue: MessageQueue) -> list[MessageExt]:
-                return await self._read(pull, queue, ends[queue])
+            async def read(queue: MessageQueue) -> tuple[list[MessageExt], int]:
+                return await self._read(pull, queue, begins[queue], ends[queue])
 
-            found = await in_parallel(read, [queue for queue, end in ends.items() if self._next.get(queue, 0) < end])
+            found = await in_parallel(read, begins)
+            # Only now: if one queue cannot be read, the next look reads all of them again.
+            self._next |= {queue: begin for queue, (_, begin) in zip(begins, found, strict=True)}
         return sorted(
-            (one for part in found for one in part), key=lambda one: (one.store_timestamp, one.physical_offset)
+            (one for part, _ in found for one in part), key=lambda one: (one.store_timestamp, one.physical_offset)
         )
 
-    async def _read(self, pull: PullConsumer, queue: MessageQueue, end: int) -> list[MessageExt]:
-        assert self._next is not None
-        begin = self._next.get(queue, 0)
-        if end - begin > _MOST_BEHIND:
-            self.passed_by += end - _SHOWN - begin
-            begin = end - _SHOWN
+    async def _read(
+        self, pull: PullConsumer, queue: MessageQueue, begin: int, end: int
+    ) -> tuple[list[MessageExt], int]:
+        """Return messages, and the offset after them."""
         messages: list[MessageExt] = []
         for _ in range(_TAIL_PULLS):
             if begin >= end or sum(message.store_size for message in messages) >= _QUEUE_BYTES:
@@ -307,5 +313,4 @@ class Tail:
             if found.next_begin_offset <= begin:
                 break
             begin = found.next_begin_offset
-        self._next[queue] = begin
-        return messages
+        return messages, begin

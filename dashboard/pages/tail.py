@@ -40,10 +40,10 @@ async def tail(view: View) -> dict[str, Any]:
     known = _FOLLOWED.setdefault(view.watched, OrderedDict())
     key = (view.session.form_token, topic, tags, sql)
     followed = known.pop(key, None) or Followed(Tail(view.watched.instance, topic, Sql(sql) if sql else tags or "*"))
-    await followed.look()
-    known[key] = followed
+    known[key] = followed  # also if the look fails: the next one continues from there
     while len(known) > _MOST:
         known.popitem(last=False)
+    await followed.look()
     return {
         "title": f"Live: {topic}",
         "topic": topic,

@@ -1,6 +1,7 @@
 """Sending, following, dead letters, delayed messages and transactions, against a real broker."""
 
 import re
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -11,6 +12,8 @@ from triomq.broker import Address
 from triomq.client import Message, MessageExt, Producer, PullConsumer, TransactionProducer, TransactionState
 from triomq.client.consumer.pull import TOOLS_GROUP
 from triomq.protocol.bodies.route import SubscriptionGroupConfig
+from triomq.protocol.errors import RequestTimeoutError
+from triomq.protocol.message_queue import MessageQueue
 from triomq.protocol.names import TIMER_TOPIC, dead_letter_topic
 from triomq.testing import RunningBroker, open_broker
 
@@ -99,6 +102,32 @@ async def test_tail_shows_what_arrives(rocketmq: RunningBroker) -> None:
         for query, status in (({"tags": "A", "sql": "a > 1"}, 400), ({"sql": "a >"}, 400)):
             await visitor.get("tail", status, name=topic, **query)
         await visitor.get("tail", 404, name="nothing")
+
+
+async def test_failed_look_loses_no_message(rocketmq: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = rocketmq.new_topic("followed", queues=2)
+    async with open_visitor(rocketmq.namesrv) as visitor, Producer("p", namesrv=rocketmq.namesrv) as producer:
+        await visitor.get("tail", name=topic)
+        for body in (b"before", b"one", b"two"):
+            queues = sorted(await producer.publish_queues(topic))
+            await producer.send(Message(topic, body), queue=queues[body == b"two"])
+            if body == b"before":
+                assert ">before<" in await visitor.fragment("tail", name=topic)
+        pull, other_is_read = PullConsumer.pull, trio.Event()
+
+        async def refuse(self: PullConsumer, queue: MessageQueue, *arguments: Any) -> Any:
+            if queue.queue_id:
+                await other_is_read.wait()
+                raise RequestTimeoutError("the broker is silent")
+            found = await pull(self, queue, *arguments)
+            other_is_read.set()
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PullConsumer, "pull", refuse)
+            assert (await visitor.http.get("/tail", params={"name": topic})).status_code == 504
+        page = await visitor.fragment("tail", name=topic)
+        assert re.findall(">(before|one|two)<", page) == ["two", "one", "before"]
 
 
 async def test_flood_is_passed_by(rocketmq: RunningBroker) -> None:
