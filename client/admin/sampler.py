@@ -267,10 +267,10 @@ class Sampler:
         """
         age_s = trio.current_time() - self._examined_at
         if age_s >= _DIAGNOSIS_S:
-            done = self._begin("doctor", self._examine)
             if age_s >= _OLD_DIAGNOSIS_S or self.diagnosis is None:
-                with trio.move_on_after(WAIT_S):
-                    await done.wait()
+                await self._share("doctor", self._examine)
+            else:
+                self._begin("doctor", self._examine)
         return self.diagnosis
 
     async def _examine(self) -> None:
