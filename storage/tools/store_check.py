@@ -70,7 +70,7 @@ class CheckReport:
     """What a check found.
 
     Attributes:
-        records: good ones in the commit log.
+        records, record_bytes: good ones in the commit log.
         units: of all queues, without blank ones and those whose records have expired.
         index_units: of all index files, without those whose records have expired.
         log_end: end of the last good record.
@@ -78,6 +78,7 @@ class CheckReport:
     """
 
     records: int = 0
+    record_bytes: int = 0
     units: int = 0
     index_units: int = 0
     log_end: int = 0
@@ -125,6 +126,7 @@ class _Checker:
             else:
                 offset, record = found
                 report.records += 1
+                report.record_bytes += record.size
                 report.log_end = offset + record.size
                 self._check_record(offset, record)
         self._forget_deleted()

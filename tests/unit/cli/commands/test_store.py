@@ -80,7 +80,10 @@ def test_info_finds_newest_message_whose_unit_was_lost(
 def test_check_says_sound_or_what_is_wrong(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "check", "--store", str(root))
     assert text == "10 records, 10 units in consume queues, 10 in index files: sound\n"
-    assert told(capsys, "check", "--store", str(root))[0]["problems"] == []
+    (found,) = told(capsys, "check", "--store", str(root))
+    names = ["sound", "records", "record_bytes", "units", "index_units", "log_end", "problems"]
+    assert (list(found), found["problems"]) == (names, [])
+    assert found["record_bytes"] == found["log_end"]
     overwrite(log_file(root, 0), 90, b"\xff")
     text = said(capsys, "check", "--store", str(root), code=1)
     assert "does not match its CRC" in text
