@@ -21,7 +21,7 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.broker_answers import BrokerAnswer
 from triomq.client.admin.diagnosis import Diagnosis
 from triomq.client.admin.traffic import Counters, TopicContents, counters_of
-from triomq.protocol.errors import REMOTE_ERRORS
+from triomq.protocol.errors import REMOTE_ERRORS, RequestTimeoutError
 from triomq.protocol.names import topic_kind
 
 LOGGER: Final = logging.getLogger("triomq.client.admin.sampler")
@@ -292,7 +292,7 @@ class Sampler:
         """Return all topics, sorted, at most 2 s old, with their kinds: ``normal``, ``retry``, ``dlq``, ``system``.
 
         Raises:
-            NameServerError: no name server answers.
+            ClientError: no name server answers.
         """
         return await self.remembered("kinds", self._read_kinds)
 
@@ -317,15 +317,17 @@ class Sampler:
         return cast("_T", known.value)
 
     async def _remember(self, key: str, ask: Callable[[], Awaitable[Any]]) -> None:
-        value, error = None, None
+        value: Any = None
+        error: Exception | None = RequestTimeoutError(f"no answer within {_GIVE_UP_S:g} s")
         try:
-            value = await ask()
+            value, error = await ask(), None
         except Exception as exc:  # noqa: BLE001  # raised in the task of the page
             error = exc
-        self._answers[key] = _Answer(trio.current_time(), value, error)
-        self._answers.move_to_end(key)
-        if len(self._answers) > _MAX_ANSWERS:
-            self._answers.popitem(last=False)
+        finally:  # also when it is given up, or pages would wait for ever
+            self._answers[key] = _Answer(trio.current_time(), value, error)
+            self._answers.move_to_end(key)
+            if len(self._answers) > _MAX_ANSWERS:
+                self._answers.popitem(last=False)
 
     def forget(self) -> None:
         """Forget the remembered answers, because something was changed."""

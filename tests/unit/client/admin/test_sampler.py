@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -10,6 +11,7 @@ from triomq.client import Admin
 from triomq.client.admin.broker_answers import BrokerAnswer
 from triomq.client.admin.diagnosis import Diagnosis
 from triomq.client.admin.sampler import WAIT_S, Sampler
+from triomq.protocol.errors import RequestTimeoutError
 
 
 async def test_findings_of_last_minutes_need_no_waiting(autojump_clock: MockClock) -> None:
@@ -43,4 +45,22 @@ async def test_findings_of_last_minutes_need_no_waiting(autojump_clock: MockCloc
         assert await found() == (2, 0)
         await trio.sleep(600)
         assert await found() == (2, WAIT_S)
+        nursery.cancel_scope.cancel()
+
+
+async def test_page_gives_up_when_no_answer_comes(autojump_clock: MockClock) -> None:
+    async def brokers() -> list[BrokerAnswer]:
+        return []
+
+    async def nothing() -> None:
+        await trio.sleep_forever()
+
+    admin = SimpleNamespace(brokers=brokers, diagnose=nothing, topics=nothing, backlog=nothing)
+    async with trio.open_nursery() as nursery:
+        sampler = Sampler(cast("Admin", admin))
+        await nursery.start(sampler.keep_asking)
+        with trio.fail_after(60):
+            with pytest.raises(RequestTimeoutError):
+                await sampler.topic_kinds()
+            assert await sampler.backlog() == {}
         nursery.cancel_scope.cancel()
