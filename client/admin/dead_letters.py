@@ -114,12 +114,14 @@ class DeadLetterAdmin(BaseAdmin):
         found: list[DeadLetter] = []
         async with PullConsumer(TOOLS_GROUP, instance=self._entered()) as pull:
             for span in await _spans(pull, group):
-                end = min(span.end, span.begin + limit - len(found))
-                found += (
-                    DeadLetter(message, original_topic(message), message.queue_offset < span.pending)
-                    for message in await read_between(pull, span.queue, span.begin, end)
-                )
-        return found
+                begin = span.begin
+                while begin < span.end and len(found) < limit:
+                    messages, begin = await _read(pull, span, begin)
+                    found += (
+                        DeadLetter(message, original_topic(message), message.queue_offset < span.pending)
+                        for message in messages
+                    )
+        return found[:limit]
 
     async def redrive(
         self,

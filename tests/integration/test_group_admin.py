@@ -2,7 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import trio
@@ -21,6 +21,7 @@ from triomq.client import (
     PullConsumer,
     PushConsumer,
 )
+from triomq.client.cluster.pull import PullResult
 from triomq.protocol.errors import ClientError, IllegalNameError, NoRouteError
 from triomq.protocol.host import encode_host
 from triomq.protocol.record.compression import compress
@@ -267,6 +268,18 @@ async def test_failed_dead_letter_resend_does_not_block_others(
     assert await dead.redrive(GROUP) == (7, 3, 0)
     assert "dead letter not sent back" in caplog.text
     assert {large, b"behind"} <= {message.body for message in await messages_of(namesrv, "T")}
+
+
+async def test_lost_dead_letters_make_list_no_shorter(dead: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    pull = PullConsumer.pull
+
+    async def without_first(self: PullConsumer, *args: Any, **kwargs: Any) -> PullResult:
+        """Pass the first message by, as brokers do with a damaged one."""
+        found = await pull(self, *args, **kwargs)
+        return found._replace(messages=[message for message in found.messages if message.queue_offset])
+
+    monkeypatch.setattr(PullConsumer, "pull", without_first)
+    assert [letter.message.queue_offset for letter in await dead.dead_letters(GROUP, 2)] == [1, 2]
 
 
 async def test_unreadable_dead_letters_raise_error_with_remedy(namesrv: str, admin: Admin) -> None:
