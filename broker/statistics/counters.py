@@ -182,9 +182,7 @@ class BrokerStatistics(Events):
         self.get_by_group = defaultdict[tuple[str, str], int](int)
         self.get_bytes_by_group = defaultdict[tuple[str, str], int](int)
         self.pulls_by_group = defaultdict[tuple[str, str], int](int)  # that got messages
-        self.pull_ms_by_group = defaultdict[tuple[str, str], float](
-            float
-        )  # from the arrival of messages or pull to the answer
+        self.pull_ms_by_group = defaultdict[tuple[str, str], float](float)  # from arrival, or pull, to the answer
         self.sent_back_by_group = defaultdict[tuple[str, str], int](int)
         self.pulled: dict[tuple[str, str], dict[int, int]] = {}  # the next offset by queue
         self.day_totals = ((0, 0), (0, 0))
