@@ -193,9 +193,9 @@ def test_blocking_handler_is_named_and_delays_no_commit(
 
     fill(broker, 2)
     asyncio.run(main())
-    (record,) = caplog.records
-    assert record.getMessage().startswith("handler blocked the event loop: nothing else could run for 0.")
-    assert record.getMessage().endswith("main.<locals>.on_message")
+    texts = [record.getMessage() for record in caplog.records]
+    text = next(text for text in texts if text.endswith("main.<locals>.on_message"))
+    assert text.startswith("handler blocked the event loop: nothing else could run for ")
 
 
 def test_a_poll_that_is_cancelled_takes_nothing(broker: RunningBroker) -> None:

@@ -194,12 +194,14 @@ async def test_abandoned_thread_keeps_finished_work_and_starts_none() -> None:
             release.wait(30)
 
     bench = Bench(on_message, max_concurrency=1)
-    bench.pull(*range(7))  # the thread takes 1, 2, then 4 messages
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bench.service.run)
-            await trio.to_thread.run_sync(entered.wait)
+            await wait_all_tasks_blocked()
             (slot,) = bench.service.slots
+            slot.share_limit = 8
+            bench.pull(*range(7))
+            await trio.to_thread.run_sync(entered.wait)
             assert len(slot.share) == 3
             nursery.cancel_scope.cancel()
         assert bench.queue.consumed_offset() == 3
