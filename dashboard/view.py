@@ -110,7 +110,9 @@ class View:
 
     @property
     def is_limited(self) -> bool:
-        """Whether a broker answers, but reports its counters to administrators alone."""
+        """Whether the account is accepted by a broker that reports its counters to administrators alone."""
+        if self.session.account is None and self.settings.client.credentials is None:
+            return False  # Apache's brokers report none in their first seconds
         answers = [sample.answer for sample in self.sampled.brokers.values()]
         return any(each.reached_at is not None and not each.runtime for each in answers)
 

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import trio
 
 from tests.interop.kit_driver import ApacheBrokers
 from tests.visitor import open_visitor, text_of, until_shown, wait_until
@@ -18,6 +19,8 @@ async def test_overview_and_topics_of_apache(apache_brokers: ApacheBrokers, vers
     async with Admin(namesrv=namesrv) as admin:
         await admin.create_topic(topic, queues=2)
         await admin.create_group(SubscriptionGroupConfig(group))  # Apache's backlog knows groups with settings only
+        while not all(each.runtime for each in await admin.brokers()):  # noqa: ASYNC110  # not in its first seconds
+            await trio.sleep(0.1)
     async with open_visitor(namesrv) as visitor:
         sampler = visitor.application.own.sampler
         async with Producer("DashboardProducer", namesrv=namesrv) as producer:

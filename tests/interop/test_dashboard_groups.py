@@ -46,7 +46,7 @@ async def test_groups_brokers_and_accounts_of_apache(apache_brokers: ApacheBroke
             assert "@dashboard-member" in page
             await until_shown(visitor, f"groups?q={group}", '<td class="n">1</td>')
 
-        text = text_of(await visitor.get("brokers"))
+        text = text_of(await until_shown(visitor, "brokers", f"RocketMQ {version}"))
         assert f"RocketMQ {version} async-master" in text
         assert f"{namesrv} 1 answers" in text
         (name, _), *_ = visitor.application.own.sampler.brokers
