@@ -19,7 +19,7 @@ async def ignore(_message: MessageExt) -> None:
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 async def test_groups_brokers_and_accounts_of_apache(apache_brokers: ApacheBrokers, version: str) -> None:
     namesrv, topic, group = apache_brokers.get(version).namesrv, "DashboardOrders", "DashboardBilling"
-    async with Admin(namesrv=namesrv) as admin, open_visitor(namesrv) as visitor:
+    async with Admin(namesrv=namesrv) as admin, open_visitor(namesrv, answer_s=5.0) as visitor:
         await admin.create_topic(topic, queues=1)
         await admin.create_group(SubscriptionGroupConfig(group))
         async with Producer("DashboardProducer", namesrv=namesrv) as producer:
