@@ -1,7 +1,9 @@
 """Accounts over a socket: they are changed while the broker runs, and count at once for every connection."""
 
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from triomq.protocol.wire.signing import Credentials
 
 ADMIN: Final = Credentials("operator", "secret-of-operator")
 USER: Final = Credentials("somebody", "secret-of-somebody")
+FALSE_ADMIN: Final = Credentials("operator", "secret-of-somebody")
 FILE: Final = "accounts:\n- {accessKey: operator, secretKey: secret-of-operator, admin: true}\n"
 NEW: Final = {"accessKey": "somebody", "secretKey": "secret-of-somebody", "topicPerms": "T=PUB", "admin": "false"}
 
@@ -153,6 +156,36 @@ async def test_users_and_policies_are_answered_in_json(path: Path) -> None:
         assert (await ask(wire, ADMIN, 3008, {"subject": "User:somebody", "resource": "Topic:T"})).code == 0
         assert read_rules(text_of(more)).accounts["somebody"].rights == {"U": DENY}
     assert text_of(path) == FILE
+
+
+async def test_users_cannot_change_or_read_accounts(path: Path) -> None:
+    fields = {**NEW, "admin": "true", "globalWhiteAddrs": "*", "username": "somebody", "subject": "User:somebody"}
+    body = b'{"userType": "Super", "policies": [{"entries": [{"resource": "Topic:*", "actions": ["Pub", "Sub"]}]}]}'
+    async with guarded(path) as (broker, wire), connected(vip_port(broker)) as vip:
+        assert (await ask(wire, ADMIN, 50, NEW)).code == 0
+        before = text_of(path)
+        for port, code in product((wire, vip), (*range(50, 55), *range(3001, 3011))):
+            response = await ask(port, USER, code, fields, body)
+            assert (response.code, "Need admin permission" in str(response.remark)) == (1, True)
+            assert "Check signature failed" in str((await ask(port, FALSE_ADMIN, code, fields, body)).remark)
+            assert "No accessKey" in str((await port.ask(code, fields, body)).remark)
+        assert text_of(path) == before
+        assert await can_send(wire)
+
+
+async def test_passwords_are_in_no_log_answer_or_audit(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    audit, header = path.parent / "audit.log", {"username": "newcomer"}
+    answers: list[RemotingCommand] = []
+    async with guarded(path, audit=audit) as (_, wire):
+        for code, secret in ((3001, "password-1"), (3001, "password-2"), (3002, "password-3"), (3002, "short!")):
+            answers.append(await ask(wire, ADMIN, code, header, b'{"password": "%b"}' % secret.encode()))
+        answers += [await ask(wire, ADMIN, code, header) for code in (3004, 3005, 54)]
+    assert [each.code for each in answers] == [0, 16, 0, 16, 0, 0, 0]
+    assert "newcomer" in text_of(audit)
+    seen = f"{caplog.text}{text_of(audit)}{answers}{b''.join(bytes(each.body) for each in answers)!r}"
+    assert "password-" not in seen
+    assert "short!" not in seen
 
 
 async def test_oneway_change_is_checked_without_answer(path: Path) -> None:
