@@ -1,7 +1,6 @@
 """Messages that wait: delayed ones are taken back, undecided transactions decided."""
 
 import time
-from collections.abc import Iterable
 from typing import Any, Final
 
 from triomq.client import Producer, TransactionState
@@ -38,17 +37,16 @@ async def delayed(view: View) -> dict[str, Any]:
             if not is_about_account(str(exc)):
                 raise
             values["refusal"] = str(exc)
-    has_levels = SCHEDULE_TOPIC in kinds
-    topic = view.query.get("name", "")
-    return values | {"handle": handle, "topic": topic, "has_levels": has_levels, "levels_topic": SCHEDULE_TOPIC}
+    levels_topic = SCHEDULE_TOPIC if SCHEDULE_TOPIC in kinds else ""
+    return values | {"handle": handle, "topic": view.query.get("name", ""), "levels_topic": levels_topic}
 
 
-def rows_of(messages: Iterable[MessageExt]) -> list[Row]:
+def rows_of(messages: list[MessageExt]) -> list[Row]:
     """Return the delayed messages among those of the timer topic, each once, with the handles of those that wait.
 
     The topic has requests to take messages back as well, and brokers store long-waiting messages there repeatedly.
     """
-    messages, now_ms, rows = list(messages), wall_clock_ms(), dict[tuple[str, str, int], Row]()
+    now_ms, rows = wall_clock_ms(), dict[tuple[str, str, int], Row]()
     taken = {message.properties.get(PropertyName.TIMER_DELETE_UNIQUE_KEY) for message in messages}
     for message in messages:
         topic, message_id = message.properties.get(PropertyName.REAL_TOPIC, ""), message.unique_id or ""
