@@ -70,8 +70,8 @@ class Application:
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
         self._tries = trio.CapacityLimiter(_TRIES)
         routes = [Route("/static/{name}", self._static, methods=["GET"])]
-        for path, handler in (("sign-in", self._sign_in), ("sign-out", self._sign_out)):
-            routes.append(Route(f"/{path}", handler, methods=["POST"]))
+        routes += [Route("/sign-in", self._sign_in, methods=["POST"])]
+        routes += [Route("/sign-out", self._behind_gate(self._sign_out), methods=["POST"])]
         rows = [(page.path, partial(self._page, page), "GET") for page in PAGES]
         rows += [(change.path, partial(self._change, change), "POST") for change in CHANGES]
         routes += [Route(f"/{path}", self._behind_gate(work), methods=[method]) for path, work, method in rows]
@@ -85,33 +85,36 @@ class Application:
         async def handle(request: Request) -> Response:
             if not self.gate.is_host_known(request.headers.get("host", "")):
                 return self._unknown_host(request)
+            session = self.gate.session(request.cookies.get(self._cookie, ""))
             token = request.query_params.get("token")
             if token is not None and request.method == "GET":
-                return self._enter(token)
-            session = self.gate.session(request.cookies.get(self._cookie, ""))
+                return self._enter(token, session)
             if session is None:
                 return self._signed_out(request)
             async with self._limiter:
                 try:
                     return await work(request, session)
+                except TooLongError:
+                    return self._problem_page(problems.TOO_LONG, session)
                 except Exception:  # boundary: a defect has a page too
                     LOGGER.exception("page failed path=%s", request.url.path)
                     return self._problem_page(problems.DEFECT, session)
 
         return handle
 
-    def _enter(self, token: str) -> Response:
-        """Open a session for the one-time token.
+    def _enter(self, token: str, session: Session | None) -> Response:
+        """Open a session for the one-time token; a browser that has one keeps it, whatever the token is.
 
         The answer is a page that leads to the overview, not a redirect: after a click in another site, such as a
         terminal in the browser, the cookie would not be sent with a redirect.
         """
-        if not self.gate.accepts_token(token):
+        if not self.gate.accepts_token(token) and session is None:
             return self._signed_out(None)
-        return self._with_session(HTMLResponse(self.renderer.page("enter.html", {})))
+        response = HTMLResponse(self.renderer.page("enter.html", {}))
+        return response if session is not None else self._with_session(response)
 
-    def _with_session(self, response: Response) -> Response:
-        secure = self.settings.cert is not None
+    def _with_session(self, response: Response, origin: str = "") -> Response:
+        secure = self.settings.cert is not None or origin.startswith("https:")  # that of a proxy
         response.set_cookie(
             self._cookie, self.gate.open_session(), path=None, secure=secure, httponly=True, samesite="strict"
         )
@@ -144,16 +147,13 @@ class Application:
             if not _is_same_site(request) or not self.gate.accepts_password(form.get("password", "")):
                 await trio.sleep(_WRONG_S)
                 return self._signed_out(request, is_wrong=True)
-        return self._with_session(RedirectResponse(to(""), status_code=303))
+        return self._with_session(RedirectResponse(to(""), status_code=303), request.headers.get("origin", ""))
 
-    async def _sign_out(self, request: Request) -> Response:
-        cookie = request.cookies.get(self._cookie, "")
-        session = self.gate.session(cookie)
-        if session is not None:
-            form = await _read_form(request, _SIGN_IN_BYTES)
-            if not is_form_token(session, form.get("form_token", "")):
-                return self._problem_page(problems.OLD_FORM, session)
-            self.gate.close_session(cookie)
+    async def _sign_out(self, request: Request, session: Session) -> Response:
+        form = await _read_form(request, _SIGN_IN_BYTES)
+        if not is_form_token(session, form.get("form_token", "")):
+            return self._problem_page(problems.OLD_FORM, session)
+        self.gate.close_session(request.cookies.get(self._cookie, ""))
         response = RedirectResponse(to(""), status_code=303)
         response.set_cookie(self._cookie, "", max_age=0, path=None, httponly=True, samesite="strict")
         return response
@@ -189,10 +189,7 @@ class Application:
         return HTMLResponse(self.renderer.page(page.template, values))
 
     async def _change(self, change: Change, request: Request, session: Session) -> Response:
-        try:
-            form = await _read_form(request, change.form_bytes)
-        except TooLongError:
-            return self._problem_page(problems.TOO_LONG, session)
+        form = await _read_form(request, change.form_bytes)
         if not _is_same_site(request) or not is_form_token(session, form.get("form_token", "")):
             return self._problem_page(problems.OLD_FORM, session)
         if self.settings.read_only and not change.is_safe:

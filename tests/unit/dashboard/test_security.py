@@ -32,6 +32,10 @@ async def test_token_opens_one_session(rocketmq: RunningBroker) -> None:
         assert "HttpOnly" in answer.headers["set-cookie"]
         assert "Path" not in answer.headers["set-cookie"]
         assert (await http.get("/account")).status_code == 200
+        for again in (token, visitor.application.gate.token):  # a browser that is signed in keeps its session
+            answer = await http.get("/", params={"token": again})
+            assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
+            assert again != visitor.application.gate.token
         stranger = httpx.AsyncClient(transport=httpx.ASGITransport(visitor.application.asgi), base_url=BASE)
         assert (await stranger.get("/", params={"token": token})).status_code == 401
         assert (await stranger.get("/", params={"token": visitor.application.gate.token})).status_code == 200
@@ -45,8 +49,14 @@ async def test_password_signs_in_and_out(rocketmq: RunningBroker) -> None:
         assert (wrong.status_code, "password is wrong" in wrong.text) == (401, True)
         cross = await http.post("/sign-in", data={"password": "long enough"}, headers={"sec-fetch-site": "cross-site"})
         assert cross.status_code == 401
-        assert (await http.post("/sign-in", data={"password": "long enough"})).headers["location"] == "./"
+        for origin in (BASE, BASE.replace("http:", "https:")):  # the second: a proxy has HTTPS
+            answer = await http.post("/sign-in", data={"password": "long enough"}, headers={"origin": origin})
+            assert answer.headers["location"] == "./"
+            assert ("Secure" in answer.headers["set-cookie"]) is origin.startswith("https:")
+        http.cookies.clear()  # this client sends no cookie that is secure over HTTP
+        await http.post("/sign-in", data={"password": "long enough"})
         assert (await http.get("/account", headers={"host": "mq.example.org"})).status_code == 200
+        assert (await visitor.post("sign-out", more="x" * 5000)).status_code == 413
         assert (await visitor.post("sign-out")).status_code == 303
         assert (await http.get("/account")).status_code == 401
 
