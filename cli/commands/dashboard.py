@@ -69,9 +69,12 @@ async def _announced(
 
 
 async def write_address(link: str, *, as_json: bool) -> None:
-    """Write the address for the next browser, in a thread, because stdout may be a pipe without a reader."""
+    """Write the address for the next browser, in a thread, because stdout may be a pipe that is not read.
+
+    If its reader or its terminal has gone, the server continues.
+    """
     line = json.dumps({"event": "address", "dashboard": link}) if as_json else f"dashboard for the next browser: {link}"
-    with suppress(BrokenPipeError):
+    with suppress(OSError):
         await trio.to_thread.run_sync(write_text, line + "\n", abandon_on_cancel=True)
 
 
