@@ -88,9 +88,8 @@ class StoreConfig:
     max_transfer_bytes_asked: int = _limited(1024**2, 1, _MAX_TRANSFER_BYTES)
     max_transfer_count_asked: int = _limited(1024, 1, _MAX_TRANSFER_COUNT)  # ours: likewise
     in_memory_max_ratio: int = _limited(40, 0, 100)  # accessMessageInMemoryMaxRatio, percent of the main memory
-    physical_memory_bytes: int = field(
-        default_factory=_machine_memory_bytes, metadata={"limits": (1, inf)}
-    )  # for tests
+    # ours: for tests
+    physical_memory_bytes: int = field(default_factory=_machine_memory_bytes, metadata={"limits": (1, inf)})
 
     check_crc_on_recover: bool = True  # checkCRCOnRecover
     index: bool = True  # messageIndexEnable: new messages can be found by their keys

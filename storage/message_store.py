@@ -330,7 +330,7 @@ class MessageStore:
         clean = self._directory.mark_running()
         recovery = Recovery(
             self.config, self.file_system, self.commit_log, self.queues, self.deleted, checkpoint, self._is_replica
-        )  # fmt: skip
+        )
         report = recovery.run(clean=clean, progress=progress)
         report.removed_index_files = self.index.load(recovery.checkpoint, clean=clean)
         report.seconds = self._clock_s() - started_s

@@ -41,7 +41,7 @@ HEAD_FORMATS: Final = {
 
 Head: TypeAlias = tuple[
     int, int, int, int, int, QueueOffset, PhysicalOffset, int, int, bytes, int, bytes, int, int, int
-]  # fmt: skip
+]
 """The values of ``HEAD_FORMATS``."""
 
 
