@@ -100,6 +100,8 @@ def problem_of(error: BaseException, silent: Sequence[BrokerAnswer]) -> Problem 
         if names:
             return Problem(504, "A broker does not answer", f"{names} is silent: {text}", _START)
         return Problem(504, "A broker does not answer in time", text, f"Try again. {_START}")
+    if isinstance(found, e.NoBrokerError) or "knows no broker" in text:
+        return Problem(503, "A broker is missing", text, _START)
     return next((problem._replace(text=text) for kinds, problem in _KINDS if isinstance(found, kinds)), None)
 
 

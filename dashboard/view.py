@@ -15,7 +15,7 @@ from triomq.client.nursery import in_parallel
 from triomq.dashboard.security import Session
 from triomq.dashboard.settings import Settings
 from triomq.dashboard.watched import Accounts, Watched
-from triomq.protocol.errors import TriomqError
+from triomq.protocol.errors import NameServerError, TriomqError
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -116,12 +116,15 @@ class View:
         answers = [sample.answer for sample in self.sampled.brokers.values()]
         return any(each.reached_at is not None and not each.runtime for each in answers)
 
-    def check_account(self) -> None:
-        """Check that a broker accepts the account; those that do not answer at all are another matter.
+    def check_brokers(self) -> None:
+        """Check that a name server knows brokers, and that one accepts the account; silent ones are another matter.
 
         Raises:
+            NameServerError: no name server answers, or it knows no broker.
             NoRightError: all refuse it.
         """
+        if self.sampled.error is not None:
+            raise NameServerError(self.sampled.error)
         brokers = [sample.answer for sample in self.sampled.brokers.values()]
         if brokers and all(each.reached_at is None and is_about_account(each.error or "") for each in brokers):
             raise NoRightError(f"broker {brokers[0].name}: {brokers[0].error}")

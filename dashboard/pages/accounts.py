@@ -15,7 +15,7 @@ async def accounts(view: View) -> dict[str, Any]:
     """
     key, topic, group = (view.query.get(name, "").strip() for name in ("key", "topic", "group"))
     view.command("acl", "list")
-    view.check_account()
+    view.check_brokers()
     brokers = await view.sampled.remembered("accounts", view.admin.accounts)
     refusals = [each for each in brokers if is_about_account(each.error or "")]
     if refusals and not any(each.accounts for each in brokers):

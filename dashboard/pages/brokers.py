@@ -18,7 +18,7 @@ async def brokers(view: View) -> dict[str, Any]:
     """Return all brokers and name servers."""
     view.command("broker", "status")
     view.command("replica", "status")
-    view.check_account()
+    view.check_brokers()
     servers = await view.sampled.remembered("name servers", view.admin.name_servers)
     replicas = {(each.name, each.broker_id): each for each in await _replicas(view)}
     samples = view.sampled.brokers
@@ -58,7 +58,7 @@ async def broker(view: View) -> dict[str, Any]:
         NotFoundError: no name server knows it.
     """
     name, broker_id, search = view.required("name"), view.query.get("id", "0"), view.query.get("q", "").strip()
-    view.check_account()
+    view.check_brokers()
     replica = next(
         (each for each in await _replicas(view) if (each.name, str(each.broker_id)) == (name, broker_id)), None
     )

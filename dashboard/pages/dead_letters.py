@@ -17,6 +17,7 @@ async def dead_letters(view: View) -> dict[str, Any]:
     """Return the numbers of dead letters of groups, and the newest ones of one group."""
     group = view.query.get("name", "")
     view.command("dlq", "list", *([group] if group else []))
+    view.check_brokers()
     counts = await view.admin.dead_letter_counts()
     values: dict[str, Any] = {"group": group, "rows": [], "older": {}}
     if group:

@@ -27,6 +27,7 @@ async def delayed(view: View) -> dict[str, Any]:
     """Return the newest delayed messages, and the form that takes one back by its handle."""
     handle = view.query.get("handle", "")
     view.command("message", "recall", handle or "HANDLE")
+    view.check_brokers()
     kinds = await view.sampled.topic_kinds()
     values: dict[str, Any] = {"rows": [], "older": {}, "refusal": ""}
     if TIMER_TOPIC in kinds:
@@ -90,6 +91,7 @@ async def recall(view: View) -> Done:
 async def transactions(view: View) -> dict[str, Any]:
     """Return the undecided transactions; ``None``: the brokers do not show them to tools."""
     view.command("transaction", "list")
+    view.check_brokers()
     try:
         found = await view.admin.transactions()
     except NoRouteError:

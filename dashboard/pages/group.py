@@ -22,7 +22,7 @@ async def group(view: View) -> dict[str, Any]:
     """Return members, queues and problems of a group."""
     name = view.required("name")
     view.command("group", "show", name)
-    view.check_account()
+    view.check_brokers()
     state = await view.sampled.remembered(f"group {name}", lambda: view.admin.group_state(name))
     config = (await view.sampled.remembered("group configs", view.admin.group_configs)).get(name)
     if config is None and state.members is None and not state.queues:

@@ -18,7 +18,7 @@ async def groups(view: View) -> dict[str, Any]:
     """Return one page of the groups whose names contain the search text."""
     search, shows_all = view.query.get("q", "").strip(), view.query.get("all") == "1"
     view.command("group", "list", *(["--all"] if shows_all else []))
-    view.check_account()
+    view.check_brokers()
     names = await view.sampled.remembered("groups", view.admin.groups)
     positions = await view.sampled.remembered("positions", view.admin.positions)
     shown = sorted(name for name in {*names, *positions} if shows_all or not is_system_group(name))

@@ -11,7 +11,7 @@ async def topics(view: View) -> dict[str, Any]:
     """Return one page of the topics whose names contain the search text."""
     search, shows_all = view.query.get("q", "").strip(), view.query.get("all") == "1"
     view.command("topic", "list", *(["--all"] if shows_all else []))
-    view.check_account()
+    view.check_brokers()
     kinds = await view.sampled.topic_kinds()
     shown = [name for name, kind in kinds.items() if shows_all or kind == "normal"]
     wanted = [name for name in shown if search.lower() in name.lower()]

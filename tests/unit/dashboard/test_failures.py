@@ -1,11 +1,15 @@
 """Pages while servers hang, and pages that fail."""
 
+from pathlib import Path
+
 import pytest
 import trio
 
 from tests.visitor import open_visitor, wait_until
 from triomq.broker import Address
-from triomq.dashboard.pages import account
+from triomq.broker.config import NameServerConfig
+from triomq.broker.name_server import open_name_server
+from triomq.dashboard.pages import PAGES, account
 from triomq.dashboard.problems import problem_of
 from triomq.protocol import errors as e
 from triomq.testing import RunningBroker, open_broker
@@ -19,6 +23,13 @@ async def test_hanging_name_server_has_a_page(rocketmq_broker: RunningBroker) ->
             while (answer := await visitor.http.get("/topics")).status_code == 200:  # the list from before
                 assert "No name server answers" not in answer.text
         assert (answer.status_code, "No name server answers" in answer.text) == (503, True)
+
+
+@pytest.mark.parametrize("path", [page.path for page in PAGES if page.nav])
+async def test_lack_of_brokers_has_a_page(path: str, tmp_path: Path) -> None:
+    config = NameServerConfig(listen=Address("127.0.0.1", 0), root=tmp_path, metrics=None)
+    async with open_name_server(config) as server, open_visitor(str(server.address)) as visitor:
+        assert "A broker is missing" in await visitor.get(path, 503)
 
 
 async def test_hanging_broker_is_named_and_others_are_shown(rocketmq_broker: RunningBroker) -> None:
@@ -69,6 +80,7 @@ async def test_slow_page_ends_in_time(rocketmq: RunningBroker, monkeypatch: pyte
         (e.BrokerSystemError(1, "AclException: no", "a:1"), 403),
         (e.BrokerSystemError(1, "disk", "a:1"), 502),
         (e.NameServerError("no"), 503),
+        (e.NoBrokerError("no"), 503),
         (e.RequestTimeoutError("no"), 504),
         (e.ConnectError("no"), 504),
         (e.ConfigError("no"), 400),
