@@ -124,6 +124,7 @@ async def _from_offset(view: View, topic: str, word: dict[str, str], values: dic
         values["newer"] = {"queue": word["queue"], "offset": last + 1}
         if first:
             values["older"] = {"queue": word["queue"], "offset": max(0, first - _COUNT)}
+    _show_command(view, topic, found, ends=True)
     return found
 
 
@@ -131,11 +132,15 @@ async def _newest(view: View, topic: str, until: str, values: dict[str, Any]) ->
     page = await view.admin.newest_messages(topic, _COUNT, time_before(view))
     values["older"] = older_of(page)
     values["note"] = "The newest first."
-    if page.messages:
-        limits = ["--from", _iso(page.messages[-1].store_timestamp)]
-        limits += ["--to", _iso(page.messages[0].store_timestamp)] if until else []
-        view.command("message", "find", "--topic", topic, *limits)
+    _show_command(view, topic, page.messages[::-1], ends=bool(until))
     return page.messages
+
+
+def _show_command(view: View, topic: str, found: list[MessageExt], *, ends: bool) -> None:
+    """Show the command line that finds messages, the oldest first, by their times; without any, the whole topic."""
+    limits = ["--from", _iso(found[0].store_timestamp)] if found else []
+    limits += ["--to", _iso(found[-1].store_timestamp)] if found and ends else []
+    view.command("message", "find", "--topic", topic, *limits)
 
 
 def time_before(view: View) -> Before | None:

@@ -3,12 +3,16 @@
 import json
 import os
 import re
+import shlex
+from html import unescape
 
 import msgpack
 import pytest
 import trio
 
 from tests.visitor import Visitor, consume, open_visitor, text_of
+from triomq.cli.arguments.admin_options import MessageFindOptions
+from triomq.cli.arguments.arguments import parse
 from triomq.client import Message, MessageExt, Producer, PushConsumer
 from triomq.client.admin import browsing
 from triomq.client.admin.browsing import Before
@@ -125,6 +129,21 @@ async def test_messages_are_found_by_time_key_id_offset(rocketmq: RunningBroker)
             await visitor.get("messages", 400, name=topic, **query)
         await visitor.get("messages", 404, name=topic, queue="nothing:7", offset="0")
         await visitor.get("messages", 404, name="nothing")
+
+
+async def test_each_list_has_a_command_that_works(rocketmq: RunningBroker) -> None:
+    topic = rocketmq.new_topic("commanded", queues=1)
+    async with open_visitor(rocketmq.namesrv) as visitor, Producer("p", namesrv=rocketmq.namesrv) as producer:
+        assert f">triomq message find --topic {topic}<" in await visitor.get("messages", name=topic)
+        result = await producer.send(Message(topic, b"x", keys="k"))
+        queue = f"{result.queue.broker_name}:{result.queue.queue_id}"
+        words: list[dict[str, str]] = [{}, {"until": "2099-01-01"}, {"key": "k"}, {"queue": queue, "offset": "0"}]
+        for query in words:
+            page = await visitor.get("messages", 200, name=topic, **query)
+            (command,) = re.findall("<code>triomq (.+)</code>", page)
+            options = parse(shlex.split(unescape(command)))
+            assert isinstance(options, MessageFindOptions)
+            assert (options.topic, options.key) == (topic, query.get("key"))
 
 
 async def test_message_page_shows_properties_and_groups(rocketmq: RunningBroker) -> None:
