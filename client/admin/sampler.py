@@ -212,6 +212,8 @@ class Sampler:
             del self.brokers[key]
         for key, answer in known.items():
             sample = self.brokers.setdefault(key, BrokerSample(answer))
+            if answer.runtime.get("bootTimestamp") != sample.answer.runtime.get("bootTimestamp"):
+                sample.durability = None  # it may have been started with other settings
             sample.answer, sample.counters = answer, counters_of(answer.runtime)
             sample.meter.add(now_s, sample.counters)
             if sample.durability is None and answer.reached_at is not None and answer.runtime:

@@ -64,3 +64,27 @@ async def test_page_gives_up_when_no_answer_comes(autojump_clock: MockClock) -> 
                 await sampler.topic_kinds()
             assert await sampler.backlog() == {}
         nursery.cancel_scope.cancel()
+
+
+async def test_restarted_broker_is_asked_for_its_durability(autojump_clock: MockClock) -> None:
+    flush, boot = "ASYNC_FLUSH", "1"
+
+    async def brokers() -> list[BrokerAnswer]:
+        return [BrokerAnswer("broker-a", 0, "a:1", "a:1", runtime={"bootTimestamp": boot})]
+
+    async def broker_settings(address: str) -> dict[str, str]:
+        return {"flushDiskType": flush}
+
+    async def diagnose() -> Diagnosis:
+        return Diagnosis(1, 0, ())
+
+    admin = SimpleNamespace(brokers=brokers, broker_settings=broker_settings, diagnose=diagnose)
+    async with trio.open_nursery() as nursery:
+        sampler = Sampler(cast("Admin", admin))
+        await nursery.start(sampler.keep_asking)
+        await trio.sleep(1)
+        assert sampler.brokers["broker-a", 0].durability == "async"
+        flush, boot = "SYNC_FLUSH", "2"
+        await trio.sleep(6)
+        assert sampler.brokers["broker-a", 0].durability == "sync"
+        nursery.cancel_scope.cancel()
