@@ -1,12 +1,16 @@
 """Who may see and change something: tokens, cookies, forms, hosts, headers."""
 
+import tracemalloc
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from tests.visitor import BASE, check_html, open_visitor
 from triomq.client import ClientConfig
+from triomq.dashboard import app
 from triomq.dashboard.security import MAX_SESSIONS, Gate
 from triomq.dashboard.settings import Address, Settings, parse_listen, read_password
 from triomq.protocol.errors import ConfigError
@@ -94,6 +98,35 @@ async def test_form_needs_its_token(rocketmq: RunningBroker) -> None:
             assert "out of date" in answer.text
         assert (await visitor.post("account-sign-out")).status_code == 303
         assert (await visitor.post("account-sign-out", more="x" * 70_000)).status_code == 413
+
+
+async def form_of(body: bytes) -> dict[str, str]:
+    """Return the fields that the dashboard reads from a form."""
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": body}
+
+    return await app._read_form(Request({"type": "http", "method": "POST", "headers": []}, receive), len(body))
+
+
+@pytest.mark.parametrize("part_bytes", [3, 4, 5, 7, 64])
+async def test_forms_are_decoded(monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
+    monkeypatch.setattr(app, "_PART_BYTES", part_bytes, raising=False)
+    fields = {"name": "a b+c%d&e=f", "<b>": "\u4e2d\U0001f600" * 3, "": "", "empty": ""}
+    assert await form_of(urlencode(fields).encode()) == fields
+    odd = b"&&x&=&a=1&a=2&p=%&q=%zz%4&r=%ff%%41&s==&t=+%2B+&u=%E4%B8"
+    assert await form_of(odd) == dict(parse_qsl(odd.decode(), keep_blank_values=True))
+
+
+async def test_long_form_takes_little_memory() -> None:
+    text = "\u4e2d" * 250_000
+    body = urlencode({"body": text}).encode()
+    tracemalloc.start()
+    try:
+        assert await form_of(body) == {"body": text}
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(body)
+    finally:
+        tracemalloc.stop()
 
 
 async def test_every_answer_has_the_headers(rocketmq: RunningBroker) -> None:
