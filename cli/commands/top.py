@@ -358,6 +358,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], count: int, w
     for row in rows[:count]:
         texts = [cell_text(row[i]) for i in kept]
         if is_problem:
-            texts[-1] = "\n".join(wrap(texts[-1], sizes[last])[:_PROBLEM_LINES])
+            texts[-1] = "\n".join(wrap(texts[-1], sizes[last], max_lines=_PROBLEM_LINES, placeholder=" …"))
         table.add_row(*map(Text, texts), style="red" if is_problem else "")
     return table
