@@ -108,6 +108,7 @@ async def by_id(view: View, message_id: str, topic: str) -> MessageExt:
     """
     if topic and (found := await view.admin.find_messages(topic, message_id, unique=True)):
         return found[-1]
+    view.check_brokers()
     with suppress(ProtocolError):
         host, port, _ = parse_offset_message_id(message_id)
         if join_address(host, port) not in {sample.answer.address for sample in view.sampled.brokers.values()}:

@@ -25,7 +25,7 @@ async def test_hanging_name_server_has_a_page(rocketmq_broker: RunningBroker) ->
         assert (answer.status_code, "No name server answers" in answer.text) == (503, True)
 
 
-@pytest.mark.parametrize("path", [page.path for page in PAGES if page.nav])
+@pytest.mark.parametrize("path", [*(page.path for page in PAGES if page.nav), f"message?id={'0' * 32}"])
 async def test_lack_of_brokers_has_a_page(path: str, tmp_path: Path) -> None:
     config = NameServerConfig(listen=Address("127.0.0.1", 0), root=tmp_path, metrics=None)
     async with open_name_server(config) as server, open_visitor(str(server.address)) as visitor:
