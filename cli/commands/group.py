@@ -166,6 +166,7 @@ def problems(state: GroupState, topics: Collection[str]) -> list[dict[str, Any]]
         for difference in state.subscription_differences
     )
     found += ({"kind": "filter-selects-nothing", "topic": idle.topic, "text": str(idle)} for idle in state.idle_filters)
+    found += ({"kind": "slow-handler", "topic": slow.topic, "text": str(slow)} for slow in state.slow_handlers)
     found += (
         {"kind": "missing-topic", "topic": topic, "text": f"topic {topic} is subscribed to, but does not exist"}
         for topic in state.missing_topics(topics)

@@ -56,6 +56,7 @@ class FindingKind(StrEnum):
     MISSING_TOPIC = "missing-topic"
     NO_OWNER = "lag-without-owner"
     STALLED = "stalled"
+    SLOW = "slow-handler"
     NOT_EXAMINED = "not-examined"
 
 
@@ -110,6 +111,7 @@ _REMEDIES: Final[Mapping[FindingKind, str]] = {
     FindingKind.DUPLICATE_ID: "give each process an instance name of its own; until then some queues have no consumer",
     FindingKind.SUBSCRIPTIONS: "let all members of a group subscribe to the same topics and tags, or use two groups",
     FindingKind.IDLE_FILTER: "compare the tags of the subscription with those that producers send",
+    FindingKind.SLOW: "make the handler faster, let it handle more messages at a time, or start more members",
     FindingKind.NOT_EXAMINED: "repair what the other findings name, or use an administrator's account, then run this "
     "again",
 }
@@ -276,6 +278,9 @@ def _about_members(state: GroupState, topics: Collection[str]) -> Iterator[Findi
     for idle in state.idle_filters:
         text, remedy = f"group {group}: {idle}", _REMEDIES[FindingKind.IDLE_FILTER]
         yield Finding(FindingKind.IDLE_FILTER, text, remedy, None, group, idle.topic)
+    for slow in state.slow_handlers:
+        text, remedy = f"group {group}: {slow}", _REMEDIES[FindingKind.SLOW]
+        yield Finding(FindingKind.SLOW, text, remedy, None, group, slow.topic)
     for topic in state.missing_topics(topics):
         similar = get_close_matches(topic, topics, n=3, cutoff=0.6)
         advice = f"create it: triomq topic create {topic}" + (

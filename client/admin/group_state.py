@@ -27,6 +27,7 @@ from triomq.protocol.bodies.client import ConsumerRunningInfo, MessageModel, Sub
 from triomq.protocol.bodies.group_health import (
     STALL_AFTER_S,
     GroupReport,
+    SlowHandler,
     Stall,
     StallCause,
     SubscriptionDifference,
@@ -107,6 +108,7 @@ class GroupState(NamedTuple):
         duplicate_client_ids: ids of more than one connection; each member needs its own.
         subscription_differences: topics with different subscriptions of members, so that messages are missed.
         idle_filters: subscriptions that select nothing.
+        slow_handlers: topics that handlers consume too slowly.
     """
 
     group: str
@@ -115,6 +117,7 @@ class GroupState(NamedTuple):
     duplicate_client_ids: tuple[str, ...]
     subscription_differences: tuple[SubscriptionDifference, ...]
     idle_filters: tuple[IdleFilter, ...] = ()
+    slow_handlers: tuple[SlowHandler, ...] = ()
 
     def missing_topics(self, topics: Collection[str]) -> list[str]:
         """Return the topics to which members subscribe and that are not among ``topics``, sorted.
@@ -166,7 +169,9 @@ class StateAdmin(GroupAdmin):
         differences = _differences(connections, infos, doubled)
         wanted = [each for name, each in sorted(subscriptions.items()) if topic in (None, name)]
         idle = [await self._idle_filter(each) for each in wanted]
-        return GroupState(group, members, queues, doubled, differences, tuple(filter(None, idle)))
+        moving = {each.position.queue: each.position.lag for each in queues if each.position.lag and not each.stall}
+        slow = report.slow_handlers(moving) if is_shared else ()
+        return GroupState(group, members, queues, doubled, differences, tuple(filter(None, idle)), slow)
 
     async def _running_info(self, masters: Sequence[str], group: str, client_id: str) -> ConsumerRunningInfo | None:
         """Return the state of a member, through the first broker that reaches it; ``None`` if it does not answer."""

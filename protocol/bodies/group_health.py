@@ -27,6 +27,9 @@ STALL_AFTER_S: Final = 30.0
 _FLOW_CONTROL_MESSAGES: Final = 1000
 _FLOW_CONTROL_MIB: Final = 100
 
+#: A handler that needs longer for the messages that wait is slow.
+_SLOW_S: Final = 60.0
+
 _ORDERLY: Final = "PROP_CONSUMEORDERLY"
 
 _MAX_DIFFERENCES: Final = 20  # of one group: more of them add nothing
@@ -120,6 +123,26 @@ class Stall(NamedTuple):
     text: str
 
 
+class SlowHandler(NamedTuple):
+    """A topic that a group consumes slowly: its members fetch no more until their handlers have caught up.
+
+    Attributes:
+        topic: its name.
+        lag: messages that wait, in queues that make progress.
+        handler_ms: time that the slowest member's handler takes for a message.
+        consumed_per_s: messages of the topic that all members consume per second, in the last minute.
+    """
+
+    topic: str
+    lag: int
+    handler_ms: float
+    consumed_per_s: float
+
+    def __str__(self) -> str:
+        pace = f"at {self.handler_ms:.0f} ms a message, {self.consumed_per_s:.2g}/s are consumed"
+        return f"{self.lag} messages of topic {self.topic} wait for slow handlers: {pace}"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupReport:
     """A group's state at one moment.
@@ -153,6 +176,25 @@ class GroupReport:
         info = self.members[client_id]
         status = None if info is None else info.status_table.get(topic)
         return 0.0 if status is None else status.consume_failed_tps
+
+    def slow_handlers(self, lags: Mapping[MessageQueue, int]) -> tuple[SlowHandler, ...]:
+        """Return the topics that need longer than a minute at their pace, of queues with messages that progress."""
+        found = []
+        for topic in sorted({queue.topic for queue in lags}):
+            queues = {queue: lag for queue, lag in lags.items() if queue.topic == topic}
+            paces = [info.status_table[topic] for info in self.members.values() if info and topic in info.status_table]
+            consumed_per_s = sum(pace.consume_ok_tps for pace in paces)
+            is_full = any(_is_full(held) for queue in queues for _, held in self.owners(queue))
+            lag = sum(queues.values())
+            if is_full and 0 < consumed_per_s * _SLOW_S < lag:
+                slowest_ms = max(pace.consume_rt for pace in paces)
+                found.append(SlowHandler(topic, lag, slowest_ms, consumed_per_s))
+        return tuple(found)
+
+
+def _is_full(held: ProcessQueueInfo) -> bool:
+    """Whether a member fetches no more messages of a queue until it has handled some."""
+    return held.cached_msg_count > _FLOW_CONTROL_MESSAGES or held.cached_msg_size_in_mib > _FLOW_CONTROL_MIB
 
 
 def explain_stall(report: GroupReport, queue: MessageQueue, lock_owner: str | None = None) -> Stall:
@@ -203,7 +245,7 @@ def _explain_owner(report: GroupReport, topic: str, owner: str, held: ProcessQue
         return Stall(StallCause.HANDLER_BLOCKED, f"the handler of {owner} ended {_ago(handled_ms)} ago; {cached}")
     if failures := report.failures_per_s(owner, topic):
         return Stall(StallCause.HANDLER_FAILING, f"the handler of {owner} refuses {at}: {failures:.2g} failures/s")
-    if held.cached_msg_count > _FLOW_CONTROL_MESSAGES or held.cached_msg_size_in_mib > _FLOW_CONTROL_MIB:
+    if _is_full(held):
         return Stall(StallCause.FLOW_CONTROL, f"{owner} does not pull because of flow control: {cached}, from {at} on")
     return Stall(StallCause.HANDLER_BLOCKED, f"the handler of {owner} has not finished {at}; {cached}")
 

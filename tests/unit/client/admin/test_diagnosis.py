@@ -11,7 +11,7 @@ from triomq.client.admin.group_state import GroupState, QueueState
 from triomq.client.admin.groups import GroupLag
 from triomq.client.admin.replicas import Replica, SlaveCopy
 from triomq.protocol.bodies.client import SubscriptionData
-from triomq.protocol.bodies.group_health import Stall, StallCause, SubscriptionDifference
+from triomq.protocol.bodies.group_health import SlowHandler, Stall, StallCause, SubscriptionDifference
 from triomq.protocol.bodies.route import ClusterInfo, MissingBroker
 from triomq.protocol.bodies.statistics import Connection, ConsumerConnection
 from triomq.protocol.message_queue import MessageQueue
@@ -123,6 +123,12 @@ NO_OWNER = "lag-without-owner"
         (group(3, StallCause.NO_OWNER, NOW_MS), NO_OWNER, "wait in broker-a:0,1: because", "restart the members"),
         (group(3, StallCause.NO_MEMBER, NOW_MS - 30_001, members=None), NO_OWNER, "wait in", "start a"),
         (group(3, StallCause.HANDLER_BLOCKED), "stalled", "wait in broker-a:0,1: because", "where the handler waits"),
+        (
+            group(slow_handlers=(SlowHandler("orders", 9, 5.0, 0.1),)),
+            "slow-handler",
+            "group g: 9 messages",
+            "more members",
+        ),
         (replace(HEALTHY, not_examined={"group g": "no"}), "not-examined", "g could not be examined: no", "again"),
     ],
 )

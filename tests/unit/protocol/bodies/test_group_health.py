@@ -134,6 +134,24 @@ def test_description_names_member_message_and_time() -> None:
     assert text == "the handler of m1 ended 45 s ago; 3 messages (0 MiB) wait for it"
 
 
+@pytest.mark.parametrize(
+    ("cached", "consumed_per_s", "lag", "expected"),
+    [
+        (1001, 9.9, 1000, ["1000 messages of topic T wait for slow handlers: at 100 ms a message, 9.9/s are consumed"]),
+        (1001, 20.0, 1000, []),  # done within a minute
+        (1000, 9.9, 1000, []),  # the member fetches more
+        (1001, 0.0, 1000, []),  # unknown, or stalled
+    ],
+)
+def test_handlers_are_slow_by_their_pace(cached: int, consumed_per_s: float, lag: int, expected: list[str]) -> None:
+    info = member({**BUSY, "cached_msg_count": cached})
+    info.status_table["T"] = ConsumeStatus(consume_rt=100.0, consume_ok_tps=consumed_per_s)
+    report = GroupReport({"m1": info, "m2": None, "m3": ConsumerRunningInfo()}, NOW_MS)
+    assert (
+        list(map(str, report.slow_handlers({QUEUE: lag - 1, OTHER: 1, QUEUE._replace(topic="U"): 10**6}))) == expected
+    )
+
+
 def test_owners_are_all_who_have_taken_the_queue() -> None:
     report = GroupReport({"m2": member(), "m1": member(), "m3": None, "m4": member(queue=OTHER)}, NOW_MS)
     assert [client_id for client_id, _ in report.owners(QUEUE)] == ["m1", "m2"]
