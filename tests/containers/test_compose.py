@@ -5,9 +5,12 @@
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,9 +91,9 @@ class Project:
         return call(*self.engine.compose, "-p", "triomq-test", "-f", self.file, *words, more=self.environment)
 
     def services(self) -> dict[str, Any]:
-        """The services with all that they inherit."""
+        """The services that start without a profile, with all that they inherit."""
         services: dict[str, Any] = yaml.safe_load((ROOT / self.file).read_text(encoding="utf-8"))["services"]
-        return services
+        return {name: service for name, service in services.items() if "profiles" not in service}
 
     def up(self) -> None:
         """Start the containers and wait until the health check of each succeeds within it."""
@@ -121,7 +124,7 @@ def project(engine: Engine, request: pytest.FixtureRequest, tmp_path: Path) -> I
     try:
         yield found
     finally:
-        found.compose("down", "-v")
+        found.compose("--profile", "dashboard", "down", "-v")
 
 
 def containers(engine: Engine) -> list[str]:
@@ -140,6 +143,22 @@ def test_messages_survive_kill_and_new_containers(project: Project) -> None:
     assert not set(before) & set(containers(project.engine))
     read = project.triomq("consume", "orders", "--group", "readers", "--count", "20", "--json")
     assert len(set(read.splitlines())) == 20
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("project", ["docker-compose.yml"], indirect=True)
+def test_dashboard_of_the_profile_shows_the_broker(project: Project) -> None:
+    profile = ("--profile", "dashboard")
+    project.compose(*profile, "up", "-d", "--no-build")
+    deadline = time.monotonic() + 120
+    while not (
+        found := re.search(r"http://127\.0\.0\.1:8233(/[^\s,]+)", project.compose(*profile, "logs", "dashboard"))
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    texts = [browser.open(f"http://127.0.0.1:8233{path}", timeout=30).read() for path in (found[1], "/brokers")]
+    assert b"broker-a" in texts[1]
 
 
 @pytest.mark.timeout(600)
