@@ -115,7 +115,7 @@ class AclProcessors(BrokerPart):
         self._change_account(connection, command, name, partial(users.delete_user, name=name))
 
     def auth_get_user(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Answer with an account, or without a body if there is none."""
+        """Answer with an account; without a body if it does not exist."""
         account = self.accounts.rules.accounts.get(groups.UserRequestHeader.decode(command.ext_fields).username)
         return command.reply(body=b"" if account is None else users.user_info(account).encode())
 

@@ -9,9 +9,9 @@ No slave may acknowledge more than it was sent, so no answer relies on such a re
 those with a longer log, because theirs is not a copy of this one, and those whose next messages retention has deleted,
 be it while they are connected.  RocketMQ sends both of them heartbeats without end.
 
-A slave may have slaves, too.  It sends whole records only, and with durability ``sync`` what its disk has, so none of
-them is ahead of what it would have after a power cut.  Its own master does not know them.  While its log is empty, it
-leaves reports alone: its master decides in which file the log begins.
+A slave may have slaves, too.  It sends whole records only, and with durability ``sync`` only those on its disk, so none
+of them is ahead of the log that a power cut would leave it.  Its own master does not know them.  While its log is
+empty, it leaves reports alone: its master decides in which file the log begins.
 
 Source: HAService.java, HAConnection.java; store.md 9.1-9.4.
 """
@@ -278,7 +278,7 @@ class Master(BrokerPart):
         return any(each.acknowledged_offset < self.end for each in self._joined())
 
     def feed(self) -> None:
-        """Send slaves what has come to the log in this step."""
+        """Send slaves the records that were appended in this step."""
         end = self.end
         if end != self._fed_to:
             self._fed_to = end

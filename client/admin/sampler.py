@@ -28,7 +28,7 @@ LOGGER: Final = logging.getLogger("triomq.client.admin.sampler")
 
 _WATCHED_S: Final = 2.0
 _IDLE_S: Final = 5.0
-_LOOKS_S: Final = 30.0  # so long after a page was asked for
+_LOOKS_S: Final = 30.0  # a page keeps the answers fresh for this time
 _POINT_S: Final = 10
 _POINTS: Final = 360
 _DIAGNOSIS_S: Final = 30.0
@@ -325,7 +325,7 @@ class Sampler:
             value, error = await ask(), None
         except Exception as exc:  # noqa: BLE001  # raised in the task of the page
             error = exc
-        finally:  # also when it is given up, or pages would wait for ever
+        finally:  # also after the limit: otherwise pages would wait forever
             self._answers[key] = _Answer(trio.current_time(), value, error)
             self._answers.move_to_end(key)
             if len(self._answers) > _MAX_ANSWERS:
